@@ -96,6 +96,20 @@ def wait_until(condition, what):
         time.sleep(0.01)
 
 
+def read_line(pipe, seconds=WAIT_S):
+    """The next line that a program writes into a pipe, or what there is of it at the end. Later ones stay in the pipe, also for
+    communicate()."""
+    end, line = time.monotonic() + seconds, bytearray()
+    while not line.endswith(b"\n"):
+        if not select.select([pipe], [], [], max(0, end - time.monotonic()))[0]:
+            raise AssertionError(f"no line in {seconds} s, only {bytes(line)}")
+        byte = os.read(pipe.fileno(), 1)
+        if not byte:
+            break
+        line += byte
+    return line.decode(errors="replace")
+
+
 @contextlib.contextmanager
 def capture(stream, device=0):
     """The simulated GPU captures a stream meanwhile, as for a CUDA graph. Ends with the number of operations that the graph got."""

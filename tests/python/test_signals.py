@@ -216,11 +216,12 @@ class Programs(scene.Scene):
         with self.device.acquire(1 << 20) as held, subprocess.Popen([sys.executable, "-X", "faulthandler", "-c", program], text=True,
                                                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             try:
-                self.assertEqual(process.stdout.readline(), "ready\n")
+                self.assertEqual(scene.read_line(process.stdout), "ready\n")
                 scene.wait_until(self.waits, "the program waits")
                 yield process, held
             finally:
                 process.kill()
+                process.wait(scene.WAIT_S)
 
     def test_it_interrupts_the_wait(self):
         with self.waiting_program("try:\n    pool.acquire(pool.limit_bytes)\n"
@@ -239,7 +240,7 @@ class Programs(scene.Scene):
                                   "print('interrupted', flush=True)\nsys.stdin.readline()\n"
                                   "pool.acquire(pool.limit_bytes, timeout=60).close()\nprint('served')\n") as (process, held):
             process.send_signal(signal.SIGINT)
-            self.assertEqual(process.stdout.readline(), "interrupted\n")
+            self.assertEqual(scene.read_line(process.stdout), "interrupted\n")
             self.assertFalse(self.waits())
             held.close()
             self.client.trim()
@@ -263,7 +264,7 @@ class Programs(scene.Scene):
             self.daemon.process.send_signal(signal.SIGSTOP)
             self.addCleanup(self.daemon.process.send_signal, signal.SIGCONT)
             process.send_signal(signal.SIGINT)
-            self.assertEqual(process.stdout.readline(), "interrupted\n")
+            self.assertEqual(scene.read_line(process.stdout), "interrupted\n")
             self.daemon.process.send_signal(signal.SIGCONT)
             held.close()
             self.client.trim()
