@@ -5,7 +5,9 @@ import gc
 import multiprocessing
 import os
 import pickle
+import types
 import unittest
+import unittest.mock
 import weakref
 
 import gpupool
@@ -198,6 +200,14 @@ class Manager(scene.Scene):
         self.manager.deallocations.clear()
         self.assertEqual((self.used(), len(self.manager.allocations)), (0, 0))
 
+    def test_mapped_memory_that_the_gpu_cannot_reach_goes_back(self):
+        with unittest.mock.patch.object(driver, "get_devptr_for_active_ctx", side_effect=RuntimeError("no context")):
+            with self.assertRaisesRegex(RuntimeError, "no context"):
+                self.manager.memhostalloc(5000, mapped=True)
+        gc.collect()
+        self.manager.deallocations.clear()
+        self.assertEqual((self.used(), len(self.manager._live)), (0, 0))
+
     def test_reset_gives_all_memory_back_once(self):
         kept = [self.manager.memalloc(5000), self.manager.memhostalloc(5000)]
         with self.device_addresses(0):
@@ -281,6 +291,108 @@ class Manager(scene.Scene):
         os.environ["PYTHONPATH"] = os.pathsep.join([os.path.dirname(os.path.abspath(__file__)), old])
         self.addCleanup(os.environ.__setitem__, "PYTHONPATH", old)
         self.assertEqual(self.run_program(text), ("", ""))
+
+
+@unittest.skipIf(why_not is not None, why_not)
+class Restarts(unittest.TestCase):
+    """Each test has a daemon of its own, which is started anew."""
+
+    def setUp(self):
+        self.daemon = scene.Daemon()
+        self.addCleanup(self.daemon.close)
+        os.environ.update({name: self.daemon.environment[name]
+                           for name in ("GPUPOOL_SOCKET", "GPUPOOL_ADMIN_SOCKET", "GPUPOOL_SIM_LATENCY")})
+        self.context = Context(0)
+        self.manager = self.context.memory_manager
+        self.addCleanup(self.manager.reset)
+
+    def test_the_next_array_is_of_the_new_daemon(self):
+        before = self.manager.memalloc(5000)
+        self.daemon.kill()
+        with self.assertRaises(gpupool.ConnectError):
+            self.manager.memalloc(256 << 20)  # more than a client keeps
+        self.daemon.start()
+        after = self.manager.memalloc(256 << 20)
+        self.assertGreaterEqual(self.daemon.leases(), 256 << 20)
+        bytes_at(before)[0] = bytes_at(after)[0] = 1
+        self.daemon.kill()
+        self.daemon.start()
+        info = self.manager.get_memory_info()
+        self.assertEqual(info.free, info.total)
+
+    def test_shared_memory_of_a_daemon_that_is_gone_is_let_go(self):
+        memory = self.manager.memalloc(5000)
+        handle = self.manager.get_ipc_handle(memory)
+        self.daemon.kill()
+        del memory, handle
+        gc.collect()
+        self.manager.deallocations.clear()
+        self.assertEqual(len(gpupool.numba._outlet._refused), 0)
+        self.daemon.start()
+
+
+class FakeBuffer:
+    """A buffer whose close() raises what is in errors, one after the other."""
+
+    def __init__(self, *errors, device=0):
+        self.kind, self.device, self.pool = "device", device, types.SimpleNamespace(client=None)
+        self.errors, self.closed = list(errors), False
+
+    def close(self, stream):
+        assert stream == gpupool.NO_STREAM
+        if self.errors:
+            raise self.errors.pop(0)
+        self.closed = True
+
+
+@unittest.skipIf(why_not is not None, why_not)
+class Outlet(unittest.TestCase):
+    """Buffers that cannot be closed."""
+
+    def setUp(self):
+        self.outlet, self.waits = gpupool.numba._Outlet(), []
+        patch = unittest.mock.patch.object(gpupool.numba, "_wait_for_device", lambda client, device: self.waits.append(device))
+        patch.start()
+        self.addCleanup(patch.stop)
+
+    def kept(self):
+        return list(self.outlet._refused)
+
+    def test_a_buffer_stays_where_waiting_may_help(self):
+        for error in gpupool.CapturingError, gpupool.DriverError, BufferError:
+            first, second = FakeBuffer(error("not now"), error("not now")), FakeBuffer()
+            self.outlet.give_back(first)
+            self.assertEqual(self.kept(), [first])
+            self.outlet.give_back(second)
+            self.assertTrue(second.closed)
+            self.assertEqual(self.kept(), [first])
+            self.outlet.give_back(FakeBuffer())
+            self.assertTrue(first.closed)
+            self.assertEqual(self.kept(), [])
+
+    def test_a_buffer_is_let_go_where_waiting_cannot_help(self):
+        for error in (gpupool.DisconnectedError, gpupool.ConnectError, gpupool.ShutdownError, gpupool.StaleError, gpupool.ForkedError):
+            self.outlet.give_back(FakeBuffer(error("gone")))
+            self.assertEqual(self.kept(), [])
+
+    def test_each_device_is_waited_for_once(self):
+        refused = [FakeBuffer(gpupool.CapturingError("not now"), device=device) for device in (0, 1, 0)]
+        self.outlet._refused.extend(refused)
+        self.outlet.give_back(FakeBuffer(device=1))
+        self.assertEqual(sorted(self.waits), [0, 1])
+        self.assertEqual(self.kept(), refused)
+
+    def test_an_interrupt_loses_no_buffer(self):
+        refused = [FakeBuffer(), FakeBuffer(KeyboardInterrupt()), FakeBuffer()]
+        self.outlet._refused.extend(refused)
+        last = FakeBuffer()
+        with self.assertRaises(KeyboardInterrupt):
+            self.outlet.give_back(last)
+        self.assertTrue(refused[0].closed)
+        self.assertEqual(self.kept(), [*refused[1:], last])
+        self.outlet.give_back(FakeBuffer())
+        self.assertTrue(all(buffer.closed for buffer in [*refused, last]))
+        self.assertEqual(self.kept(), [])
 
 
 if __name__ == "__main__":

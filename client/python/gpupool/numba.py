@@ -13,6 +13,7 @@ goes back when all work of the process on the device is done, as with cuMemFree(
 (NUMBA_CUDA_MAX_PENDING_DEALLOCS_COUNT, NUMBA_CUDA_MAX_PENDING_DEALLOCS_RATIO), and not within cuda.defer_cleanup().
 """
 import collections
+import contextlib
 import ctypes
 import weakref
 from typing import Any
@@ -51,33 +52,46 @@ def _devices_of(buffer):
     """The devices whose work may use a buffer: of host memory, all that Numba has a context on."""
     if buffer.kind == "device":
         return [buffer.device]
-    return [device.id for device in driver.driver.devices.values() if device.primary_context is not None]
+    return [device.id for device in list(driver.driver.devices.values()) if device.primary_context is not None]
 
 
 class _Outlet:
-    """Gives buffers back behind the work of their devices. A buffer whose device cannot be waited for, while a stream is captured, stays
-    until the next one goes back."""
+    """Gives buffers back behind the work of their devices. A buffer stays until the next one goes back where that may help: while a stream
+    is captured, while a program has a memoryview of it, and where the driver could not tell that the work is done."""
 
     def __init__(self):
         self._refused = collections.deque()
 
     def give_back(self, buffer):
-        buffers = [buffer]
-        while self._refused:
-            try:
-                buffers.append(self._refused.popleft())
-            except IndexError:  # another thread has it
-                break
-        waited = set()
-        for each in buffers:
-            try:
-                for device in _devices_of(each):
-                    if device not in waited:
-                        _wait_for_device(each.pool.client, device)
-                        waited.add(device)
-                each.close(gpupool.NO_STREAM)
-            except gpupool.Error:  # finalizers call this, which cannot report it
-                self._refused.append(each)
+        kept, waited = [], set()
+        self._refused.append(buffer)
+        try:
+            with contextlib.suppress(IndexError):  # one step, during which no signal's handler runs and no other thread
+                kept.extend(iter(self._refused.popleft, None))
+            number = 0
+            while number < len(kept):
+                if self._is_over(kept[number], waited):
+                    del kept[number]
+                else:
+                    number += 1
+        finally:  # also after a KeyboardInterrupt
+            self._refused.extend(kept)
+
+    @staticmethod
+    def _is_over(buffer, waited):
+        """Gives a buffer back. waited: the devices whose work is known to be done. Returns whether there is nothing more to be done for
+        it. Finalizers call this, which cannot report an error."""
+        try:
+            for device in _devices_of(buffer):
+                if device not in waited:
+                    _wait_for_device(buffer.pool.client, device)
+                    waited.add(device)
+            buffer.close(gpupool.NO_STREAM)
+        except (gpupool.CapturingError, gpupool.DriverError, BufferError):
+            return False
+        except gpupool.Error:  # of a client that is closed, a process that forked, or a daemon that is gone: the wait asks no daemon
+            pass
+        return True
 
 
 _outlet = _Outlet()
@@ -171,9 +185,20 @@ class MemoryManager(driver.GetIpcHandleMixin, driver.HostOnlyCUDAMemoryManager):
 
     def initialize(self) -> None:
         if self._pool is None:
-            pool = gpupool.device_pool(self.context.device.id)
-            self.deallocations.memory_capacity = pool.limit_bytes
-            self._pool = pool
+            self._find_pool()
+
+    def _find_pool(self):
+        pool = gpupool.device_pool(self.context.device.id)
+        self.deallocations.memory_capacity = pool.limit_bytes
+        self._pool = pool
+        return pool
+
+    def _of_device_pool(self, do):
+        """do(pool), and once more with the new pool where the daemon was restarted."""
+        try:
+            return do(self._pool or self._find_pool())
+        except gpupool.DisconnectedError:
+            return do(self._find_pool())
 
     def _acquire(self, pool, size):
         size = max(size, 1)
@@ -197,8 +222,7 @@ class MemoryManager(driver.GetIpcHandleMixin, driver.HostOnlyCUDAMemoryManager):
         return key, finalize
 
     def memalloc(self, size: int) -> Any:
-        self.initialize()
-        buffer = self._acquire(self._pool, size)
+        buffer = self._of_device_pool(lambda pool: self._acquire(pool, size))
         return _DeviceMemory(weakref.proxy(self.context), buffer, size, self._note(buffer, size)[1])
 
     def memhostalloc(self, size: int, mapped: bool = False, portable: bool = False, wc: bool = False) -> Any:
@@ -208,7 +232,11 @@ class MemoryManager(driver.GetIpcHandleMixin, driver.HostOnlyCUDAMemoryManager):
         context = weakref.proxy(self.context)
         if not mapped:
             return driver.PinnedMemory(context, _host_pointer(buffer.ptr), size, finalizer=finalize)
-        memory = _MappedMemory(context, buffer, size, finalize)
+        try:
+            memory = _MappedMemory(context, buffer, size, finalize)
+        except BaseException:  # no array uses it
+            self._live.pop(key, None)
+            raise
         self.allocations[key] = memory  # which references count, as in Numba's own manager
         return memory.own()
 
@@ -222,8 +250,7 @@ class MemoryManager(driver.GetIpcHandleMixin, driver.HostOnlyCUDAMemoryManager):
 
     def get_memory_info(self) -> Any:
         """Returns the bytes that the pool may still hand out, and its limit. Memory that clients keep idle counts as used."""
-        self.initialize()
-        info = self._pool.info()
+        info = self._of_device_pool(lambda pool: pool.info())
         used = info.leased_bytes + info.quarantined_bytes
         return driver.MemoryInfo(free=max(info.limit_bytes - used, 0), total=info.limit_bytes)
 
