@@ -2,6 +2,7 @@
 """gpupool.cuda_core: buffers of cuda.core over the pools, with a driver that does nothing and streams of simulated GPUs. On a real GPU:
 tests/gpu/python_hooks.py."""
 import gc
+import os
 import unittest
 
 import gpupool
@@ -125,6 +126,36 @@ class Resources(scene.Scene):
             gpupool.cuda_core.DeviceMemoryResource(gpupool.host_pool())
         with self.assertRaisesRegex(ValueError, "DeviceMemoryResource"):
             gpupool.cuda_core.PinnedMemoryResource(gpupool.device_pool(0))
+
+
+LARGE = 256 << 20  # more than a client keeps
+
+
+@unittest.skipIf(why_not is not None, why_not)
+class Restarts(unittest.TestCase):
+    def test_a_resource_follows_unless_the_program_named_its_pool(self):
+        daemon = scene.Daemon()
+        self.addCleanup(daemon.close)
+        os.environ.update({name: daemon.environment[name] for name in ("GPUPOOL_SOCKET", "GPUPOOL_ADMIN_SOCKET", "GPUPOOL_SIM_LATENCY")})
+        follow = gpupool.cuda_core.DeviceMemoryResource(), gpupool.cuda_core.PinnedMemoryResource()
+        named = gpupool.cuda_core.DeviceMemoryResource(gpupool.device_pool(0)), gpupool.cuda_core.PinnedMemoryResource(gpupool.host_pool())
+        before = [resource.allocate(5000, stream=LEGACY_DEFAULT_STREAM) for resource in follow]
+        daemon.kill()
+        for resource in follow:
+            with self.assertRaises(gpupool.ConnectError):
+                resource.allocate(LARGE, stream=LEGACY_DEFAULT_STREAM)
+        daemon.start()
+        for resource in named:
+            with self.assertRaises(gpupool.DisconnectedError):
+                resource.allocate(LARGE, stream=LEGACY_DEFAULT_STREAM)
+        for resource in follow:
+            leased = daemon.leases()
+            buffer = resource.allocate(LARGE, stream=LEGACY_DEFAULT_STREAM)
+            self.assertGreaterEqual(daemon.leases() - leased, LARGE)
+            buffer.close()
+        for buffer in before:
+            buffer.close()
+        self.assertEqual([resource.kept for resource in follow], [[], []])
 
 
 if __name__ == "__main__":

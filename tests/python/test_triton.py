@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """gpupool.triton: the allocator, called as Triton calls it. Triton itself runs on GPUs only: tests/gpu/python_hooks.py."""
 import gc
+import os
 import unittest
 
 import gpupool
@@ -76,6 +77,23 @@ class Launches(scene.Scene):
             self.assertEqual(len(allocator.captured), 2)
             del taken
             allocator.captured.clear()
+
+
+class Restarts(unittest.TestCase):
+    def test_an_allocator_follows_unless_the_program_named_its_pool(self):
+        daemon = scene.Daemon()
+        self.addCleanup(daemon.close)
+        os.environ.update({name: daemon.environment[name] for name in ("GPUPOOL_SOCKET", "GPUPOOL_ADMIN_SOCKET", "GPUPOOL_SIM_LATENCY")})
+        large = 256 << 20  # more than a client keeps
+        follows, named = gpupool.triton.Allocator(), gpupool.triton.Allocator(gpupool.device_pool(0))
+        follows(100, 128, 0)
+        daemon.kill()
+        daemon.start()
+        with self.assertRaises(gpupool.DisconnectedError):
+            named(large, 128, 0)
+        scratch = follows(large, 128, 0)
+        self.assertGreaterEqual(daemon.leases(), large)
+        del scratch
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@
 Memory goes back in stream order, on the stream that cuda.core names: that of Buffer.close(), else that of the allocation.
 """
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 try:
@@ -38,8 +39,9 @@ class _PoolResource(MemoryResource):
     kept: memory that could not be given back, as a rule because its stream was being captured into a CUDA graph. It is the graph's. A
     program that has dropped its graphs, and has waited for their work, gives it back by kept.clear()."""
 
-    def __init__(self, pool: gpupool.Pool) -> None:
+    def __init__(self, pool: gpupool.Pool, find: Callable[[], gpupool.Pool] | None) -> None:
         self.pool = pool
+        self._find = find  # the pool of a daemon that was restarted; None where the program named the pool
         self.kept: list[gpupool.Buffer] = []
         self._buffers: dict[int, gpupool.Buffer] = {}  # by address
 
@@ -49,7 +51,13 @@ class _PoolResource(MemoryResource):
         Raises gpupool.ExhaustedError, a MemoryError, when there was no room for as long as GPUPOOL_ALLOC_TIMEOUT says (10 s)."""
         is_legacy = stream.__cuda_stream__()[1] in (0, _LEGACY)
         owner = _LEGACY if is_legacy and self.pool.kind == "device" else gpupool.NO_STREAM
-        buffer = self.pool.acquire(max(size, 1), owner, _alloc_timeout(self.pool.client))
+        try:
+            buffer = self.pool.acquire(max(size, 1), owner, _alloc_timeout(self.pool.client))
+        except gpupool.DisconnectedError:
+            if self._find is None:
+                raise
+            self.pool = self._find()
+            buffer = self.pool.acquire(max(size, 1), owner, _alloc_timeout(self.pool.client))
         address = buffer.ptr
         self._buffers[address] = buffer
         try:
@@ -81,14 +89,16 @@ class _PoolResource(MemoryResource):
 
 
 class DeviceMemoryResource(_PoolResource):
-    """Memory of a GPU. pool: a device pool; None: that of the current device."""
+    """Memory of a GPU. pool: a device pool; None: that of the current device, also of a daemon that was restarted."""
 
     def __init__(self, pool: gpupool.Pool | None = None) -> None:
+        is_named = pool is not None
         pool = gpupool.device_pool() if pool is None else pool
         if pool.device is None:
             raise ValueError(f"{pool} has no memory of a GPU of this process: PinnedMemoryResource is for host pools")
-        super().__init__(pool)
-        self._device_id = pool.device
+        device = pool.device
+        super().__init__(pool, None if is_named else lambda: gpupool.device_pool(device))
+        self._device_id = device
 
     @property
     def is_host_accessible(self) -> bool:
@@ -100,13 +110,14 @@ class DeviceMemoryResource(_PoolResource):
 
 
 class PinnedMemoryResource(_PoolResource):
-    """Pinned host memory. pool: a host pool; None: that near the calling thread."""
+    """Pinned host memory. pool: a host pool; None: that near the calling thread, also of a daemon that was restarted."""
 
     def __init__(self, pool: gpupool.Pool | None = None) -> None:
+        is_named = pool is not None
         pool = gpupool.host_pool() if pool is None else pool
         if pool.kind != "host":
             raise ValueError(f"{pool} has no host memory: DeviceMemoryResource is for it")
-        super().__init__(pool)
+        super().__init__(pool, None if is_named else gpupool.host_pool)
 
     @property
     def is_host_accessible(self) -> bool:
