@@ -13,6 +13,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+import types
 import unittest
 
 import scene
@@ -22,8 +24,10 @@ PROGRAMS = pathlib.Path(os.environ["GPUPOOL_SOURCE"]) / "client/examples/python"
 RUN_S = 300
 sys.path.insert(0, str(PROGRAMS))
 
+import common
+import frames
+
 if hasattr(getattr(torch, "float32", None), "itemsize"):
-    import frames
     import gpupool.torch
     import restart
 
@@ -47,8 +51,26 @@ needs_models = unittest.skipUnless(has("torch") and has("torchvision"), "PyTorch
 needs_ffmpeg = unittest.skipUnless(FFMPEG, "there is no ffmpeg")
 
 
+@contextlib.contextmanager
+def started(arguments, **options):
+    """A program with pipes, in a process group of its own, of which nothing is left afterwards."""
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **options)
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate(timeout=scene.WAIT_S)
+
+
+def run_to_its_end(arguments, **options):
+    with started(arguments, **options) as process:
+        output, messages = process.communicate(timeout=RUN_S)
+    return subprocess.CompletedProcess(arguments, process.returncode, output, messages)
+
+
 def run(*arguments, environment=None):
-    return subprocess.run([sys.executable, *arguments], check=False, capture_output=True, text=True, timeout=RUN_S, cwd=PROGRAMS, env=environment)
+    return run_to_its_end([sys.executable, *arguments], cwd=PROGRAMS, env=environment)
 
 
 class Messages(unittest.TestCase):
@@ -70,6 +92,31 @@ class Messages(unittest.TestCase):
                 self.assertNotEqual(done.returncode, 0)
                 self.assertIn(words, done.stderr)
                 self.assertNotIn("Traceback", done.stderr)
+
+    def test_the_wait_for_another_process_is_bounded(self):
+        watched, (ours, theirs) = common.Watched(), multiprocessing.Pipe()
+        process = watched.start(multiprocessing.get_context("spawn"), "sleeper", time.sleep, scene.WAIT_S)
+        with self.assertRaisesRegex(SystemExit, "some way: no answer in 0.1 s"):
+            watched.receive(ours, "some way", 0.1)
+        self.assertFalse(process.is_alive())
+        theirs.close()
+        ours.close()
+
+    def test_the_bound_of_a_round_grows_with_its_frames(self):
+        bounds = []
+
+        class Pipeline(frames.Pipeline):
+            def __init__(self):
+                self.controls = dict.fromkeys(frames.ROLES, types.SimpleNamespace(send=lambda command: None))
+
+            def receive(self, role, seconds):
+                bounds.append(seconds)
+                return (0, [], 0) if role == "writer" else 0
+
+        Pipeline().round(1, 1)
+        Pipeline().round(1001, 1)
+        self.assertEqual({after - before for before, after in zip(bounds[:3], bounds[3:])}, {1000 * frames.FRAME_S})
+        self.assertGreaterEqual(bounds[0], common.WAIT_S)
 
     @unittest.skipIf(torch, "PyTorch is there")
     def test_a_missing_pytorch_is_named(self):
@@ -108,26 +155,22 @@ class Programs(scene.Scene):
         """Returns what it prints, and the figures that it writes."""
         file = self.folder / "figures.json"
         file.unlink(missing_ok=True)
-        done = subprocess.run(self.arguments(program, json=file, **options), check=False, capture_output=True, text=True, timeout=RUN_S,
-                              env=self.daemon.environment)
+        done = run_to_its_end(self.arguments(program, json=file, **options), env=self.daemon.environment)
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         return done.stdout, json.loads(file.read_text())
 
     def kill_one(self, program, pattern, **options):
         """Starts a program, kills the process whose number it prints in a line of the pattern, while memory is in use; returns its
         exit status and messages."""
-        process = subprocess.Popen(self.arguments(program, **options), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                                   env=self.daemon.environment)
-        try:
-            line = process.stdout.readline()
+        with started(self.arguments(program, **options), env=self.daemon.environment) as process:
+            line = scene.read_line(process.stdout, RUN_S)
             pid = re.search(pattern, line)
-            self.assertTrue(pid, line + (process.stderr.read() if not line else ""))
+            if not pid:
+                os.killpg(process.pid, signal.SIGKILL)
+                self.fail(line + process.communicate(timeout=scene.WAIT_S)[1])
             scene.wait_until(lambda: self.daemon.leases() > 0, "the program uses memory of the pools")
             os.kill(int(pid[1]), signal.SIGKILL)
             _, messages = process.communicate(timeout=RUN_S)
-        finally:
-            process.kill()
-            process.communicate()
         return process.returncode, messages
 
     @needs_ffmpeg

@@ -15,7 +15,7 @@ import sys
 import time
 
 VIDEO = pathlib.Path("/usr/share/doc/opencv-doc/examples/data/vtest.avi")  # of Debian's package opencv-doc: people cross a street
-WAIT_S = 300  # the bound of each wait for another process
+WAIT_S = 300  # the bound of a wait for another process
 
 
 def fail(message):
@@ -144,10 +144,10 @@ class Watched:
         process.start()
         return process
 
-    def receive(self, connection, what):
-        """The next object from a connection, while all processes live."""
+    def receive(self, connection, what, seconds=WAIT_S):
+        """The next object from a connection, while all processes live. seconds: the bound of the wait."""
         by_sentinel = {process.sentinel: process for process in self.processes.values()}
-        ready = multiprocessing.connection.wait([connection, *by_sentinel], WAIT_S)
+        ready = multiprocessing.connection.wait([connection, *by_sentinel], seconds)
         if connection in ready:
             try:
                 return connection.recv()
@@ -159,7 +159,7 @@ class Watched:
         codes = {name: process.exitcode for name, process in self.processes.items() if process.exitcode is not None}
         self.end(0)
         if not codes:
-            fail(f"{what}: no answer in {WAIT_S} s")
+            fail(f"{what}: no answer in {seconds} s")
         name = min(codes, key=lambda name: codes[name] >= 0)
         fail(f"{what}: the process '{name}' ended before its time, with exit code {codes[name]}")
 

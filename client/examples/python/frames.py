@@ -27,6 +27,7 @@ from common import (WAIT_S, Watched, add_video_options, connect, fail, find_ffmp
 
 WAYS = ("gpupool", "torch", "pickle", "gpupool-gpu", "torch-gpu")
 ROLES = ("decoder", "model", "writer")
+FRAME_S = 10  # that each frame of a round adds to the bound of the wait for the round, so that a slow machine comes to its end
 ROWS_CHECKED = 16  # the writer reads each 16th row of a frame
 
 
@@ -244,9 +245,9 @@ class Pipeline:
         self.pids = [process.pid for process in self.watched.processes.values()]
         self.memory_at_start = None
 
-    def receive(self, role):
+    def receive(self, role, seconds=WAIT_S):
         try:
-            return self.watched.receive(self.controls[role], f"{self.way}")
+            return self.watched.receive(self.controls[role], self.way, seconds)
         except SystemExit:
             for connection in self.unread:
                 drain(connection)
@@ -265,8 +266,9 @@ class Pipeline:
         """Returns the times of the frames, the checksum, and the bytes of GPU memory that PyTorch has in the processes."""
         for role in reversed(ROLES):
             self.controls[role].send((n_frames, in_flight, encode))
-        on_gpu = self.receive("decoder") + self.receive("model")
-        writers, times, checksum = self.receive("writer")
+        seconds = WAIT_S + n_frames * FRAME_S
+        on_gpu = self.receive("decoder", seconds) + self.receive("model", seconds)
+        writers, times, checksum = self.receive("writer", seconds)
         return times, checksum, on_gpu + writers
 
     def peak_of_round(self, n_frames, in_flight):
