@@ -48,24 +48,18 @@ static int ask_token(struct gpupool_client *client, struct request **request,
                      const struct proto_lease_name *lease) {
     struct proto_message *message = &(*request)->message;
 
-    if (message->header.operation == PROTO_SHARE) {
-        message->share.lease = lease->lease;
-        message->share.generation = lease->generation;
-    } else {
-        message->send.lease = lease->lease;
-        message->send.generation = lease->generation;
-    }
+    message->share.lease = lease->lease; /* SEND begins with the same fields */
+    message->share.generation = lease->generation;
     return connection_exchange(&client->session.connection, request,
                                connection_deadline_ns(&client->session.connection, 0));
 }
 
-/* Finds the daemon's name for a buffer's block, or has it make one, or a parcel. A buffer that has no lease
- * of its own gets one. */
-static int find_token(struct gpupool_client *client, const struct gpupool_buffer *buffer, struct piece *piece,
+/* Has the daemon make a token for a buffer's block, or a parcel. A buffer that has no lease of its own gets
+ * one. */
+static int name_block(struct gpupool_client *client, const struct gpupool_buffer *buffer, struct piece *piece,
                       const struct sending *sending, struct proto_token *ret_token) {
-    uint64_t size_bytes = buffer->size_bytes;
     _cleanup_(shared_unreservep) struct shared_lease *note = shared_reserve();
-    _cleanup_(request_recyclep) struct request *request = token_request(client, size_bytes, sending);
+    _cleanup_(request_recyclep) struct request *request = token_request(client, buffer->size_bytes, sending);
     struct follower follower = {.request = &request};
 
     if (note == NULL || request == NULL)
@@ -74,9 +68,6 @@ static int find_token(struct gpupool_client *client, const struct gpupool_buffer
     if (r < 0)
         return r;
     struct proto_lease_name lease = buffer_lease(buffer, piece);
-    if (!follower.is_exchanged && sending == NULL &&
-        shared_find_token(&client->shared, lease.lease, lease.generation, size_bytes, ret_token))
-        return 0;
     r = follower.is_exchanged ? follower.result : ask_token(client, &request, &lease);
     if (r == 0)
         *ret_token = request->message.token;
@@ -85,8 +76,17 @@ static int find_token(struct gpupool_client *client, const struct gpupool_buffer
     if (sending != NULL)
         shared_note(&client->shared, &note, &lease, 0, NULL);
     else if (r == 0)
-        shared_note(&client->shared, &note, &lease, size_bytes, ret_token);
+        shared_note(&client->shared, &note, &lease, buffer->size_bytes, ret_token);
     return r;
+}
+
+/* Finds the token of a buffer that this client shared before. */
+static bool find_token(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                       const struct piece *piece, struct proto_token *ret_token) {
+    struct proto_lease_name lease = buffer_lease(buffer, piece);
+
+    return (piece == NULL || piece->split_off) &&
+           shared_find_token(&client->shared, lease.lease, lease.generation, buffer->size_bytes, ret_token);
 }
 
 /* Leaves the fence that readers of a shared buffer wait for, behind the work on the stream. */
@@ -115,8 +115,8 @@ static int share(struct gpupool_client *client, const struct gpupool_buffer *buf
     struct proto_token name;
     int r = leave_for_readers(client, buffer, stream, &fence);
 
-    if (r == 0)
-        r = find_token(client, buffer, piece, sending, &name);
+    if (r == 0 && (sending != NULL || !find_token(client, buffer, piece, &name)))
+        r = name_block(client, buffer, piece, sending, &name);
     if (r == 0)
         token_make(&name, &fence, ret_token);
     return r;
