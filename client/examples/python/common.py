@@ -130,6 +130,12 @@ def need_video(path):
         fail(f"there is no video {path}{hint}")
 
 
+def find_video(options):
+    """Finds what the options of add_video_options() name: options.video is a file then, and options.ffmpeg runs."""
+    need_video(options.video)
+    options.ffmpeg = find_ffmpeg(options.ffmpeg)
+
+
 # --- processes that are watched ---
 
 

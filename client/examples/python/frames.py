@@ -22,7 +22,7 @@ import sys
 import threading
 import zlib
 
-from common import (WAIT_S, Watched, add_video_options, connect, fail, find_ffmpeg, median, memory_of, need, need_video, now, parse, parser_of,
+from common import (WAIT_S, Watched, add_video_options, connect, fail, find_video, median, memory_of, need, now, parse, parser_of,
                     table, write_json)
 
 WAYS = ("gpupool", "torch", "pickle", "gpupool-gpu", "torch-gpu")
@@ -361,8 +361,7 @@ def main():
     options = parse(parser, WAYS)
     if min(options.rounds, options.frames, options.in_flight) < 1:
         parser.error("--rounds, --frames and --in-flight are at least 1")
-    need_video(options.video)
-    options.ffmpeg = find_ffmpeg(options.ffmpeg)
+    find_video(options)
     place = connect(options.simulate)
     need("torchvision")
     import torchvision

@@ -22,7 +22,7 @@ import subprocess
 import tempfile
 import time
 
-from common import add_video_options, connect, fail, find_ffmpeg, median, need, need_video, now, parse, parser_of, table, write_json
+from common import add_video_options, connect, fail, find_video, median, need, now, parse, parser_of, table, write_json
 
 WAYS = ("collate", "collate-pin", "pin", "plain")
 CLASSES = 10
@@ -254,8 +254,7 @@ def main():
     options = parse(parser, WAYS)
     if min(options.workers, options.batch, options.side, options.rounds, options.first) < 1 or options.steps <= options.first:
         parser.error("--workers, --batch, --side, --rounds and --first are at least 1, and --steps is above --first")
-    need_video(options.video)
-    options.ffmpeg = find_ffmpeg(options.ffmpeg)
+    find_video(options)
     place = connect(options.simulate)
     need("torchvision", "PIL")
     import torchvision
