@@ -45,6 +45,9 @@ class _PoolResource(MemoryResource):
         self.kept: list[gpupool.Buffer] = []
         self._buffers: dict[int, gpupool.Buffer] = {}  # by address
 
+    def _acquire(self, size, owner):
+        return self.pool.acquire(max(size, 1), owner, _alloc_timeout(self.pool.client))
+
     def allocate(self, size: int, *, stream: Any) -> Buffer:
         """Returns a Buffer of cuda.core.
 
@@ -52,12 +55,12 @@ class _PoolResource(MemoryResource):
         is_legacy = stream.__cuda_stream__()[1] in (0, _LEGACY)
         owner = _LEGACY if is_legacy and self.pool.kind == "device" else gpupool.NO_STREAM
         try:
-            buffer = self.pool.acquire(max(size, 1), owner, _alloc_timeout(self.pool.client))
+            buffer = self._acquire(size, owner)
         except gpupool.DisconnectedError:
             if self._find is None:
                 raise
             self.pool = self._find()
-            buffer = self.pool.acquire(max(size, 1), owner, _alloc_timeout(self.pool.client))
+            buffer = self._acquire(size, owner)
         address = buffer.ptr
         self._buffers[address] = buffer
         try:
