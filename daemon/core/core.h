@@ -187,9 +187,8 @@ int core_share(struct session *session, const struct proto_lease_name *name, uin
                const struct proto_token *fresh, struct proto_token *ret_token);
 
 /* Makes a parcel (parcel.h) of the lease's block, which is shared from then on. The lease is named as for
- * core_share(). fresh: random bytes for two
- * new tokens. Returns 0, the errors of core_share(), PROTO_E_LIMIT (the tenant has as many parcels or leases
- * as it may). */
+ * core_share(). fresh: random bytes for two new tokens. Returns 0, the errors of core_share(), PROTO_E_LIMIT
+ * (the tenant has as many parcels or leases as it may). */
 int core_send(struct session *session, const struct proto_send *send,
               const struct proto_token fresh[static 2], uint64_t now_ns, struct proto_token *ret_token);
 

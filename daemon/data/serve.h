@@ -14,8 +14,8 @@ struct client;
 struct daemon;
 
 /* Messages that are dealt with in one turn: those without an answer, and up to two with one, of which the
- * first is a SPLIT. A client that gives back what it has in parts sends many at once, and each costs a
- * fraction of a request. */
+ * first is a SPLIT. A client that releases its memory in parts sends many one-way messages at once, and each
+ * costs a fraction of a request. */
 #define SERVE_ONE_WAY_PER_TURN 8u
 /* Packets of a process that has ended which are still read. A child that has the socket may go on writing. */
 #define SERVE_LAST_PACKETS_MAX 4352u
