@@ -195,7 +195,7 @@ static void send_lease(struct false_daemon *daemon, struct false_session *sessio
 
 static struct false_lease *find_lease(struct false_session *session, uint64_t id, uint64_t generation) {
     for (unsigned i = 0; i < FALSE_LEASES_MAX; i++)
-        if (session->leases[i].id == id && generation == id * 3)
+        if (id != 0 && session->leases[i].id == id && generation == id * 3)
             return &session->leases[i];
     return NULL;
 }
@@ -271,6 +271,8 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
         size = request->acquire.size_bytes;
         if (request->acquire.least_bytes != 0 && size > MIB)
             size = request->acquire.least_bytes;
+        if (size < daemon->large_bytes)
+            size = daemon->large_bytes;
         if (size > MIB) {
             false_send_error(session, id, PROTO_E_EXHAUSTED, "the pool holds 4 MiB, pid 4711 has them all");
             return;
@@ -294,9 +296,23 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
         if (id != 0) /* else it is one-way */
             false_send_ok(session, id);
         return;
+    case PROTO_SPLIT: /* where the part lies does not matter: clients know */
+        lease = find_lease(session, request->split.lease, request->split.generation);
+        if (lease == NULL) {
+            false_send_error(session, id, PROTO_E_STALE, "no such lease in this session");
+            return;
+        }
+        reply = false_lease_message(daemon, id, lease->pool, request->split.size_bytes, false);
+        session->last_split = reply.lease.lease;
+        send_lease(daemon, session, &reply);
+        return;
     case PROTO_SHARE:
     case PROTO_SEND: /* begins with the same fields */
-        lease = find_lease(session, request->share.lease, request->share.generation);
+        lease = request->share.lease == 0
+                    ? find_lease(session, session->last_split, session->last_split * 3)
+                    : find_lease(session, request->share.lease, request->share.generation);
+        if (request->share.lease == 0)
+            session->last_split = 0;
         if (lease == NULL) {
             false_send_error(session, id, PROTO_E_STALE, "no such lease in this session");
             return;

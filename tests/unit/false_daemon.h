@@ -53,6 +53,7 @@ struct false_session {
     bool has_page, has_board;
     uint64_t unconfirmed; /* segment whose OPENED has not come */
     struct false_lease leases[FALSE_LEASES_MAX];
+    uint64_t last_split; /* the lease that SHARE and SEND of lease 0 mean, once; 0: none */
     unsigned backlog_count;
     struct proto_message *backlog; /* requests that wait for OPENED */
 };
@@ -79,6 +80,7 @@ struct false_daemon {
     pthread_cond_t changed;
     _Atomic unsigned session_count, ended, leases, acquires, releases, opened, pages, byes, messages;
     bool has_token;
+    uint64_t large_bytes;      /* at least so much is granted, to be divided */
     struct proto_lease shared; /* without description */
 };
 
