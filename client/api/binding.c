@@ -11,9 +11,7 @@ bool gpupool_internal_acquire_hit(struct gpupool_client *client, uint32_t pool, 
 
 bool gpupool_internal_release_hit(struct gpupool_client *client, struct gpupool_buffer *buffer,
                                   const void *stream) {
-    struct piece *piece = cache_piece(buffer);
-    if (piece == NULL || !client_may_hit(client) || !cache_may_put(piece, buffer->generation, stream) ||
-        !cache_put_fast(&client->cache, piece))
+    if (!client_may_hit(client) || !cache_release_fast(&client->cache, buffer, stream))
         return false;
     *buffer = (struct gpupool_buffer){0};
     return true;

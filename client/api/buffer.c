@@ -411,15 +411,7 @@ int buffer_fail(int error, const char *doing, const struct gpupool_buffer *buffe
                         BYTES_TEXT(buffer->size_bytes), buffer->pool, buffer->lease);
 }
 
-/* Releases into the thread's cache when nothing else is to be done. */
-static inline bool release_fast(const struct gpupool_client *client, const struct gpupool_buffer *buffer,
-                                const void *stream) {
-    struct piece *piece = cache_piece(buffer);
-    return piece != NULL && cache_may_put(piece, buffer->generation, stream) &&
-           cache_put_fast(&client->cache, piece);
-}
-
-/* Releases where release_fast() does not. named: as for device_of(). */
+/* Releases where cache_release_fast() does not. named: as for device_of(). */
 static __attribute__((noinline)) int release_slowly(struct gpupool_client *client,
                                                     struct gpupool_buffer *buffer, int named, void *stream) {
     int r = buffer_enter(client, buffer, "gpupool_release", NULL);
@@ -463,7 +455,7 @@ static __attribute__((noinline)) int release_own(struct gpupool_client *client,
 int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer, void *stream) {
     if (__builtin_expect(stream == GPUPOOL_OWN_STREAM, 0))
         return release_own(client, buffer);
-    if (client_may_hit(client) && buffer != NULL && release_fast(client, buffer, stream)) {
+    if (client_may_hit(client) && buffer != NULL && cache_release_fast(&client->cache, buffer, stream)) {
         *buffer = (struct gpupool_buffer){0};
         return 0;
     }

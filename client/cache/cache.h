@@ -242,4 +242,11 @@ static inline bool cache_may_put(const struct piece *piece, uint64_t generation,
            cache_orders(piece->stream_heap, stream);
 }
 
+/* Releases a buffer into this thread's cache when nothing else is to be done. */
+static inline bool cache_release_fast(const struct cache *cache, const struct gpupool_buffer *buffer,
+                                      const void *stream) {
+    struct piece *piece = cache_piece(buffer);
+    return piece != NULL && cache_may_put(piece, buffer->generation, stream) && cache_put_fast(cache, piece);
+}
+
 #endif
