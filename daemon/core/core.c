@@ -190,7 +190,7 @@ static int core_find_slot(struct core *core, size_t *ret_slot) {
 static void pool_growth_over(struct pool *pool) {
     assert(pool->growth.bytes > 0 && !pool->growth.is_decided);
     pool->growth.bytes = 0;
-    pool->growth.is_ahead = false;
+    pool->growth.is_ahead = pool->growth.is_trimmed = false;
 }
 
 int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uint64_t now_ns) {
@@ -204,6 +204,7 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
         core_growth_failed(pool, "the daemon has no memory for its bookkeeping", now_ns);
         return -ENOMEM;
     }
+    bool trimmed = pool->growth.is_trimmed;
     pool_growth_over(pool);
     histogram_add(&pool->stats.growing, pool->growth.decided_ns, now_ns);
     segment->pool = pool;
@@ -221,6 +222,8 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
     pool->growth.is_exact = false;
     if (!pool_is_closed(pool))
         pool->last_error[0] = '\0';
+    if (trimmed && pool->growth.demand == NULL && list_is_empty(&pool->waiters.queues)) /* it is not wanted */
+        core_trim(pool);
     pool_mark_ready(pool);
     core_serve(pool->core, now_ns);
     return 0;
@@ -273,6 +276,7 @@ uint64_t core_trim(struct pool *pool) {
     if (pool_is_closed(pool)) /* its driver frees nothing */
         return 0;
     pool->growth.demand = NULL;
+    pool->growth.is_trimmed = pool->growth.is_ahead;
     return pool_retire_idle(pool, UINT64_MAX, pool->reserve_bytes, NULL);
 }
 

@@ -242,7 +242,8 @@ void core_segment_retired(struct segment *segment, uint64_t now_ns);
 void core_poll_fences(struct core *core);
 
 /* Retires the pool's idle segments (not mapped by any session), down to its reserve. Returns the bytes. The
- * pool does not grow ahead of demand before the next lease: the trimmed memory would be back at once. */
+ * pool does not grow ahead of demand before the next lease: the trimmed memory would be back at once. A
+ * growth of that kind that is under way is retired when it is there, unless it is wanted by then. */
 uint64_t core_trim(struct pool *pool);
 
 /* Does all that is due because time has passed. */

@@ -166,6 +166,7 @@ static bool pool_is_valid(const struct pool *pool) {
            unassigned == pool->unassigned_bytes && closing == pool->closing_bytes &&
            free_bytes + unassigned == pool_free_bytes(pool) && demand_known &&
            (!pool->growth.is_ahead || pool->growth.bytes > 0) &&
+           (!pool->growth.is_trimmed || pool->growth.is_ahead) &&
            pool->leased_bytes <= pool->stats.leased_peak_bytes &&
            pool->reserved_bytes <= pool->stats.reserved_peak_bytes &&
            pool->quarantined_bytes <= pool->stats.quarantined_peak_bytes &&

@@ -197,6 +197,7 @@ struct pool_growth {
     uint64_t bytes;             /* of the growth that is decided or under way; 0: none */
     bool is_decided;            /* and the shell has not yet taken it */
     bool is_ahead;              /* no request waits for it */
+    bool is_trimmed;            /* is_ahead, and the pool was trimmed since */
     bool is_exact;              /* the last growth failed: the next is no larger than needed */
     uint64_t decided_ns;        /* when it was decided */
     uint64_t retry_ns;          /* no growth before, because the driver refused; 0: it did not */

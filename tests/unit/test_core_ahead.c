@@ -163,6 +163,39 @@ static void what_is_trimmed_is_not_made_again_before_the_next_lease(void **state
     expect_no_growth(core);
 }
 
+/* The driver works on a growth ahead when the pool is trimmed: what it brings goes back as well. */
+static void a_growth_ahead_that_is_under_way_is_trimmed_when_it_is_there(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_low_water_pool(core, 64 * MIB);
+    struct session *session = open_session(core, 1, UID_A);
+
+    ask(session, pool, 1, 6 * MIB, NS_FOREVER, 0);
+    segment_made(pool, expect_growth(core, pool), 0);
+    expect_granted(core, session, 1);
+    assert_int_equal(expect_growth(core, pool), 8 * MIB);
+    assert_int_equal(core_trim(pool), 0); /* nothing is idle yet */
+    segment_made(pool, 8 * MIB, 0);
+    assert_int_equal(retire_all(core, 0), 8 * MIB);
+    assert_int_equal(pool->reserved_bytes, 8 * MIB);
+    expect_no_growth(core);
+}
+
+static void a_lease_after_the_trim_keeps_the_growth_that_is_under_way(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_low_water_pool(core, 64 * MIB);
+    struct session *session = open_session(core, 1, UID_A);
+
+    ask(session, pool, 1, 6 * MIB, NS_FOREVER, 0);
+    segment_made(pool, expect_growth(core, pool), 0);
+    expect_granted(core, session, 1);
+    assert_int_equal(expect_growth(core, pool), 8 * MIB);
+    assert_int_equal(core_trim(pool), 0);
+    take(session, pool, MIB, 0);
+    segment_made(pool, 8 * MIB, 0);
+    assert_int_equal(retire_all(core, 0), 0);
+    assert_int_equal(pool->reserved_bytes, 16 * MIB);
+}
+
 static void a_mark_that_is_raised_holds_at_once(void **state) {
     struct core *core = *state;
     struct pool *pool = add_pool(core, 64 * MIB, 8 * MIB, 0);
@@ -205,6 +238,8 @@ int main(void) {
         CORE_TEST(a_refusal_of_the_driver_is_nobodys_but_the_marks),
         CORE_TEST(one_who_came_during_a_failing_growth_ahead_has_one_of_its_own),
         CORE_TEST(what_is_trimmed_is_not_made_again_before_the_next_lease),
+        CORE_TEST(a_growth_ahead_that_is_under_way_is_trimmed_when_it_is_there),
+        CORE_TEST(a_lease_after_the_trim_keeps_the_growth_that_is_under_way),
         CORE_TEST(a_mark_that_is_raised_holds_at_once),
         CORE_TEST(a_tenant_that_is_gone_demands_nothing),
     };
