@@ -27,6 +27,7 @@ import gpupool.torch
 
 SIZE = 1 << 20
 WAIT_S = 120
+STEPS_MS = (0, 20, 100)
 
 
 def check(condition, what):
@@ -168,33 +169,38 @@ class Images(Dataset):
         return torch.full((3, 224, 224), float(index % 7)), index % 7
 
 
-def time_loader(keywords):
-    """Seconds that the trainer waits for each batch and takes to have it on the GPU, and the batches' sum. The GPU works meanwhile."""
+def time_loader(keywords, step_ms):
+    """Seconds that the trainer waits for each batch and takes to have it on the GPU, and seconds from batch to batch. The GPU
+    works for so long meanwhile."""
     loader = DataLoader(Images(), batch_size=64, num_workers=4, persistent_workers=True, **keywords)
-    total, times = 0.0, []
-    for epoch in range(2):
-        began = time.perf_counter()
+    total = 0.0
+    for _ in range(2):  # the second time counts
+        times, began = [], time.perf_counter()
+        start = began
         for images, labels in loader:
             images, labels = images.cuda(non_blocking=True), labels.cuda(non_blocking=True)
             times.append(time.perf_counter() - began)
-            torch.cuda._sleep(400_000_000)  # some 200 ms of a step, so that workers are ahead
+            torch.cuda._sleep(int(step_ms * 2e6))  # of cycles, of some 2 GHz
             total += float((images[:, 0, 0, 0] - labels).abs().sum())
             torch.cuda.synchronize()
             began = time.perf_counter()
-        if epoch == 0:
-            times.clear()
+        period = (began - start) / len(times)
     check(total == 0.0, "a batch has other contents")
-    return statistics.median(times)
+    return statistics.median(times), period
 
 
 def measure_loading(rounds):
+    """By length of the step: a trainer that is quicker than its workers and PyTorch's pinning thread, and one that is slower."""
     kinds = {"collate": {"collate_fn": gpupool.torch.collate}, "collate, pin_memory": {"collate_fn": gpupool.torch.collate, "pin_memory": True},
              "pin_memory": {"pin_memory": True}, "neither": {}}
-    times = {name: [] for name in kinds}
-    for _ in range(rounds):
-        for name, keywords in kinds.items():
-            times[name].append(time_loader(keywords))
-    return {name: statistics.median(values) for name, values in times.items()}
+    found = {}
+    for step_ms in STEPS_MS:
+        times = {name: [] for name in kinds}
+        for _ in range(rounds):
+            for name, keywords in kinds.items():
+                times[name].append(time_loader(keywords, step_ms))
+        found[step_ms] = {name: [statistics.median(values) for values in zip(*taken, strict=True)] for name, taken in times.items()}
+    return found
 
 
 def main():
@@ -213,8 +219,9 @@ def main():
     print(f"ratio: {sending['gpupool'] / sending['torch']:.3f}, with making {sending['gpupool, made as well'] / sending['torch, made as well']:.3f}",
           flush=True)
     loading = measure_loading(options.loaders)
-    for name, seconds in loading.items():
-        print(f"a batch of 38.5 MB, {name}: {seconds * 1e3:.3f} ms of the trainer")
+    for step_ms, kinds in loading.items():
+        for name, (trainer_s, period_s) in kinds.items():
+            print(f"a batch of 38.5 MB, steps of {step_ms} ms, {name}: {trainer_s * 1e3:.3f} ms of the trainer, {period_s * 1e3:.2f} ms a step")
     if options.json:
         with open(options.json, "w") as file:
             json.dump({"sending_ns": sending, "loading_s": loading, "device": torch.cuda.get_device_name()}, file)

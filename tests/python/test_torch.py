@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 import unittest
+import weakref
 
 import gpupool
 import scene
@@ -138,6 +139,22 @@ class Tensors(scene.Scene):
             self.assertEqual((empty.shape, empty.dtype), ((0, 4), torch.float32))
             self.assertEqual(pickler.loads(pickler.dumps(tensor[1].expand(5, 4))).stride(), (0, 1))
 
+    def test_tensors_of_one_memory_go_with_one_token(self):
+        pickler = multiprocessing.reduction.ForkingPickler
+        for pool in self.pools():
+            tensor = gpupool.torch.zeros((4, 5), pool=pool)
+            whole, row, again = pickler.loads(pickler.dumps([tensor, tensor[2], tensor]))
+            row.fill_(3)
+            again[0, 0] = 1
+            self.assertEqual((float(whole.sum()), float(tensor.sum())), (16.0, 16.0))
+            self.assertIs(gpupool.torch._find(whole), gpupool.torch._find(row))
+            self.assertEqual(gpupool.torch._find(tensor).query().holders, 2)
+            del whole, again
+            self.assertEqual(row.tolist(), [3.0] * 5)
+            self.assertFalse(self.may_write(tensor))
+            del row
+            scene.wait_until(lambda tensor=tensor: self.may_write(tensor), "all views are dropped")
+
     def test_what_cannot_be_sent_says_why(self):
         tensor = gpupool.torch.zeros(3, pool=self.host).requires_grad_()
         pickler = multiprocessing.reduction.ForkingPickler
@@ -159,6 +176,47 @@ class Tensors(scene.Scene):
                 for tensor in x, y:
                     self.assertEqual(gpupool.torch._find(tensor).kind, "host")
             del batches, x, y, tensor
+
+    @scene.needs_numpy
+    def test_small_tensors_of_a_batch_hold_no_large_ones(self):
+        from torch.utils.data import DataLoader
+        data = [(torch.full((3000,), float(i)), i, scene.numpy.float32(i)) for i in range(16)]
+        for workers in 0, 2:
+            kept = []
+            for images, labels, weights in DataLoader(data, batch_size=8, num_workers=workers, collate_fn=gpupool.torch.collate):
+                self.assertEqual(images[:, 7].tolist(), labels.tolist())
+                for tensor, n_bytes in (images, 8 * 12000), (labels, 64), (weights, 32):
+                    self.assertEqual(gpupool.torch._find(tensor).nbytes, n_bytes)
+                kept += [labels, weights]
+                large = weakref.ref(gpupool.torch._find(images))
+            del images, labels, weights, tensor
+            self.assertIsNone(large())
+            self.assertEqual([part.tolist() for part in kept[::2]], [list(range(8)), list(range(8, 16))])
+            self.assertEqual(kept[3].dtype, torch.float32)
+            del kept
+
+    def test_a_small_tensor_arrives_where_the_pool_is_full(self):
+        program = """
+import gpupool.torch, torch
+from torch.utils.data import DataLoader
+loader = DataLoader([torch.tensor([5, 6])] * 4, batch_size=2, num_workers=1, collate_fn=gpupool.torch.collate)
+pool, held = gpupool.host_pool(), []
+for size in (1 << power for power in range(20, 3, -1)):
+    try:
+        while True:
+            held.append(pool.acquire(size, timeout=0))
+    except gpupool.ExhaustedError:
+        pass
+for batch in loader:
+    assert batch.tolist() == [[5, 6], [5, 6]] and gpupool.torch._find(batch) is None, batch
+"""
+        daemon = scene.Daemon("[host]\nlimit = 4MiB\nstep = 1MiB\n")
+        try:
+            done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=scene.WAIT_S,
+                                  env=daemon.environment)
+            self.assertEqual(done.returncode, 0, done.stderr)
+        finally:
+            daemon.close()
 
     def test_collate_keeps_the_structure(self):
         self.assertEqual(gpupool.torch.collate([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}])["b"], ["x", "y"])

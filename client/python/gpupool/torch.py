@@ -10,7 +10,7 @@ process of any start method but fork after CUDA was used. The work on the stream
 work on the stream that is current when it is received, on the GPU. The sender may drop its tensor at once. Other tensors are sent
 as PyTorch sends them.
 
-collate() is for DataLoader(collate_fn=...): the workers write batches into pinned memory, and the trainer copies nothing.
+collate() is for DataLoader(collate_fn=...): the workers write batches into pinned memory, and the trainer has them without a copy.
 
 use_pool() and enable() put all tensors that a program makes on a GPU into memory of the pools. Other processes cannot have those:
 make tensors that are sent by empty().
@@ -32,6 +32,11 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 import gpupool
 from gpupool import _gpupool, _transfer
+
+try:
+    import numpy
+except ImportError:
+    numpy = None
 
 if not hasattr(torch.float32, "itemsize"):
     raise ImportError(f"gpupool.torch needs PyTorch 2.1 or newer, and this is {torch.__version__}")
@@ -73,13 +78,19 @@ def _used_devices():
 
 
 class _Keeper:
-    """Of a storage in host memory: its buffer. Copies to and from GPUs may not be over when the storage dies. As a rule they are on
-    the streams that are current then, so that the memory goes back behind these."""
+    """Of a storage: its buffer. The storages of one keeper are sent with one token, where they are in one message."""
 
     __slots__ = ("buffer",)
 
     def __init__(self, buffer):
         self.buffer = buffer
+
+
+class _HostKeeper(_Keeper):
+    """Copies to and from GPUs may not be over when the last storage dies. As a rule they are on the streams that are current then, so
+    that the memory goes back behind these."""
+
+    __slots__ = ()
 
     def __del__(self):
         if self.buffer.closed:
@@ -138,6 +149,11 @@ def from_buffer(
     """Returns a tensor over a gpupool.Buffer, without a copy. The tensor keeps the buffer.
 
     shape: an integer or a tuple; None: all elements that there are. offset: in bytes, of the tensor's first element."""
+    return _make_over((_HostKeeper if buffer.kind == "host" else _Keeper)(buffer), shape, dtype, offset)
+
+
+def _make_over(keeper, shape, dtype, offset):
+    buffer = keeper.buffer
     view = buffer.view(shape, dtype, offset)
     if buffer.read_only:
         tensor = torch.from_dlpack(view)  # which says that it cannot be, where PyTorch does not know such memory
@@ -145,7 +161,7 @@ def from_buffer(
         on_gpu = view.__dlpack_device__()[0] == _DLPACK_CUDA
         stream = (_current_stream(buffer.device) or _DLPACK_LEGACY) if on_gpu else None
         tensor = torch.from_dlpack(view.__dlpack__(stream=stream))
-    tensor.untyped_storage()._gpupool = _Keeper(buffer) if buffer.kind == "host" else buffer
+    tensor.untyped_storage()._gpupool = keeper
     return tensor
 
 
@@ -195,16 +211,20 @@ def zeros(
 # --- the buffer of a tensor ---
 
 
-def _find(tensor):
-    """The Buffer that a tensor lies in, or None."""
+def _mark_of(tensor):
+    """The note of this module at the storage of a tensor: the _Keeper of memory of a pool, _SMALL, or None."""
     if tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda") or tensor.is_quantized:
         return None
     try:
-        kept = getattr(tensor.untyped_storage(), "_gpupool", None)
+        return getattr(tensor.untyped_storage(), "_gpupool", None)
     except RuntimeError:  # a tensor without a storage
         return None
-    buffer = kept.buffer if isinstance(kept, _Keeper) else kept
-    return None if buffer is None or buffer.closed else buffer
+
+
+def _find(tensor):
+    """The Buffer that a tensor lies in, or None."""
+    mark = _mark_of(tensor)
+    return mark.buffer if isinstance(mark, _Keeper) and not mark.buffer.closed else None
 
 
 def _need(tensor):
@@ -246,34 +266,52 @@ def _writer_of(buffer):
 
 
 def _reduce(tensor):
-    buffer = _find(tensor)
-    if buffer is None:
+    mark = _mark_of(tensor)
+    if mark is None or (isinstance(mark, _Keeper) and mark.buffer.closed):
         return torch.multiprocessing.reductions.reduce_tensor(tensor)
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError("a tensor that has a history of operations cannot be sent to another process: send tensor.detach()")
     if tensor.is_neg() or tensor.is_conj():
         raise RuntimeError("a lazily negated or conjugated tensor cannot be sent: send tensor.resolve_neg().resolve_conj()")
-    shape = type(tensor) is torch.nn.Parameter, tensor.dtype, tuple(tensor.size()), tensor.stride(), tensor.requires_grad
+    kind, size = (type(tensor) is torch.nn.Parameter, tensor.requires_grad), tuple(tensor.size())
     if tensor.numel() == 0:
-        return _rebuild_empty, (tensor.device, *shape)
-    token = buffer.send(_writer_of(buffer))
-    return _rebuild, (token, buffer.pool.client.socket_path, buffer.pool.id, buffer.read_only, tensor.data_ptr() - buffer.ptr, *shape)
+        return _rebuild_empty, (tensor.device, tensor.dtype, size, tensor.stride(), *kind)
+    if mark is _SMALL:
+        whole = tensor.contiguous()
+        return _rebuild_small, (ctypes.string_at(whole.data_ptr(), whole.nbytes), tensor.dtype, size, *kind)
+    stride = None if tensor.is_contiguous() else tensor.stride()
+    return _rebuild, (mark, tensor.data_ptr() - mark.buffer.ptr, tensor.dtype, size, stride, *kind)
+
+
+def _reduce_keeper(keeper):
+    """A pickler asks once for each of its messages, and remembers the answer."""
+    buffer = keeper.buffer
+    return _attach, (buffer.send(_writer_of(buffer)), buffer.pool.client.socket_path, buffer.pool.id, buffer.read_only)
+
+
+def _attach(token, path, pool_id, read_only):
+    client = _client_without_cuda() if torch.utils.data.get_worker_info() else _transfer._client_of(path)
+    device = _device_of(client, pool_id)
+    buffer = gpupool.attach(token, _stream_of(client, device), read_only=read_only, client=client)
+    return (_HostKeeper if device is None else _Keeper)(buffer)
 
 
 def _finish(tensor, is_parameter, requires_grad):
     return torch.nn.Parameter(tensor, requires_grad) if is_parameter else tensor.requires_grad_(requires_grad)
 
 
-def _rebuild_empty(device, is_parameter, dtype, size, stride, requires_grad):
+def _rebuild_empty(device, dtype, size, stride, is_parameter, requires_grad):
     return _finish(torch.empty_strided(size, stride, dtype=dtype, device=device), is_parameter, requires_grad)
 
 
-def _rebuild(token, path, pool_id, read_only, offset, is_parameter, dtype, size, stride, requires_grad):
-    client = _client_without_cuda() if torch.utils.data.get_worker_info() else _transfer._client_of(path)
-    buffer = gpupool.attach(token, _stream_of(client, _device_of(client, pool_id)), read_only=read_only, client=client)
+def _rebuild(keeper, offset, dtype, size, stride, is_parameter, requires_grad):
     start = offset % dtype.itemsize  # the elements of a view need not begin at the buffer's
-    n_bytes = (buffer.nbytes - start) // dtype.itemsize * dtype.itemsize
-    flat = from_buffer(buffer, n_bytes, torch.uint8, start).view(dtype) if start else from_buffer(buffer, n_bytes // dtype.itemsize, dtype)
+    if start == 0 and stride is None:
+        return _finish(_make_over(keeper, size, dtype, offset), is_parameter, requires_grad)
+    n_bytes = (keeper.buffer.nbytes - start) // dtype.itemsize * dtype.itemsize
+    flat = _make_over(keeper, n_bytes, torch.uint8, start).view(dtype) if start else _make_over(keeper, n_bytes // dtype.itemsize, dtype, 0)
+    if stride is None:
+        stride = torch.empty(size, device="meta").stride()
     return _finish(flat.as_strided(size, stride, offset // dtype.itemsize), is_parameter, requires_grad)
 
 
@@ -288,34 +326,73 @@ def _device_of(client, pool_id):
 
 for _type in (torch.Tensor, torch.nn.Parameter):
     multiprocessing.reduction.ForkingPickler.register(_type, _reduce)
+for _type in (_Keeper, _HostKeeper):
+    multiprocessing.reduction.ForkingPickler.register(_type, _reduce_keeper)
 
 
 # --- batches ---
+
+_SMALL = object()  # the mark of a worker's tensor whose contents are sent, and not a token
+_SMALL_BYTES = 16384  # a token costs three messages to the daemon, which take longer than the contents of so many bytes
+
+
+def _rebuild_small(contents, dtype, size, is_parameter, requires_grad):
+    """In pinned memory, too, unless there is none at once: to wait for it could be for ever, because the trainer empties the pool."""
+    try:
+        buffer = _host_pool().acquire(len(contents), timeout=0)
+    except gpupool.ExhaustedError:
+        return _finish(torch.frombuffer(bytearray(contents), dtype=dtype).view(size), is_parameter, requires_grad)
+    memoryview(buffer)[:] = contents
+    return _finish(from_buffer(buffer, size, dtype), is_parameter, requires_grad)
+
+
+def _is_plain(tensor):
+    return (tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_nested and tensor.numel() > 0
+            and not tensor.requires_grad and tensor.dtype in _DTYPES)
+
+
+def _is_small(n_bytes):
+    return n_bytes <= _SMALL_BYTES and torch.utils.data.get_worker_info() is not None
+
+
+def _mark_small(tensor):
+    tensor.untyped_storage()._gpupool = _SMALL
+    return tensor
 
 
 def _stack(batch, *, collate_fn_map=None):
     """A batch of tensors in pinned memory."""
     first = batch[0]
-    is_plain = first.device.type == "cpu" and first.layout == torch.strided and not first.is_nested and first.numel() > 0
-    if not is_plain or any(part.requires_grad or part.dtype != first.dtype for part in batch) or first.dtype not in _DTYPES:
+    if not _is_plain(first) or any(part.requires_grad or part.dtype != first.dtype for part in batch):
         return default_collate_fn_map[torch.Tensor](batch, collate_fn_map=collate_fn_map)
+    if _is_small(len(batch) * first.nbytes):
+        return _mark_small(torch.stack(batch, 0))
     out = empty((len(batch), *first.size()), dtype=first.dtype, pool=_host_pool())
     return torch.stack(batch, 0, out=out)
 
 
-def _numbers(batch, *, collate_fn_map=None):
-    """A batch of numbers in pinned memory: a worker sends other tensors by a file each, in some 1.5 ms."""
-    made = default_collate_fn_map[float if isinstance(batch[0], float) else int](batch, collate_fn_map=collate_fn_map)
-    return empty(made.size(), dtype=made.dtype, pool=_host_pool()).copy_(made)
+def _with_pinned_numbers(make):
+    """A worker sends other tensors by a file each, in some 1.5 ms."""
+    def collate_numbers(batch, *, collate_fn_map=None):
+        made = make(batch, collate_fn_map=collate_fn_map)
+        if not isinstance(made, torch.Tensor) or not _is_plain(made):
+            return made
+        return _mark_small(made) if _is_small(made.nbytes) else empty(made.size(), dtype=made.dtype, pool=_host_pool()).copy_(made)
+    return collate_numbers
 
 
-_collate_fn_map = {**default_collate_fn_map, torch.Tensor: _stack, float: _numbers, int: _numbers}
+def _is_of_numbers(key):
+    return key in (int, float) or (isinstance(key, tuple) and numpy is not None and numpy.number in key)
+
+
+_collate_fn_map = {key: _with_pinned_numbers(make) if _is_of_numbers(key) else make for key, make in default_collate_fn_map.items()}
+_collate_fn_map[torch.Tensor] = _stack
 
 
 def collate(batch: list[Any]) -> Any:
     """For DataLoader(collate_fn=gpupool.torch.collate): as default_collate(), with the tensors of the batch in pinned memory of a
     pool. A worker writes them there, and sends them by token; in the trainer they are pinned already, so that pin_memory=True
-    copies nothing."""
+    copies nothing. Tensors of at most 16 KiB, such as labels, are sent with their contents, and lie in pinned memory of the trainer."""
     return _collate(batch, collate_fn_map=_collate_fn_map)
 
 
