@@ -134,6 +134,7 @@ struct stream_heap {
     struct arena *arena;                  /* among the extents; NULL: none */
     bool has_no_arena;                    /* it cannot have one */
     uint64_t absent_bytes;                /* of all extents */
+    uint64_t given_bytes;                 /* the size of the piece that was split off last; 0: none was */
     struct list deferred, deferred_spare; /* queues */
     uint64_t deferred_bytes;
     unsigned ordering; /* calls that are about to use deferred pieces: these stay */

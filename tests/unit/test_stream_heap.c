@@ -253,6 +253,30 @@ static void an_extent_is_a_multiple_of_the_smallest_and_never_less_than_what_is_
     stream_heap_free(stream_heap);
 }
 
+/* A piece that was split off comes back to the daemon, and not here: a rest would stay with each of them. */
+static void host_memory_for_other_processes_is_leased_as_it_is_asked_for(void **state) {
+    struct stream_heap *stream_heap = stream_heap_new(NULL, 1, GPUPOOL_POOL_HOST, -1, GPUPOOL_NO_STREAM);
+    const uint64_t size_bytes = MIB + 300 * KIB;
+    const enum stream_heap_half half = stream_heap_half_of(size_bytes);
+    struct piece *piece;
+
+    (void)state;
+    assert_non_null(stream_heap);
+    assert_int_equal(extent_bytes(stream_heap, size_bytes), 2 * MIB);
+    add_to(stream_heap, half, 1, 2 * MIB);
+    assert_int_equal(stream_heap_take(stream_heap, size_bytes, &piece), 0);
+    pthread_mutex_lock(&stream_heap->lock);
+    stream_heap_begin_split_locked(piece);
+    stream_heap_split_off_locked(piece, 2, 1);
+    pthread_mutex_unlock(&stream_heap->lock);
+    assert_int_equal(extent_bytes(stream_heap, size_bytes), size_bytes);
+    assert_int_equal(extent_bytes(stream_heap, size_bytes + 512), 2 * MIB);
+    assert_int_equal(extent_bytes(stream_heap, 512), 2 * MIB);
+    add_to(stream_heap, half, 3, 64 * MIB); /* of a stream heap that has much, a share as before */
+    assert_int_equal(extent_bytes(stream_heap, size_bytes), 10 * MIB);
+    stream_heap_free(stream_heap);
+}
+
 /* A program whose tensors stay takes no more than what they need. */
 static void for_large_sizes_on_a_device_as_much_is_leased_as_is_needed(void **state) {
     struct stream_heap *stream_heap = make_stream_heap();
@@ -437,6 +461,7 @@ int main(void) {
         cmocka_unit_test(a_piece_outlives_what_it_named),
         cmocka_unit_test(extents_for_small_sizes_grow_with_use_and_stay_bounded),
         cmocka_unit_test(an_extent_is_a_multiple_of_the_smallest_and_never_less_than_what_is_asked_for),
+        cmocka_unit_test(host_memory_for_other_processes_is_leased_as_it_is_asked_for),
         cmocka_unit_test(for_large_sizes_on_a_device_as_much_is_leased_as_is_needed),
         cmocka_unit_test(device_memory_without_a_stream_is_leased_as_it_is_asked_for),
         cmocka_unit_test(where_sizes_vary_longer_extents_are_leased_but_bounded),
