@@ -355,7 +355,7 @@ uint64_t stream_heap_extent_bytes_locked(const struct stream_heap *stream_heap, 
         bytes = smaller(bytes, stream_heap_held_bytes_locked(stream_heap)); /* without what is absent */
         unsigned share = stream_heap->arena == NULL ? EXTENT_SHARE : EXTENT_SHARE_ARENA;
         bytes = larger(smaller(bytes / share, EXTENT_BYTES_MAX), size_bytes);
-        if (bytes == size_bytes && bytes == stream_heap->given_bytes && bytes > EXTENT_BYTES_MIN / 2)
+        if (bytes == size_bytes && bytes == stream_heap->given_bytes && bytes > EXTENT_BYTES_MIN / 4)
             return bytes;
     } else {
         bytes = large_extent_bytes(heap->free_bytes, size_bytes);
