@@ -23,6 +23,21 @@
  * still wait that long to be told that there is no memory. */
 #define DEFAULT_ALLOC_TIMEOUT_NS (10 * NS_PER_S)
 
+static const char *setting(const char *name) {
+    const char *text = getenv(name);
+    return text != NULL && *text != '\0' ? text : NULL;
+}
+
+/* Reads a variable that is 0 or 1. 0 or INVALID. */
+static int read_switch(const char *name, bool unless_set, bool *ret_on) {
+    const char *text = setting(name);
+
+    if (text != NULL && strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
+        return error_set(GPUPOOL_E_INVALID, "%s is '%s': not 0 or 1", name, text);
+    *ret_on = text == NULL ? unless_set : *text == '1';
+    return 0;
+}
+
 /* Reads $GPUPOOL_ALLOC_TIMEOUT ("250ms", "1min", "forever"), else the default. 0 or INVALID. */
 static int read_alloc_timeout(uint64_t *ret_timeout_ns) {
     const char *text = getenv("GPUPOOL_ALLOC_TIMEOUT");
@@ -41,6 +56,7 @@ static int read_alloc_timeout(uint64_t *ret_timeout_ns) {
  * must say nothing, because this library does not know them). */
 int options_read(const struct gpupool_options *options, struct gpupool_options *ret_options) {
     struct gpupool_options own = GPUPOOL_OPTIONS_INIT;
+    bool no_cuda;
 
     if (options != NULL) {
         size_t size = options->struct_size;
@@ -57,6 +73,11 @@ int options_read(const struct gpupool_options *options, struct gpupool_options *
             own.reserved != 0)
             return error_set(GPUPOOL_E_INVALID, "options.flags is 0x%x: unknown flags", own.flags);
     }
+    int r = read_switch("GPUPOOL_NO_CUDA", false, &no_cuda);
+    if (r < 0)
+        return r;
+    if (no_cuda)
+        own.flags |= GPUPOOL_OPEN_NO_CUDA;
     if (own.socket == NULL)
         own.socket = getenv("GPUPOOL_SOCKET");
     if (own.socket == NULL || *own.socket == '\0')
@@ -68,7 +89,7 @@ int options_read(const struct gpupool_options *options, struct gpupool_options *
     if (own.decay_ns == 0)
         own.decay_ns = DEFAULT_DECAY_NS;
     if (own.alloc_timeout_ns == 0) {
-        int r = read_alloc_timeout(&own.alloc_timeout_ns);
+        r = read_alloc_timeout(&own.alloc_timeout_ns);
         if (r < 0)
             return r;
     }
@@ -81,11 +102,6 @@ static unsigned default_copy_threads(void) {
     cpu_set_t set;
     unsigned half = sched_getaffinity(0, sizeof set, &set) == 0 ? (unsigned)CPU_COUNT(&set) / 2 : 1;
     return half < 1 ? 1 : half < COPY_THREADS_DEFAULT_MAX ? half : COPY_THREADS_DEFAULT_MAX;
-}
-
-static const char *setting(const char *name) {
-    const char *text = getenv(name);
-    return text != NULL && *text != '\0' ? text : NULL;
 }
 
 int options_read_copying(bool with_threads, struct copy_options *ret_copying) {
@@ -116,10 +132,5 @@ int options_read_copying(bool with_threads, struct copy_options *ret_copying) {
 }
 
 int options_read_arenas(bool *ret_arenas) {
-    const char *text = setting("GPUPOOL_ARENAS");
-
-    if (text != NULL && strcmp(text, "0") != 0 && strcmp(text, "1") != 0)
-        return error_set(GPUPOOL_E_INVALID, "GPUPOOL_ARENAS is '%s': not 0 or 1", text);
-    *ret_arenas = text == NULL || *text == '1';
-    return 0;
+    return read_switch("GPUPOOL_ARENAS", true, ret_arenas);
 }

@@ -77,7 +77,10 @@ static int fail_without_gpu(const struct devices *devices, const char *suffix) {
     if (devices->kind == PROTO_GPU_NONE)
         return error_set(GPUPOOL_E_NO_GPU, "the daemon serves no GPU: %s", suffix);
     if (devices->forbidden)
-        return error_set(GPUPOOL_E_NO_GPU, "this client was opened with GPUPOOL_OPEN_NO_CUDA: %s", suffix);
+        return error_set(GPUPOOL_E_NO_GPU,
+                         "this client was opened with GPUPOOL_OPEN_NO_CUDA, or GPUPOOL_NO_CUDA=1 is in the "
+                         "environment: %s",
+                         suffix);
     if (devices->kind == PROTO_GPU_SIM && gpu_sim_missing() != NULL)
         return error_set(GPUPOOL_E_NO_GPU,
                          "the daemon's GPU is simulated, and the library for that cannot be loaded: %s",

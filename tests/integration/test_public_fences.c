@@ -268,6 +268,39 @@ static void what_is_no_stream_device_or_fence_is_refused(void **state) {
     gpupool_close(client);
 }
 
+/* GPUPOOL_NO_CUDA is as the flag, for all clients of the process. */
+static void a_process_can_be_kept_from_cuda(void **state) {
+    struct gpupool_fence fence;
+    struct gpupool_client *client;
+
+    (void)state;
+    setenv("GPUPOOL_NO_CUDA", "1", 1);
+    client = open_client(&daemon_, 0, 0);
+    MUST_BE(gpupool_fence_record(client, 0, &fence, NULL), GPUPOOL_E_NO_GPU);
+    assert_non_null(strstr(gpupool_error_text(), "GPUPOOL_NO_CUDA=1"));
+    if (!test_host_exports_vmm()) { /* such memory is CUDA's */
+        struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_HOST, 4096, GPUPOOL_NO_STREAM);
+        memset(buffer.data, 1, 4096);
+        MUST(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
+        MUST(gpupool_trim(client, NULL));
+    }
+    gpupool_close(client);
+    setenv("GPUPOOL_NO_CUDA", "yes", 1);
+    MUST_BE(gpupool_open(&(struct gpupool_options){.struct_size = sizeof(struct gpupool_options),
+                                                   .socket = daemon_.socket},
+                         &client),
+            GPUPOOL_E_INVALID);
+    assert_non_null(strstr(gpupool_error_text(), "'yes'"));
+    setenv("GPUPOOL_NO_CUDA", "0", 1);
+    if (test_has_device()) {
+        client = open_client(&daemon_, 0, 0);
+        MUST(gpupool_fence_record(client, 0, &fence, NULL));
+        MUST(gpupool_fence_wait_host(client, &fence, TEST_WAIT_NS));
+        gpupool_close(client);
+    }
+    unsetenv("GPUPOOL_NO_CUDA");
+}
+
 /* --- graphs, and devices without words --- */
 
 static void a_captured_stream_is_refused_and_its_graph_gets_nothing(void **state) {
@@ -347,6 +380,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_fence_outlives_its_stream),
         cmocka_unit_test(a_fence_is_for_its_client_alone),
         cmocka_unit_test(what_is_no_stream_device_or_fence_is_refused),
+        cmocka_unit_test(a_process_can_be_kept_from_cuda),
         cmocka_unit_test(a_captured_stream_is_refused_and_its_graph_gets_nothing),
         cmocka_unit_test(without_words_the_record_waits_for_its_stream),
         cmocka_unit_test(a_wait_for_a_device_that_failed_ends),

@@ -67,7 +67,8 @@ def need(*packages):
 
 
 class Place:
-    """The pools, and the device on which a process computes: the GPU, or the CPU where the daemon simulates a GPU."""
+    """The pools, and the device on which a process computes: the GPU, or the CPU where the daemon simulates a GPU, or where the process
+    is kept from CUDA."""
 
     def __init__(self):
         import torch
@@ -75,8 +76,9 @@ class Place:
         import gpupool.torch
 
         client = gpupool.default_client()
-        self.host, self.gpu = client.host_pool(), client.device_pool(0)
-        self.is_real = client.gpu_kind == "cuda"
+        may_use_gpu = os.environ.get("GPUPOOL_NO_CUDA") != "1"
+        self.host, self.gpu = client.host_pool(), client.device_pool(0) if may_use_gpu else None
+        self.is_real = may_use_gpu and client.gpu_kind == "cuda"
         if self.is_real and not torch.cuda.is_available():
             fail("the daemon has a GPU, and this PyTorch has no CUDA. With --simulate the program runs on the CPU")
         self.device = torch.device("cuda", 0) if self.is_real else torch.device("cpu")

@@ -17,6 +17,7 @@ Each way has three processes of its own. All ways have to paint the same frames.
 names a file of a trained state_dict.
 """
 import multiprocessing
+import os
 import subprocess
 import sys
 import threading
@@ -214,6 +215,8 @@ def run_role(role, way_name, options, shape, control, receiving, sending):
 
     if options.threads:
         torch.set_num_threads(options.threads)
+    if role != "model" and not way_name.endswith("-gpu"):
+        os.environ["GPUPOOL_NO_CUDA"] = "1"  # it uses host memory alone, and needs no CUDA context
     try:
         way = Way(way_name, Place(), shape)
         if role != "model":
