@@ -112,7 +112,7 @@ enum gpupool_gpu {
 /** gpupool_options.flags */
 /** Never touch CUDA in this process: host pools only, mapped but not registered. GPUPOOL_NO_CUDA=1 in the
  * environment sets it for all clients. A CUDA context, which pinning needs, costs a process some 0.3 s and
- * 100 MB of the host's memory. */
+ * 150 MB of the host's memory. */
 #define GPUPOOL_OPEN_NO_CUDA 1u
 #define GPUPOOL_OPEN_NO_CACHE 2u /**< each buffer is a lease of its own, taken and given back by a message; see gpupool_trim() */
 #define GPUPOOL_OPEN_NO_THREAD 4u /**< the application's loop calls gpupool_dispatch(), instead of a thread of the library */
