@@ -177,6 +177,38 @@ class Tensors(scene.Scene):
                     self.assertEqual(gpupool.torch._find(tensor).kind, "host")
             del batches, x, y, tensor
 
+    def test_batches_that_a_trainer_leaves_unread_come_back(self):
+        program = """
+import os, signal, sys
+import gpupool.torch, torch
+from torch.utils.data import DataLoader
+
+loader = DataLoader([torch.ones(5000)] * 64, batch_size=8, num_workers=2, collate_fn=gpupool.torch.collate, persistent_workers=True)
+batches = iter(loader)
+next(batches)
+print("begun", flush=True)
+sys.stdin.readline()
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), signal.SIGKILL)
+del batches, loader
+"""
+        for end in "left", "killed":
+            process = subprocess.Popen([sys.executable, "-c", program, end], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                       env=self.daemon.environment)
+            try:
+                self.assertEqual(scene.read_line(process.stdout), "begun\n")
+                scene.wait_until(lambda: self.parcels() > 0, "batches are on their way")
+                process.stdin.write("\n")
+                process.stdin.flush()
+                process.wait(scene.WAIT_S)
+            finally:
+                process.kill()
+                process.communicate()
+            scene.wait_until(lambda: self.parcels() == 0, "nothing is on its way")
+
+    def parcels(self):
+        return sum(pool["parcels"] for pool in self.daemon.ask("pools")["pools"])
+
     @scene.needs_numpy
     def test_small_tensors_of_a_batch_hold_no_large_ones(self):
         from torch.utils.data import DataLoader

@@ -15,9 +15,11 @@ collate() is for DataLoader(collate_fn=...): the workers write batches into pinn
 use_pool() and enable() put all tensors that a program makes on a GPU into memory of the pools. Other processes cannot have those:
 make tensors that are sent by empty().
 """
+import collections
 import contextlib
 import ctypes
 import multiprocessing.reduction
+import multiprocessing.util
 import os
 import threading
 import weakref
@@ -106,10 +108,11 @@ class _HostKeeper(_Keeper):
 
 def _forget():
     """In a forked child: the clients are the parent's, and another thread of the parent may have had the lock."""
-    global _lock
-    _lock = threading.Lock()
+    global _lock, _is_ending
+    _lock, _is_ending = threading.Lock(), False
     _worker_clients.clear()
     _places.clear()
+    _unread.clear()
 
 
 os.register_at_fork(after_in_child=_forget)
@@ -286,7 +289,10 @@ def _reduce(tensor):
 def _reduce_keeper(keeper):
     """A pickler asks once for each of its messages, and remembers the answer."""
     buffer = keeper.buffer
-    return _attach, (buffer.send(_writer_of(buffer)), buffer.pool.client.socket_path, buffer.pool.id, buffer.read_only)
+    token = buffer.send(_writer_of(buffer))
+    if torch.utils.data.get_worker_info() is not None:
+        _note_sent(buffer.pool.client, token)
+    return _attach, (token, buffer.pool.client.socket_path, buffer.pool.id, buffer.read_only)
 
 
 def _attach(token, path, pool_id, read_only):
@@ -331,6 +337,36 @@ for _type in (_Keeper, _HostKeeper):
 
 
 # --- batches ---
+
+_unread = collections.deque(maxlen=256)  # what this worker sent last: more than a trainer leaves unread
+_is_ending = False
+_REVOKING = -50  # behind multiprocessing's queues (-5), whose threads pickle, and before the farewell of the client
+
+
+def _note_sent(client, token):
+    if not _unread:
+        multiprocessing.util.Finalize(None, _revoke_unread, exitpriority=_REVOKING)
+    _unread.append((client, token))
+    if _is_ending:  # and the queue's thread pickles the last batch
+        _revoke_unread()
+
+
+def _revoke_unread():
+    """At the end of a worker. Its trainer has received all batches that it wants: it left the loop early, perhaps, or died."""
+    global _is_ending
+    _is_ending = True
+    while _unread:
+        try:
+            client, token = _unread.pop()
+        except IndexError:  # to the other thread
+            return
+        try:
+            gpupool.revoke(token, client=client)
+        except gpupool.NoTokenError:
+            pass  # it was received
+        except gpupool.Error:
+            return  # the daemon is gone
+
 
 _SMALL = object()  # the mark of a worker's tensor whose contents are sent, and not a token
 _SMALL_BYTES = 16384  # a token costs three messages to the daemon, which take longer than the contents of so many bytes
