@@ -236,7 +236,7 @@ pool, held = gpupool.host_pool(), []
 for size in (1 << power for power in range(20, 3, -1)):
     try:
         while True:
-            held.append(pool.acquire(size, timeout=0))
+            held.append(pool.acquire(size, timeout=1 if size == 1 << 20 else 0))  # the pool grows first
     except gpupool.ExhaustedError:
         pass
 for batch in loader:

@@ -82,10 +82,10 @@ def _used_devices():
 class _Keeper:
     """Of a storage: its buffer. The storages of one keeper are sent with one token, where they are in one message."""
 
-    __slots__ = ("buffer",)
+    __slots__ = ("buffer", "is_of_batch")
 
     def __init__(self, buffer):
-        self.buffer = buffer
+        self.buffer, self.is_of_batch = buffer, False
 
 
 class _HostKeeper(_Keeper):
@@ -290,7 +290,7 @@ def _reduce_keeper(keeper):
     """A pickler asks once for each of its messages, and remembers the answer."""
     buffer = keeper.buffer
     token = buffer.send(_writer_of(buffer))
-    if torch.utils.data.get_worker_info() is not None:
+    if keeper.is_of_batch:
         _note_sent(buffer.pool.client, token)
     return _attach, (token, buffer.pool.client.socket_path, buffer.pool.id, buffer.read_only)
 
@@ -338,7 +338,7 @@ for _type in (_Keeper, _HostKeeper):
 
 # --- batches ---
 
-_unread = collections.deque(maxlen=256)  # what this worker sent last: more than a trainer leaves unread
+_unread = collections.deque(maxlen=256)  # the batches that this worker sent last: more than a trainer leaves unread
 _is_ending = False
 _REVOKING = -50  # behind multiprocessing's queues (-5), whose threads pickle, and before the farewell of the client
 
@@ -373,10 +373,10 @@ _SMALL_BYTES = 16384  # a token costs three messages to the daemon, which take l
 
 
 def _rebuild_small(contents, dtype, size, is_parameter, requires_grad):
-    """In pinned memory, too, unless there is none at once: to wait for it could be for ever, because the trainer empties the pool."""
+    """In pinned memory, too, unless there is none at once: the trainer, which empties the pool, might wait for it for ever."""
     try:
         buffer = _host_pool().acquire(len(contents), timeout=0)
-    except gpupool.ExhaustedError:
+    except gpupool.Error:
         return _finish(torch.frombuffer(bytearray(contents), dtype=dtype).view(size), is_parameter, requires_grad)
     memoryview(buffer)[:] = contents
     return _finish(from_buffer(buffer, size, dtype), is_parameter, requires_grad)
@@ -396,6 +396,12 @@ def _mark_small(tensor):
     return tensor
 
 
+def _empty_of_batch(size, dtype):
+    tensor = empty(size, dtype=dtype, pool=_host_pool())
+    tensor.untyped_storage()._gpupool.is_of_batch = torch.utils.data.get_worker_info() is not None
+    return tensor
+
+
 def _stack(batch, *, collate_fn_map=None):
     """A batch of tensors in pinned memory."""
     first = batch[0]
@@ -403,8 +409,7 @@ def _stack(batch, *, collate_fn_map=None):
         return default_collate_fn_map[torch.Tensor](batch, collate_fn_map=collate_fn_map)
     if _is_small(len(batch) * first.nbytes):
         return _mark_small(torch.stack(batch, 0))
-    out = empty((len(batch), *first.size()), dtype=first.dtype, pool=_host_pool())
-    return torch.stack(batch, 0, out=out)
+    return torch.stack(batch, 0, out=_empty_of_batch((len(batch), *first.size()), first.dtype))
 
 
 def _with_pinned_numbers(make):
@@ -413,7 +418,7 @@ def _with_pinned_numbers(make):
         made = make(batch, collate_fn_map=collate_fn_map)
         if not isinstance(made, torch.Tensor) or not _is_plain(made):
             return made
-        return _mark_small(made) if _is_small(made.nbytes) else empty(made.size(), dtype=made.dtype, pool=_host_pool()).copy_(made)
+        return _mark_small(made) if _is_small(made.nbytes) else _empty_of_batch(made.size(), made.dtype).copy_(made)
     return collate_numbers
 
 
