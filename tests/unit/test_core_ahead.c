@@ -163,17 +163,21 @@ static void what_is_trimmed_is_not_made_again_before_the_next_lease(void **state
     expect_no_growth(core);
 }
 
-/* The driver works on a growth ahead when the pool is trimmed: what it brings goes back as well. */
+/* Trims a pool while the driver works on a growth ahead. Nothing is idle then. */
+static void trim_beside_growth_ahead(struct core *core, struct pool *pool, struct session *session) {
+    ask(session, pool, 1, 6 * MIB, NS_FOREVER, 0);
+    segment_made(pool, expect_growth(core, pool), 0);
+    expect_granted(core, session, 1);
+    assert_int_equal(expect_growth(core, pool), 8 * MIB);
+    assert_int_equal(core_trim(pool), 0);
+}
+
 static void a_growth_ahead_that_is_under_way_is_trimmed_when_it_is_there(void **state) {
     struct core *core = *state;
     struct pool *pool = add_low_water_pool(core, 64 * MIB);
     struct session *session = open_session(core, 1, UID_A);
 
-    ask(session, pool, 1, 6 * MIB, NS_FOREVER, 0);
-    segment_made(pool, expect_growth(core, pool), 0);
-    expect_granted(core, session, 1);
-    assert_int_equal(expect_growth(core, pool), 8 * MIB);
-    assert_int_equal(core_trim(pool), 0); /* nothing is idle yet */
+    trim_beside_growth_ahead(core, pool, session);
     segment_made(pool, 8 * MIB, 0);
     assert_int_equal(retire_all(core, 0), 8 * MIB);
     assert_int_equal(pool->reserved_bytes, 8 * MIB);
@@ -185,11 +189,7 @@ static void a_lease_after_the_trim_keeps_the_growth_that_is_under_way(void **sta
     struct pool *pool = add_low_water_pool(core, 64 * MIB);
     struct session *session = open_session(core, 1, UID_A);
 
-    ask(session, pool, 1, 6 * MIB, NS_FOREVER, 0);
-    segment_made(pool, expect_growth(core, pool), 0);
-    expect_granted(core, session, 1);
-    assert_int_equal(expect_growth(core, pool), 8 * MIB);
-    assert_int_equal(core_trim(pool), 0);
+    trim_beside_growth_ahead(core, pool, session);
     take(session, pool, MIB, 0);
     segment_made(pool, 8 * MIB, 0);
     assert_int_equal(retire_all(core, 0), 0);
