@@ -103,6 +103,10 @@ class _HostKeeper(_Keeper):
                 self.buffer.record_stream(_current_stream(device) or _DLPACK_LEGACY)
 
 
+def _keep(buffer):
+    return (_HostKeeper if buffer.kind == "host" else _Keeper)(buffer)
+
+
 # --- the clients of this process ---
 
 
@@ -152,7 +156,7 @@ def from_buffer(
     """Returns a tensor over a gpupool.Buffer, without a copy. The tensor keeps the buffer.
 
     shape: an integer or a tuple; None: all elements that there are. offset: in bytes, of the tensor's first element."""
-    return _make_over((_HostKeeper if buffer.kind == "host" else _Keeper)(buffer), shape, dtype, offset)
+    return _make_over(_keep(buffer), shape, dtype, offset)
 
 
 def _make_over(keeper, shape, dtype, offset):
@@ -215,19 +219,20 @@ def zeros(
 
 
 def _mark_of(tensor):
-    """The note of this module at the storage of a tensor: the _Keeper of memory of a pool, _SMALL, or None."""
+    """The note of this module at the storage of a tensor: the _Keeper of an open buffer, _SMALL, or None."""
     if tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda") or tensor.is_quantized:
         return None
     try:
-        return getattr(tensor.untyped_storage(), "_gpupool", None)
+        mark = getattr(tensor.untyped_storage(), "_gpupool", None)
     except RuntimeError:  # a tensor without a storage
         return None
+    return None if isinstance(mark, _Keeper) and mark.buffer.closed else mark
 
 
 def _find(tensor):
     """The Buffer that a tensor lies in, or None."""
     mark = _mark_of(tensor)
-    return mark.buffer if isinstance(mark, _Keeper) and not mark.buffer.closed else None
+    return mark.buffer if isinstance(mark, _Keeper) else None
 
 
 def _need(tensor):
@@ -270,7 +275,7 @@ def _writer_of(buffer):
 
 def _reduce(tensor):
     mark = _mark_of(tensor)
-    if mark is None or (isinstance(mark, _Keeper) and mark.buffer.closed):
+    if mark is None:
         return torch.multiprocessing.reductions.reduce_tensor(tensor)
     if tensor.requires_grad and not tensor.is_leaf:
         raise RuntimeError("a tensor that has a history of operations cannot be sent to another process: send tensor.detach()")
@@ -282,8 +287,9 @@ def _reduce(tensor):
     if mark is _SMALL:
         whole = tensor.contiguous()
         return _rebuild_small, (ctypes.string_at(whole.data_ptr(), whole.nbytes), tensor.dtype, size, *kind)
-    stride = None if tensor.is_contiguous() else tensor.stride()
-    return _rebuild, (mark, tensor.data_ptr() - mark.buffer.ptr, tensor.dtype, size, stride, *kind)
+    offset = tensor.data_ptr() - mark.buffer.ptr
+    is_plain_view = tensor.is_contiguous() and offset % tensor.dtype.itemsize == 0
+    return _rebuild, (mark, offset, tensor.dtype, size, None if is_plain_view else tensor.stride(), *kind)
 
 
 def _reduce_keeper(keeper):
@@ -297,9 +303,7 @@ def _reduce_keeper(keeper):
 
 def _attach(token, path, pool_id, read_only):
     client = _client_without_cuda() if torch.utils.data.get_worker_info() else _transfer._client_of(path)
-    device = _device_of(client, pool_id)
-    buffer = gpupool.attach(token, _stream_of(client, device), read_only=read_only, client=client)
-    return (_HostKeeper if device is None else _Keeper)(buffer)
+    return _keep(gpupool.attach(token, _stream_of(client, _device_of(client, pool_id)), read_only=read_only, client=client))
 
 
 def _finish(tensor, is_parameter, requires_grad):
@@ -311,13 +315,11 @@ def _rebuild_empty(device, dtype, size, stride, is_parameter, requires_grad):
 
 
 def _rebuild(keeper, offset, dtype, size, stride, is_parameter, requires_grad):
-    start = offset % dtype.itemsize  # the elements of a view need not begin at the buffer's
-    if start == 0 and stride is None:
+    if stride is None:
         return _finish(_make_over(keeper, size, dtype, offset), is_parameter, requires_grad)
+    start = offset % dtype.itemsize  # the elements of a view need not begin at the buffer's
     n_bytes = (keeper.buffer.nbytes - start) // dtype.itemsize * dtype.itemsize
     flat = _make_over(keeper, n_bytes, torch.uint8, start).view(dtype) if start else _make_over(keeper, n_bytes // dtype.itemsize, dtype, 0)
-    if stride is None:
-        stride = torch.empty(size, device="meta").stride()
     return _finish(flat.as_strided(size, stride, offset // dtype.itemsize), is_parameter, requires_grad)
 
 
@@ -355,10 +357,10 @@ def _revoke_unread():
     """At the end of a worker. Its trainer has received all batches that it wants: it left the loop early, perhaps, or died."""
     global _is_ending
     _is_ending = True
-    while _unread:
+    while True:
         try:
             client, token = _unread.pop()
-        except IndexError:  # to the other thread
+        except IndexError:  # that was the last one
             return
         try:
             gpupool.revoke(token, client=client)
