@@ -23,6 +23,7 @@
  * still wait that long to be told that there is no memory. */
 #define DEFAULT_ALLOC_TIMEOUT_NS (10 * NS_PER_S)
 
+/* A variable of the environment. NULL: it is not set, or empty. */
 static const char *setting(const char *name) {
     const char *text = getenv(name);
     return text != NULL && *text != '\0' ? text : NULL;
@@ -40,9 +41,9 @@ static int read_switch(const char *name, bool unless_set, bool *ret_on) {
 
 /* Reads $GPUPOOL_ALLOC_TIMEOUT ("250ms", "1min", "forever"), else the default. 0 or INVALID. */
 static int read_alloc_timeout(uint64_t *ret_timeout_ns) {
-    const char *text = getenv("GPUPOOL_ALLOC_TIMEOUT");
+    const char *text = setting("GPUPOOL_ALLOC_TIMEOUT");
 
-    if (text == NULL || *text == '\0')
+    if (text == NULL)
         *ret_timeout_ns = DEFAULT_ALLOC_TIMEOUT_NS;
     else if (strcmp(text, "forever") == 0)
         *ret_timeout_ns = GPUPOOL_FOREVER;

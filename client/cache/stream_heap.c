@@ -24,7 +24,8 @@
  *
  * Where the last piece was split off, for another process, the next one of its size takes just this: the
  * memory comes back to the daemon, where it serves the size again, and a rest would stay here with each of
- * them. (Of 400 frames of 1.3 MB that were sent one after the other, each lay in one of 36 places.)
+ * them. (Of 400 frames of 1.3 MB that were sent one after the other, each lay in one of 36 places.) Not so
+ * sizes of EXTENT_MANY_BYTES and less: one extent serves many of them, and each would cost a message.
  *
  * Large sizes on a device: what is needed, and EXTENT_BYTES_LARGE for sizes below EXTENT_LARGE_BYTES, as
  * PyTorch's allocator does. A program whose tensors stay takes no more than that. But where the stream heap
@@ -54,6 +55,7 @@
 #define EXTENT_LARGE_BYTES (10 * MIB)
 #define EXTENT_BYTES_LARGE (20 * MIB)
 #define EXTENT_FEW         4u
+#define EXTENT_MANY_BYTES  (512 * KIB)
 #define EXTENT_BYTES_MAX   (256 * MIB)
 /* The number of unanswered messages about a lease. Each may leave the lease in one range more. The daemon
  * has room for PROTO_ONE_WAY_MAX. */
@@ -355,7 +357,7 @@ uint64_t stream_heap_extent_bytes_locked(const struct stream_heap *stream_heap, 
         bytes = smaller(bytes, stream_heap_held_bytes_locked(stream_heap)); /* without what is absent */
         unsigned share = stream_heap->arena == NULL ? EXTENT_SHARE : EXTENT_SHARE_ARENA;
         bytes = larger(smaller(bytes / share, EXTENT_BYTES_MAX), size_bytes);
-        if (bytes == size_bytes && bytes == stream_heap->given_bytes && bytes > EXTENT_BYTES_MIN / 4)
+        if (bytes == size_bytes && bytes == stream_heap->given_bytes && bytes > EXTENT_MANY_BYTES)
             return bytes;
     } else {
         bytes = large_extent_bytes(heap->free_bytes, size_bytes);

@@ -109,7 +109,8 @@ enum gpupool_gpu {
     GPUPOOL_GPU_SIM = 2,  /**< simulated: "device" memory is ordinary memory of this machine */
 };
 
-/** gpupool_options.flags */
+/* gpupool_options.flags */
+
 /** Never touch CUDA in this process: host pools only, mapped but not registered. GPUPOOL_NO_CUDA=1 in the
  * environment sets it for all clients. A CUDA context, which pinning needs, costs a process some 0.3 s and
  * 150 MB of the host's memory. */
