@@ -17,6 +17,7 @@
 #include "client/api/buffer.h"
 #include "client/api/client.h"
 #include "client/cache/deferred.h"
+#include "client/cache/extent_size.h"
 #include "client/cache/grow.h"
 #include "client/session/asking.h"
 #include "client/session/error.h"

@@ -8,6 +8,7 @@
 #include "client/cache/arena_grow.h"
 #include "client/cache/cache.h"
 #include "client/cache/deferred.h"
+#include "client/cache/extent_size.h"
 #include "client/cache/give_back.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
@@ -95,7 +96,7 @@ static int add_granted(struct growth *growth, struct piece **ret_piece) {
 /* As much as the stream heap should have more of. */
 static uint64_t wanted_bytes(struct stream_heap *stream_heap, uint64_t needed) {
     pthread_mutex_lock(&stream_heap->lock);
-    uint64_t wanted = stream_heap_extent_bytes_locked(stream_heap, needed);
+    uint64_t wanted = extent_size_locked(stream_heap, needed);
     pthread_mutex_unlock(&stream_heap->lock);
     return wanted;
 }

@@ -38,9 +38,6 @@ struct cache;
 struct counters;
 struct stream_heap;
 
-/* An extent is at least one segment's granule. */
-#define EXTENT_BYTES_MIN (2 * MIB)
-
 struct piece {
     /* what a hit reads: one cache line, which goes from the thread that gave to the thread that takes */
     _Alignas(CACHE_LINE_BYTES) struct piece *next; /* deferred, or spare */
@@ -190,10 +187,6 @@ int stream_heap_add_extent_locked(struct stream_heap *stream_heap, enum stream_h
 struct extent *stream_heap_neighbour_locked(struct stream_heap *stream_heap, enum stream_heap_half heap,
                                             const void *segment, const char *memory, uint64_t size_bytes);
 void stream_heap_fill_locked(struct extent *extent, const char *memory, uint64_t size_bytes);
-
-/* How large an extent should be for a request of a size. The rule is in stream_heap.c, with what it was
- * measured on. */
-uint64_t stream_heap_extent_bytes_locked(const struct stream_heap *stream_heap, uint64_t size_bytes);
 
 /* Cuts the tail of a piece off and gives it back to the stream heap. Returns 0 or -ENOMEM. */
 int stream_heap_shrink_locked(struct piece *piece, uint64_t capacity_bytes);

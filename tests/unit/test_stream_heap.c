@@ -2,6 +2,7 @@
 /* Tests of stream heaps, case by case. */
 #include <errno.h>
 
+#include "client/cache/extent_size.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/lease.h"
 #include "cached.h"
@@ -204,7 +205,7 @@ static void a_piece_outlives_what_it_named(void **state) {
 
 static uint64_t extent_bytes(struct stream_heap *stream_heap, uint64_t size_bytes) {
     pthread_mutex_lock(&stream_heap->lock);
-    uint64_t bytes = stream_heap_extent_bytes_locked(stream_heap, size_bytes);
+    uint64_t bytes = extent_size_locked(stream_heap, size_bytes);
     pthread_mutex_unlock(&stream_heap->lock);
     return bytes;
 }
