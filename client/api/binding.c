@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/api/binding.h"
 
+#include "base/own_mapping.h"
 #include "client/api/client.h"
 #include "client/session/error.h"
 
@@ -23,6 +24,17 @@ bool gpupool_internal_request_is_complete(struct gpupool_client *client, uint64_
 
 bool gpupool_internal_is_connected(const struct gpupool_client *client) {
     return !fork_guard_is_child(&client->session.guard) && connection_is_up(&client->session.connection);
+}
+
+int gpupool_internal_check_process(const struct gpupool_client *client) {
+    return fork_guard_check(&client->session.guard);
+}
+
+int gpupool_internal_check_address(const void *address) {
+    return own_mapping_is_parents(address)
+               ? error_set(GPUPOOL_E_FORKED, "memory of a pool that the parent of this process has is not "
+                                             "mapped in a forked child")
+               : 0;
 }
 
 int gpupool_internal_wait_for_device(struct gpupool_client *client, int device) {

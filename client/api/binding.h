@@ -32,6 +32,13 @@ bool gpupool_internal_request_is_complete(struct gpupool_client *client, uint64_
  * no parent's in a forked child. */
 bool gpupool_internal_is_connected(const struct gpupool_client *client);
 
+/* 0, or FORKED: the client is a parent's of this process, which does not have the memory of its buffers. */
+int gpupool_internal_check_process(const struct gpupool_client *client);
+
+/* 0, or FORKED: the address lies in memory of a pool that a parent of this process has. An access would end
+ * the process. */
+int gpupool_internal_check_address(const void *address);
+
 /* Waits for all work of this process on a device. 0, INVALID, FORKED, NO_GPU, DRIVER; CAPTURING: a stream
  * there is being captured into a graph. Thread-safe. */
 int gpupool_internal_wait_for_device(struct gpupool_client *client, int device);

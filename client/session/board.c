@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/session/board.h"
 
-#include <sys/mman.h>
-
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "client/include/gpupool/gpupool.h"
@@ -27,12 +25,11 @@ static int board_open(struct session *session) {
         return error_prefix(r, "asking for the board of fences for other processes");
     if (memfd_flaw(request->fd, PROTO_BOARD_BYTES) != NULL)
         return connection_refuse(connection, "a board that is no sealed memfd of its size");
-    void *memory;
-    r = memfd_map(request->fd, PROTO_BOARD_BYTES, "the board of fences for other processes", &memory);
+    r = memfd_map(request->fd, PROTO_BOARD_BYTES, "the board of fences for other processes", &board->mapping);
     if (r < 0)
         return r;
     board->slot = request->message.board.slot;
-    board->memory = memory;
+    board->memory = board->mapping->memory;
     return 0;
 }
 
@@ -133,8 +130,7 @@ void board_close(struct board *board) {
 }
 
 void board_deinit(struct board *board) {
-    if (board->memory != NULL)
-        munmap(board->memory, PROTO_BOARD_BYTES);
+    (void)own_mapping_unmap(take_ptr(&board->mapping));
     board->memory = NULL;
     pthread_mutex_destroy(&board->lock);
 }

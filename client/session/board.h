@@ -14,6 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/own_mapping.h"
 #include "proto/board.h"
 #include "proto/proto.h"
 
@@ -24,6 +25,7 @@ struct board {
     pthread_mutex_t lock; /* over the exchange and the registration */
     bool asked, tried;    /* it was asked for; it was to be registered */
     int error;            /* why there is none, once it was asked for */
+    struct own_mapping *mapping;
     struct proto_board *memory;
     uint32_t slot;
     const struct gpu *gpu; /* that it is registered with; NULL: not */

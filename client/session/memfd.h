@@ -7,6 +7,8 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+#include "base/own_mapping.h"
+
 /* Without these another holder of the memfd could shrink it under this process: SIGBUS at the next access. */
 #define MEMFD_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
@@ -29,7 +31,7 @@ static inline const char *memfd_flaw(int fd, uint64_t size_bytes) {
 
 /* Maps a sealed memfd of a size for reading and writing, out of reach of forked children, which would write
  * there in this process's name. what: the memory, for the text of the error. 0 or DRIVER; on failure
- * *ret_memory stays as it was. The caller unmaps. */
-int memfd_map(int fd, size_t size_bytes, const char *what, void **ret_memory);
+ * *ret_mapping stays as it was. The caller unmaps. */
+int memfd_map(int fd, size_t size_bytes, const char *what, struct own_mapping **ret_mapping);
 
 #endif

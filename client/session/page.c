@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/session/page.h"
 
-#include <sys/mman.h>
-
 #include "base/cleanup.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/connection.h"
@@ -19,10 +17,9 @@ static int page_open(struct page *page, struct connection *connection, uint64_t 
         return error_prefix(r, "asking for the page that fences and counters lie in");
     if (memfd_flaw(request->fd, PROTO_PAGE_BYTES) != NULL)
         return connection_refuse(connection, "a page that is no sealed memfd of its size");
-    void *memory;
-    r = memfd_map(request->fd, PROTO_PAGE_BYTES, "the page that fences and counters lie in", &memory);
+    r = memfd_map(request->fd, PROTO_PAGE_BYTES, "the page that fences and counters lie in", &page->mapping);
     if (r == 0)
-        page->memory = memory;
+        page->memory = page->mapping->memory;
     return r;
 }
 
@@ -40,8 +37,7 @@ int page_need(struct page *page, struct connection *connection, uint64_t deadlin
 }
 
 void page_close(struct page *page) {
-    if (page->memory != NULL)
-        munmap(page->memory, PROTO_PAGE_BYTES);
+    (void)own_mapping_unmap(take_ptr(&page->mapping));
     page->memory = NULL;
     pthread_mutex_destroy(&page->lock);
 }

@@ -12,6 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/own_mapping.h"
 #include "proto/page.h"
 
 struct connection;
@@ -20,6 +21,7 @@ struct page {
     pthread_mutex_t lock; /* over the exchange: who comes second waits for its end */
     bool asked;
     int error;                 /* why there is none, once it was asked for */
+    struct own_mapping *mapping;
     struct proto_page *memory; /* read after page_need */
 };
 

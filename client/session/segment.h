@@ -29,6 +29,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "base/own_mapping.h"
 #include "client/session/device.h"
 #include "proto/proto.h"
 
@@ -55,6 +56,7 @@ struct segment {
     int fd;
     struct gpu_ipc_handle handle;
     void *memory;
+    struct own_mapping *mapping; /* of host memory */
     int device;            /* ordinal in this process; -1 for host memory */
     unsigned context;      /* the device in whose context the driver mapped it */
     const struct gpu *gpu; /* the table it was opened or registered with; NULL: plain host memory */

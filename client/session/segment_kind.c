@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/session/segment_kind.h"
 
-#include <errno.h>
 #include <string.h>
 #include <sys/mman.h>
 
-#include "base/mapping.h"
+#include "base/cleanup.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
 #include "client/session/memfd.h"
@@ -23,15 +22,11 @@ static bool memfd_close(struct segment *segment) {
     bool clean = !segment->is_registered || segment->gpu->host_unregister(segment->memory) == 0;
 
     if (clean)
-        clean = munmap(segment->memory, segment->size_bytes) == 0;
+        clean = own_mapping_unmap(take_ptr(&segment->mapping));
     segment->is_registered = false;
     segment->memory = NULL;
     segment->gpu = NULL;
     return clean;
-}
-
-static int fail_system(const char *what) {
-    return error_set(GPUPOOL_E_DRIVER, "%s: %s (%s)", what, strerrorname_np(errno), strerrordesc_np(errno));
 }
 
 static int memfd_open(struct segment *segment, struct devices *devices,
@@ -42,18 +37,11 @@ static int memfd_open(struct segment *segment, struct devices *devices,
     int r = devices_gpu(devices, &gpu);
     if (r < 0)
         return r;
-    void *memory;
-    r = mapping_make(segment->fd, segment->size_bytes, SEGMENT_MAP_ALIGN_BYTES, &memory);
-    if (r < 0) {
-        errno = -r;
-        return fail_system("mapping it");
-    }
     /* A forked child must not share memory that the daemon thinks its parent alone has. */
-    if (madvise(memory, segment->size_bytes, MADV_DONTFORK) < 0) {
-        r = fail_system("keeping it out of forked children");
-        munmap(memory, segment->size_bytes);
-        return r;
-    }
+    r = own_mapping_make(segment->fd, segment->size_bytes, SEGMENT_MAP_ALIGN_BYTES, &segment->mapping);
+    if (r < 0)
+        return error_set(GPUPOOL_E_DRIVER, "mapping it: %s (%s)", strerrorname_np(-r), strerrordesc_np(-r));
+    void *memory = segment->mapping->memory;
     (void)madvise(memory, segment->size_bytes,
                   MADV_HUGEPAGE); /* a hint: hugetlb memory refuses it, and has no need */
 
@@ -158,6 +146,7 @@ static int map_handle(const struct segment *segment, uint64_t handle,
 /* The daemon named it because nothing is leased there, behind no fence either; or the client closes, and its
  * streams are idle. */
 static bool vmm_close(struct segment *segment) {
+    own_mapping_forget(take_ptr(&segment->mapping));
     return segment->gpu->vmm_unmap(segment->context, segment->memory, segment->size_bytes) == 0 &&
            segment->gpu->address_free(segment->context, segment->memory, segment->size_bytes) == 0;
 }
@@ -271,10 +260,15 @@ static int host_vmm_open(struct segment *segment, struct devices *devices,
     int error = host_vmm_map(segment, &memory, &doing);
     if (error != 0)
         return devices_fail_on(gpu, current, error, doing);
-    /* For forked children, as with memfds: the driver's own mappings may be left out of them anyway. */
-    (void)madvise(memory, segment->size_bytes, MADV_DONTFORK);
-    devices_note_use(devices, current);
     segment->memory = memory;
+    /* For forked children, as with memfds: the driver's own mappings may be left out of them anyway. */
+    r = own_mapping_adopt(memory, segment->size_bytes, &segment->mapping);
+    if (r < 0) {
+        (void)vmm_close(segment);
+        segment->memory = NULL;
+        return error_set(GPUPOOL_E_NO_MEMORY, "no memory for a segment");
+    }
+    devices_note_use(devices, current);
     return 0;
 }
 

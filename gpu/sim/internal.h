@@ -26,6 +26,7 @@
 #include <sys/types.h>
 
 #include "base/list.h"
+#include "base/own_mapping.h"
 #include "gpu/sim/sim.h"
 
 /* --- fault.c --- */
@@ -135,6 +136,8 @@ struct sim_range {
     uint64_t size_bytes;
     unsigned references; /* atomic: the registry's, and one of each user */
     unsigned physical;   /* device; not for host ranges */
+    /* SIM_RANGE_DEVICE and SIM_RANGE_IMPORT */
+    struct own_mapping *mapping;
     /* SIM_RANGE_DEVICE */
     int memfd;
     uint64_t id;

@@ -95,14 +95,15 @@ struct sim_range *sim_range_new(enum sim_range_kind kind, unsigned physical, voi
 }
 
 struct sim_range *sim_range_map(enum sim_range_kind kind, unsigned physical, int memfd, uint64_t size_bytes) {
-    void *start = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
-    if (start == MAP_FAILED)
+    struct own_mapping *mapping;
+
+    if (own_mapping_make(memfd, size_bytes, PAGE_BYTES, &mapping) < 0)
         return NULL;
-    /* A forked child has no device memory. Best effort: it only makes the child's mistakes visible. */
-    madvise(start, size_bytes, MADV_DONTFORK);
-    struct sim_range *range = sim_range_new(kind, physical, start, size_bytes);
+    struct sim_range *range = sim_range_new(kind, physical, mapping->memory, size_bytes);
     if (range == NULL)
-        munmap(start, size_bytes);
+        (void)own_mapping_unmap(mapping);
+    else
+        range->mapping = mapping;
     return range;
 }
 
@@ -114,8 +115,7 @@ struct sim_range *sim_range_ref(struct sim_range *range) {
 struct sim_range *sim_range_unref(struct sim_range *range) {
     if (range == NULL || __atomic_sub_fetch(&range->references, 1, __ATOMIC_ACQ_REL) > 0)
         return NULL;
-    if (range->kind == SIM_RANGE_DEVICE || range->kind == SIM_RANGE_IMPORT)
-        munmap((void *)range->start, range->size_bytes);
+    (void)own_mapping_unmap(range->mapping);
     close_fd(range->memfd);
     free(range);
     return NULL;

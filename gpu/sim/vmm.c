@@ -61,6 +61,7 @@ struct sim_memory {
 struct reservation {
     uintptr_t start;
     uint64_t size_bytes;
+    struct own_mapping *mapping;
     struct list link;
 };
 
@@ -320,12 +321,10 @@ static struct reservation *reservation_find(uintptr_t start, uint64_t size_bytes
     return NULL;
 }
 
-/* Makes reserved addresses unreadable again. A forked child gets none of them. */
+/* Makes reserved addresses unreadable again. */
 static void cover(uintptr_t start, uint64_t size_bytes) {
-    void *at = mmap((void *)start, size_bytes, PROT_NONE,
-                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
-    if (at != MAP_FAILED)
-        madvise(at, size_bytes, MADV_DONTFORK);
+    (void)mmap((void *)start, size_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+               -1, 0);
 }
 
 int sim_address_reserve(unsigned device, uint64_t size_bytes, void **ret_address) {
@@ -348,8 +347,11 @@ int sim_address_reserve(unsigned device, uint64_t size_bytes, void **ret_address
     munmap(room, before);
     if (before < GPU_ALLOCATION_GRANULE)
         munmap(room + before + size_bytes, GPU_ALLOCATION_GRANULE - before);
-    madvise(room + before, size_bytes, MADV_DONTFORK);
     *reservation = (struct reservation){.start = (uintptr_t)room + before, .size_bytes = size_bytes};
+    if (own_mapping_adopt(room + before, size_bytes, &reservation->mapping) < 0) {
+        munmap(room + before, size_bytes);
+        return GPU_ERROR_MEMORY_ALLOCATION;
+    }
     *ret_address = (void *)reservation->start;
     pthread_rwlock_wrlock(&vmm.lock);
     list_append(&vmm.reservations, &reservation->link);
@@ -372,7 +374,7 @@ int sim_address_free(unsigned device, void *address, uint64_t size_bytes) {
         r = GPU_ERROR_INVALID_VALUE;
     else {
         list_remove(&reservation->link);
-        munmap(address, size_bytes);
+        (void)own_mapping_unmap(reservation->mapping);
         free(reservation);
     }
     pthread_rwlock_unlock(&vmm.lock);
@@ -401,7 +403,7 @@ static int map(uintptr_t start, struct sim_memory *memory) {
 
     if (at == MAP_FAILED)
         return GPU_ERROR_MEMORY_ALLOCATION;
-    madvise(at, memory->size_bytes, MADV_DONTFORK);
+    own_mapping_advise(at, memory->size_bytes);
     range = sim_range_new(SIM_RANGE_VMM, memory->physical, at, memory->size_bytes);
     if (range == NULL || sim_range_register(range) != 0) {
         sim_range_unref(range);

@@ -14,15 +14,16 @@
 
 /* --- children --- */
 
-static bool is_mapped(const void *address) {
-    char line[256];
+/* Whether a byte may be read here. In a forked child something inaccessible is mapped. */
+static bool is_readable(const void *address) {
+    char line[256], may_read;
     bool found = false;
     FILE *maps = fopen("/proc/self/maps", "re");
 
     while (maps != NULL && fgets(line, sizeof line, maps) != NULL) {
         unsigned long low, high;
-        if (sscanf(line, "%lx-%lx", &low, &high) == 2 && (uintptr_t)address >= low &&
-            (uintptr_t)address < high)
+        if (sscanf(line, "%lx-%lx %c", &low, &high, &may_read) == 3 && (uintptr_t)address >= low &&
+            (uintptr_t)address < high && may_read == 'r')
             found = true;
     }
     if (maps != NULL)
@@ -36,7 +37,7 @@ static int forked_child(struct gpupool_client *client, struct gpupool_buffer *bu
     struct gpupool_options options = options_for(daemon_.path);
     size_t count;
 
-    if (is_mapped(buffer->data))
+    if (is_readable(buffer->data))
         return 1;
     if (gpupool_acquire(client, FALSE_POOL_HOST, 1, NULL, GPUPOOL_NOW, 0, &other) != GPUPOOL_E_FORKED ||
         gpupool_release(client, buffer, NULL) != GPUPOOL_E_FORKED ||
