@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "base/own_mapping.h"
 #include "base/units.h"
 #include "client/session/error.h"
 
@@ -57,7 +58,7 @@ static int read_alloc_timeout(uint64_t *ret_timeout_ns) {
  * must say nothing, because this library does not know them). */
 int options_read(const struct gpupool_options *options, struct gpupool_options *ret_options) {
     struct gpupool_options own = GPUPOOL_OPTIONS_INIT;
-    bool no_cuda;
+    bool no_cuda, dumped;
 
     if (options != NULL) {
         size_t size = options->struct_size;
@@ -79,6 +80,10 @@ int options_read(const struct gpupool_options *options, struct gpupool_options *
         return r;
     if (no_cuda)
         own.flags |= GPUPOOL_OPEN_NO_CUDA;
+    r = read_switch("GPUPOOL_CORE_DUMP", false, &dumped);
+    if (r < 0)
+        return r;
+    own_mapping_set_dumped(dumped);
     if (own.socket == NULL)
         own.socket = getenv("GPUPOOL_SOCKET");
     if (own.socket == NULL || *own.socket == '\0')

@@ -230,6 +230,7 @@ static int map_memfd(struct backing *backing, unsigned flags) {
         munmap(mapping, backing->size_bytes);
         return r;
     }
+    (void)madvise(mapping, backing->size_bytes, MADV_DONTDUMP); /* a core file shows no tenant's memory */
     backing->fd = take_fd(&fd);
     backing->mapping = mapping;
     return 0;
