@@ -46,6 +46,7 @@ if not hasattr(torch.float32, "itemsize"):
 __all__ = ["collate", "empty", "enable", "from_buffer", "record_stream", "reuse", "use_pool", "zeros"]
 
 _lock = threading.Lock()
+_is_forked = False
 _worker_clients = {}  # of this process: without CUDA
 _places = weakref.WeakKeyDictionary()  # of each client's pools, by id
 _allocators = []  # PyTorch calls them as long as there are tensors
@@ -112,8 +113,8 @@ def _keep(buffer):
 
 def _forget():
     """In a forked child: the clients are the parent's, and another thread of the parent may have had the lock."""
-    global _lock, _is_ending
-    _lock, _is_ending = threading.Lock(), False
+    global _lock, _is_ending, _is_forked
+    _lock, _is_ending, _is_forked = threading.Lock(), False, True
     _worker_clients.clear()
     _places.clear()
     _unread.clear()
@@ -407,6 +408,10 @@ def _empty_of_batch(size, dtype):
 def _stack(batch, *, collate_fn_map=None):
     """A batch of tensors in pinned memory."""
     first = batch[0]
+    if _is_forked:  # a data set in memory of the parent's pools: an error is better than a segmentation fault
+        for part in batch:
+            if part.device.type == "cpu" and part.layout == torch.strided:
+                _gpupool._check_memory(part.data_ptr())
     if not _is_plain(first) or any(part.requires_grad or part.dtype != first.dtype for part in batch):
         return default_collate_fn_map[torch.Tensor](batch, collate_fn_map=collate_fn_map)
     if _is_small(len(batch) * first.nbytes):

@@ -44,10 +44,19 @@ void buffer_set_open(struct buffer_object *self, bool is_open) {
 }
 
 bool buffer_is_open(const struct buffer_object *self) {
-    if (!self->is_closed)
-        return client_is_open(self->pool->client);
-    error_raise_text(self->pool->client->state, GPUPOOL_E_STALE, "the buffer is closed");
-    return false;
+    struct client_object *client = self->pool->client;
+    int r;
+
+    if (self->is_closed) {
+        error_raise_text(client->state, GPUPOOL_E_STALE, "the buffer is closed");
+        return false;
+    }
+    if (!client_is_open(client))
+        return false;
+    r = gpupool_internal_check_process(client->handle);
+    if (r < 0)
+        error_raise(client->state, r);
+    return r == 0;
 }
 
 bool buffer_is_on_host(const struct buffer_object *self) {

@@ -36,7 +36,8 @@ struct buffer_object *buffer_new(struct pool_object *pool, struct stream stream)
 /* Opens a buffer when its memory is there, and closes it. The client counts open buffers. */
 void buffer_set_open(struct buffer_object *self, bool is_open);
 
-/* Raises StaleError and returns false if the buffer, or its client, is closed. */
+/* Raises StaleError and returns false if the buffer, or its client, is closed; ForkedError if they are a
+ * parent's, whose memory is not mapped in this process. */
 bool buffer_is_open(const struct buffer_object *self);
 
 /* Whether the CPU may use the memory: host memory, and that of a simulated GPU. */

@@ -53,3 +53,12 @@ PyObject *hooks_alloc_timeout(PyObject *module, PyObject *value) {
     uint64_t timeout_ns = gpupool_internal_alloc_timeout_ns(client->handle);
     return timeout_ns == GPUPOOL_FOREVER ? Py_NewRef(Py_None) : PyFloat_FromDouble((double)timeout_ns / 1e9);
 }
+
+PyObject *hooks_check_memory(PyObject *module, PyObject *address) {
+    const void *memory = PyLong_AsVoidPtr(address);
+
+    if (memory == NULL && PyErr_Occurred() != NULL)
+        return NULL;
+    int r = gpupool_internal_check_address(memory);
+    return r < 0 ? error_raise(PyModule_GetState(module), r) : Py_NewRef(Py_None);
+}

@@ -13,4 +13,8 @@ PyObject *hooks_is_captured(PyObject *module, PyObject *const *given, Py_ssize_t
 /* _alloc_timeout(client): the seconds that a hook waits for room. None: for ever. */
 PyObject *hooks_alloc_timeout(PyObject *module, PyObject *client);
 
+/* _check_memory(address): raises ForkedError if the address lies in memory of a pool that a parent of this
+ * process has. An access would end the process. */
+PyObject *hooks_check_memory(PyObject *module, PyObject *address);
+
 #endif

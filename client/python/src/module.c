@@ -47,6 +47,9 @@ static PyMethodDef methods[] = {
      "_is_captured(client, device, stream)\n--\n\nWhether a stream is being captured into a graph."},
     {"_alloc_timeout", hooks_alloc_timeout, METH_O,
      "_alloc_timeout(client)\n--\n\nThe seconds that a hook waits for room. None: for ever."},
+    {"_check_memory", hooks_check_memory, METH_O,
+     "_check_memory(address)\n--\n\nRaises ForkedError for memory of a pool that a parent of this process "
+     "has."},
     {"attach", (PyCFunction)(void (*)(void))share_attach, METH_FASTCALL | METH_KEYWORDS,
      "attach(token, stream=None, *, read_only=False, client=None)\n--\n\nReturns a Buffer over memory that "
      "another "
