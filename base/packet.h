@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
+#include "base/high_fd.h"
 
 /* Descriptors that the kernel takes with one packet (SCM_MAX_FD). */
 #define PACKET_FDS_MAX 253u
@@ -45,7 +46,7 @@ static inline ssize_t send_with_fd(int socket, const void *packet, size_t size, 
 }
 
 /* Receives a packet of exactly size bytes, and the descriptor that came with it; *ret_fd is -1 when none did.
- * 0, or what recvmsg() says, never EINTR; -EPROTO: another size, or more than one descriptor. */
+ * 0, or what recvmsg() says, never EINTR; -EPROTO: another size, or more than one descriptor; -EMFILE. */
 static inline int receive_with_fd(int socket, void *packet, size_t size, int *ret_fd, int flags) {
     _cleanup_(close_fdp) int fd = -1, other = -1;
     union {
@@ -66,6 +67,8 @@ static inline int receive_with_fd(int socket, void *packet, size_t size, int *re
         memcpy(&fd, CMSG_DATA(&control.header), sizeof fd);
     if (fd >= 0 && control.header.cmsg_len >= CMSG_LEN(2 * sizeof fd))
         memcpy(&other, CMSG_DATA(&control.header) + sizeof fd, sizeof other);
+    if (fd >= 0 && (fd = high_fd(fd)) < 0)
+        return -errno;
     if ((size_t)length != size || other >= 0 || (message.msg_flags & (MSG_CTRUNC | MSG_TRUNC)) != 0)
         return -EPROTO;
     *ret_fd = take_fd(&fd);

@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/high_fd.h"
 #include "base/units.h"
 #include "daemon/config/config.h"
 #include "daemon/daemon.h"
@@ -159,6 +160,10 @@ int main(int argc, char **argv) {
     struct command_line line = {.config_path = CONFIG_FILE_DEFAULT, .ready_fd = -1};
     struct config config;
 
+    if (standard_streams_fill(O_RDWR) < 0) { /* nothing that is opened later may be among them */
+        fprintf(stderr, "gpupoold: /dev/null: %s\n", strerror(errno));
+        return EXIT_FAILURE;
+    }
     int status = parse_command_line(argc, argv, &line);
     if (status >= 0)
         return status;

@@ -29,6 +29,7 @@
 #include <cuda_runtime_api.h>
 
 #include "base/cleanup.h"
+#include "base/high_fd.h"
 #include "base/lock.h"
 #include "gpu/nvml.h"
 
@@ -356,6 +357,9 @@ static int cuda_vmm_export(unsigned device, uint64_t handle, int *ret_fd) {
     if (r != 0)
         return r;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
+    fd = high_fd(fd);
+    if (fd < 0)
+        return GPU_ERROR_UNKNOWN;
     *ret_fd = fd;
     return 0;
 }
@@ -649,7 +653,10 @@ static int numa_node(char *bus) {
     for (char *c = bus; *c != '\0'; c++)
         *c = (char)tolower((unsigned char)*c);
     snprintf(path, sizeof(path), "/sys/bus/pci/devices/%s/numa_node", bus);
-    file = fopen(path, "re");
+    int fd = high_fd(open(path, O_RDONLY | O_CLOEXEC));
+    file = fd >= 0 ? fdopen(fd, "r") : NULL;
+    if (file == NULL)
+        close_fd(fd);
     if (file == NULL || fscanf(file, "%d", &node) != 1 || node < 0)
         return -1;
     return node;

@@ -17,6 +17,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/high_fd.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
 #include "client/session/socket.h"
@@ -187,7 +188,6 @@ static _Noreturn void child_run(struct launch *launch, int ready_fd) {
     struct birth birth = {.pid = getpid()};
     int null_fd;
 
-    /* A program that was started with 0…2 closed may have been given ready_fd among them. */
     if (ready_fd != READY_FD) {
         if (dup2(ready_fd, READY_FD) < 0)
             _exit(127);
@@ -327,7 +327,7 @@ static int launch_run(struct launch *launch, const char *program, const char *co
     r = make_argv(launch, arguments);
     if (r < 0)
         return r;
-    if (pipe2(ends, O_CLOEXEC) < 0)
+    if (pipe2(ends, O_CLOEXEC) < 0 || high_fds(ends) < 0)
         return error_set(GPUPOOL_E_CONNECT, "starting a private daemon: pipe: %s (%s)",
                          strerrorname_np(errno), strerrordesc_np(errno));
     _cleanup_(close_fdp) int read_end = ends[0];

@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/high_fd.h"
 #include "base/thread.h"
 #include "client/api/buffer.h"
 #include "client/api/client.h"
@@ -154,7 +155,7 @@ static int prepare_to_ask_locked(struct gpupool_client *client) {
     struct connection *connection = &client->session.connection;
 
     if (requests->wake_fd < 0) {
-        _cleanup_(close_fdp) int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        _cleanup_(close_fdp) int fd = high_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
         if (fd < 0)
             return fail("an eventfd for requests", errno);
         int error = uses_loop(client) ? purger_watch(&client->cache.purger, fd) : 0;
@@ -288,7 +289,7 @@ int requests_fd(struct gpupool_client *client, uint64_t number) {
     pthread_mutex_lock(&requests->lock);
     struct open_request *request = find_locked(requests, number);
     if (request != NULL && request->fd < 0)
-        request->fd = eventfd(request->is_complete, EFD_CLOEXEC | EFD_NONBLOCK);
+        request->fd = high_fd(eventfd(request->is_complete, EFD_CLOEXEC | EFD_NONBLOCK));
     if (request != NULL)
         r = request->fd >= 0 ? request->fd : fail("an eventfd for the request", errno);
     pthread_mutex_unlock(&requests->lock);

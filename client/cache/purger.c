@@ -12,6 +12,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/high_fd.h"
 #include "base/thread.h"
 #include "client/cache/cache.h"
 #include "client/cache/give_back.h"
@@ -104,7 +105,7 @@ static void *purger_main(void *argument) {
 static int start_thread(struct cache *cache) {
     struct purger *purger = &cache->purger;
 
-    purger->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    purger->stop_fd = high_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (purger->stop_fd < 0)
         return fail("eventfd", errno);
     int error = thread_create(&purger->thread, NULL, purger_main, cache);
@@ -137,14 +138,14 @@ void purger_unwatch(const struct purger *purger, int fd) {
 }
 
 static int start_loop(struct purger *purger) {
-    purger->loop_fd = epoll_create1(EPOLL_CLOEXEC);
+    purger->loop_fd = high_fd(epoll_create1(EPOLL_CLOEXEC));
     if (purger->loop_fd < 0 || (purger->reclaim_fd >= 0 && purger_watch(purger, purger->reclaim_fd) < 0))
         return fail("epoll", errno);
     if (purger->decay_ns == GPUPOOL_FOREVER)
         return 0;
     uint64_t decay_ns = purger->decay_ns < NS_PER_MS ? NS_PER_MS : purger->decay_ns;
     struct timespec decay = {(time_t)(decay_ns / NS_PER_S), (long)(decay_ns % NS_PER_S)};
-    purger->decay_fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    purger->decay_fd = high_fd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
     if (purger->decay_fd < 0 ||
         timerfd_settime(purger->decay_fd, 0, &(struct itimerspec){decay, decay}, NULL) < 0 ||
         purger_watch(purger, purger->decay_fd) < 0)

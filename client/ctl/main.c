@@ -16,6 +16,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/high_fd.h"
 #include "base/units.h"
 #include "client/ctl/admin_client.h"
 #include "client/ctl/json.h"
@@ -451,6 +452,8 @@ int main(int argc, char **argv) {
     struct options options = {.admin_socket = getenv("GPUPOOL_ADMIN_SOCKET"),
                               .timeout_ns = TIMEOUT_DEFAULT_NS};
 
+    if (standard_streams_fill(O_RDONLY) < 0) /* a socket among them would be printed to */
+        return complain(EXIT_REFUSED, "/dev/null: %s", strerror(errno));
     /* Only the characters are the user's: numbers keep their point, for the reader of JSON too. */
     setlocale(LC_CTYPE, "");
     if (options.admin_socket == NULL || options.admin_socket[0] == '\0')

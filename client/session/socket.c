@@ -11,6 +11,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/high_fd.h"
 
 /* A receive that may wait long does so in the call itself, which saves the poll before it (about a tenth of a
  * round trip); it looks at the clock this often. */
@@ -26,7 +27,7 @@ int socket_connect(const char *path, int type, uint64_t deadline_ns, int *ret_fd
         return -ENAMETOOLONG;
     memcpy(address.sun_path, path, length);
 
-    _cleanup_(close_fdp) int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+    _cleanup_(close_fdp) int fd = high_fd(socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
     if (fd < 0)
         return -errno;
     for (;;) {
@@ -96,7 +97,8 @@ int socket_send(int fd, const void *packet, size_t size, uint64_t deadline_ns) {
 }
 
 /* Moves the descriptors out of the control data. More than there is room for cannot come: the buffer is that
- * small. */
+ * small. One that cannot be moved above the standard streams counts as one that the kernel had no number for.
+ */
 static unsigned collect_fds(struct msghdr *message, int fds[static SOCKET_FDS_MAX]) {
     unsigned count = 0;
 
@@ -107,7 +109,10 @@ static unsigned collect_fds(struct msghdr *message, int fds[static SOCKET_FDS_MA
         for (size_t i = 0; i < bytes / sizeof(int); i++) {
             int fd;
             memcpy(&fd, CMSG_DATA(part) + i * sizeof fd, sizeof fd);
-            if (count < SOCKET_FDS_MAX)
+            fd = high_fd(fd);
+            if (fd < 0)
+                message->msg_flags |= MSG_CTRUNC;
+            else if (count < SOCKET_FDS_MAX)
                 fds[count++] = fd;
             else
                 close_fd(fd);

@@ -23,6 +23,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/high_fd.h"
 #include "base/lock.h"
 #include "base/packet.h"
 #include "base/thread.h"
@@ -216,12 +217,12 @@ static void peer_begin(int accepted) {
 static void refuse_one(void) {
     exporter.spare = close_fd(exporter.spare);
     close_fd(accept4(exporter.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    exporter.spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    exporter.spare = high_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
 }
 
 static void accept_some(void) {
     for (unsigned i = 0; i < ACCEPTS_MAX; i++) {
-        int fd = accept4(exporter.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        int fd = high_fd(accept4(exporter.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
 
         if (fd >= 0)
             peer_begin(fd);
@@ -231,7 +232,7 @@ static void accept_some(void) {
                 continue;
             }
             if (exporter.spare < 0)
-                exporter.spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+                exporter.spare = high_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
             if (exporter.spare < 0) {
                 /* Somebody else took it in between; give the process a moment rather than spin. */
                 nanosleep(&(struct timespec){.tv_nsec = (long)NS_PER_MS}, NULL);
@@ -290,9 +291,9 @@ static int exporter_start(void) {
 
     if (sim_random(own.nonce, sizeof(own.nonce)) != 0)
         return GPU_ERROR_UNKNOWN;
-    listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    epoll = epoll_create1(EPOLL_CLOEXEC);
-    spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    listener = high_fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    epoll = high_fd(epoll_create1(EPOLL_CLOEXEC));
+    spare = high_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
     socklen_t length = sim_handle_address(&own, &address);
     if (listener < 0 || epoll < 0 || spare < 0 || bind(listener, (struct sockaddr *)&address, length) < 0 ||
         listen(listener, BACKLOG) < 0 ||

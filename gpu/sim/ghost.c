@@ -24,6 +24,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/high_fd.h"
 #include "base/packet.h"
 #include "gpu/sim/internal.h"
 
@@ -174,8 +175,8 @@ void sim_ghost_start(void) {
     if (ghost_tried || sim_settings.linger_ns == 0)
         return;
     ghost_tried = true;
-    pidfd = (int)syscall(SYS_pidfd_open, getpid(), 0);
-    if (pidfd < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
+    pidfd = high_fd((int)syscall(SYS_pidfd_open, getpid(), 0));
+    if (pidfd < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0 || high_fds(pair) < 0)
         return;
     /* No handler of the process may run in the ghost. */
     sigfillset(&all);

@@ -19,6 +19,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/high_fd.h"
 #include "base/lock.h"
 #include "base/packet.h"
 #include "gpu/sim/internal.h"
@@ -64,7 +65,7 @@ static int link_connect(const struct sim_handle *handle, struct sim_link **ret_l
 
     if (link == NULL)
         return GPU_ERROR_MEMORY_ALLOCATION;
-    fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    fd = high_fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) < 0 ||
         setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) < 0)
         return GPU_ERROR_UNKNOWN;
@@ -73,7 +74,7 @@ static int link_connect(const struct sim_handle *handle, struct sim_link **ret_l
         if (errno != EINTR)
             return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
     sim_device_file_name(handle->nonce, name);
-    device_file = memfd_create(name, MFD_CLOEXEC);
+    device_file = high_fd(memfd_create(name, MFD_CLOEXEC));
     if (device_file < 0)
         return GPU_ERROR_UNKNOWN;
     memcpy(link->nonce, handle->nonce, sizeof(link->nonce));

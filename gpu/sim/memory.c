@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/high_fd.h"
 #include "base/lock.h"
 #include "base/units.h"
 #include "gpu/sim/internal.h"
@@ -235,7 +236,7 @@ static void fill_fresh(void *start, uint64_t size_bytes) {
 }
 
 int sim_memfd_make(const char *name, uint64_t size_bytes, int *ret_memfd) {
-    _cleanup_(close_fdp) int memfd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    _cleanup_(close_fdp) int memfd = high_fd(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
 
     if (memfd < 0 || ftruncate(memfd, (off_t)size_bytes) < 0)
         return GPU_ERROR_MEMORY_ALLOCATION;

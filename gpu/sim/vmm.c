@@ -22,6 +22,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/high_fd.h"
 #include "gpu/sim/internal.h"
 
 /* Measured on H200, driver 580, CUDA 13.0. */
@@ -234,7 +235,7 @@ int sim_vmm_export(unsigned device, uint64_t handle, int *ret_fd) {
     if (memory == NULL || memory->is_imported)
         r = GPU_ERROR_INVALID_VALUE;
     else
-        fd = fcntl(memory->memfd, F_DUPFD_CLOEXEC, 0);
+        fd = fcntl(memory->memfd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     pthread_rwlock_unlock(&vmm.lock);
     if (r != 0 || fd < 0)
         return r != 0 ? r : GPU_ERROR_UNKNOWN;
@@ -289,7 +290,7 @@ int sim_vmm_import(unsigned device, int fd, uint64_t *ret_handle) {
     if (r != 0)
         return r;
     members.physical = exporter.physical;
-    memfd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    memfd = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
     if (memfd < 0)
         return GPU_ERROR_UNKNOWN;
     members.memfd = memfd;

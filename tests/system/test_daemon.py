@@ -15,7 +15,7 @@ import tempfile
 import time
 import unittest
 
-from gpupool_system import DAEMON, SOURCE, WAIT_S, Admin, Daemon, check_schema, ctl
+from gpupool_system import CTL, DAEMON, SOURCE, WAIT_S, Admin, Daemon, check_schema, ctl
 
 MIB = 1 << 20
 LINE_MAX = 16384
@@ -452,6 +452,23 @@ class Life(unittest.TestCase):
                 daemon.process = None
                 self.assertFalse(daemon.socket.exists())
                 self.assertFalse(daemon.admin_socket.exists())
+
+    def test_closed_standard_streams_are_the_null_device(self):
+        for closed in range(8):
+            numbers = [number for number in range(3) if closed & 1 << number]
+            redirections = " ".join(f"{number}>&-" for number in numbers)
+            with self.subTest(closed=numbers), Daemon(prefix=["sh", "-c", f'exec "$@" {redirections}', "sh"]) as daemon:
+                for number in numbers:
+                    self.assertEqual(os.readlink(f"/proc/{daemon.process.pid}/fd/{number}"), "/dev/null")
+                self.assertNotIn("error", daemon.ask("ping"))
+
+    def test_the_tool_prints_nothing_to_a_socket(self):
+        with Daemon() as daemon:
+            for redirection, code in (("", 0), ("0>&-", 0), ("1>&-", 1), ("2>&-", 0), ("0>&- 2>&-", 0), ("0>&- 1>&- 2>&-", 1)):
+                with self.subTest(redirection):
+                    done = subprocess.run(["sh", "-c", f'"$0" "$@" {redirection}', CTL, f"--admin-socket={daemon.admin_socket}", "ping"],
+                                          check=False, capture_output=True, text=True, timeout=WAIT_S)
+                    self.assertEqual(done.returncode, code, done.stderr)
 
     def test_a_second_daemon_on_the_same_socket_is_refused(self):
         with Daemon(CONFIG) as daemon:
