@@ -96,12 +96,13 @@ class _HostKeeper(_Keeper):
     __slots__ = ()
 
     def __del__(self):
-        if self.buffer.closed:
-            return
         current = torch._C._cuda_getDevice() if torch.cuda.is_initialized() else -1
         for device in _used_devices():
             with contextlib.nullcontext() if device == current else torch.cuda.device(device):
-                self.buffer.record_stream(_current_stream(device) or _DLPACK_LEGACY)
+                try:
+                    self.buffer.record_stream(_current_stream(device) or _DLPACK_LEGACY)
+                except gpupool.StaleError:  # closed by the program
+                    return
 
 
 def _keep(buffer):

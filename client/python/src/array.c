@@ -105,13 +105,15 @@ PyObject *array_view(PyObject *object, PyObject *const *given, Py_ssize_t count,
     uint64_t offset = 0;
     int n_dimensions = 1;
 
-    if (arguments_read(&signature, given, count, names, values) < 0 || !buffer_is_open(buffer))
+    if (arguments_read(&signature, given, count, names, values) < 0)
         return NULL;
     if (values[1] != NULL && (element = element_read(values[1])) == NULL)
         return NULL;
     if (values[2] != NULL && arguments_read_bytes(values[2], "offset", &offset) < 0)
         return NULL;
     if (values[0] != NULL && values[0] != Py_None && (n_dimensions = array_read_shape(values[0], shape)) < 0)
+        return NULL;
+    if (!buffer_is_open(buffer))
         return NULL;
     if (offset > buffer->buffer.size_bytes || offset % element->bytes != 0) {
         PyErr_Format(PyExc_ValueError, "offset %llu: it must be a multiple of %d, and at most %llu",
@@ -147,20 +149,17 @@ static struct part part_of(struct array_object *self) {
     return (struct part){
         .buffer = self->buffer,
         .element = self->element,
-        .data = (char *)self->buffer->buffer.data + self->offset,
+        .offset = self->offset,
         .n_dimensions = self->n_dimensions,
         .nbytes = self->nbytes,
         .shape = self->shape,
     };
 }
 
-static int array_get(PyObject *object, Py_buffer *view, int flags) {
-    struct array_object *self = (struct array_object *)object;
+/* Fills a view of a buffer in use. */
+static int fill_view(struct array_object *self, Py_buffer *view, int flags) {
     struct buffer_object *buffer = self->buffer;
 
-    view->obj = NULL;
-    if (!buffer_is_open(buffer))
-        return -1;
     if (!buffer_is_on_host(buffer)) {
         PyErr_SetString(PyExc_BufferError,
                         "the array is memory of a GPU: use DLPack or __cuda_array_interface__");
@@ -179,7 +178,7 @@ static int array_get(PyObject *object, Py_buffer *view, int flags) {
         return -1;
     *view = (Py_buffer){
         .buf = (char *)buffer->buffer.data + self->offset,
-        .obj = Py_NewRef(object),
+        .obj = Py_NewRef((PyObject *)self),
         .len = self->nbytes,
         .itemsize = self->element->bytes,
         .readonly = buffer->is_read_only,
@@ -190,6 +189,17 @@ static int array_get(PyObject *object, Py_buffer *view, int flags) {
     };
     buffer_export(buffer);
     return 0;
+}
+
+static int array_get(PyObject *object, Py_buffer *view, int flags) {
+    struct array_object *self = (struct array_object *)object;
+
+    view->obj = NULL;
+    if (!buffer_use(self->buffer))
+        return -1;
+    int r = fill_view(self, view, flags);
+    buffer_unuse(self->buffer);
+    return r;
 }
 
 static void array_release(PyObject *object, Py_buffer *view) {
@@ -223,10 +233,10 @@ PyObject *array_cuda_interface(const struct part *part) {
                   part->element->typestr);
     PyObject *stream =
         part->buffer->stream == GPUPOOL_NO_STREAM ? Py_NewRef(Py_None) : stream_number(part->buffer->stream);
-    return Py_BuildValue("{s:N,s:s,s:(NO),s:i,s:O,s:N}", "shape", make_shape(part->shape, part->n_dimensions),
-                         "typestr", typestr, "data", PyLong_FromVoidPtr(part->data),
-                         part->buffer->is_read_only ? Py_True : Py_False, "version", 3, "strides", Py_None,
-                         "stream", stream);
+    return Py_BuildValue(
+        "{s:N,s:s,s:(NO),s:i,s:O,s:N}", "shape", make_shape(part->shape, part->n_dimensions), "typestr",
+        typestr, "data", PyLong_FromVoidPtr((char *)part->buffer->buffer.data + part->offset),
+        part->buffer->is_read_only ? Py_True : Py_False, "version", 3, "strides", Py_None, "stream", stream);
 }
 
 static PyObject *array_get_cuda_interface(PyObject *object, void *closure) {
@@ -308,7 +318,8 @@ static PyObject *get_nbytes(PyObject *self, void *closure) {
 static PyObject *get_ptr(PyObject *object, void *closure) {
     struct array_object *self = (struct array_object *)object;
     (void)closure;
-    return buffer_is_open(self->buffer) ? PyLong_FromVoidPtr(part_of(self).data) : NULL;
+    return buffer_is_open(self->buffer) ? PyLong_FromVoidPtr((char *)self->buffer->buffer.data + self->offset)
+                                        : NULL;
 }
 
 static PyObject *get_buffer(PyObject *self, void *closure) {

@@ -17,7 +17,7 @@
 struct part {
     struct buffer_object *buffer;
     const struct element *element;
-    void *data;
+    uint64_t offset; /* in bytes */
     int n_dimensions;
     Py_ssize_t nbytes;
     const Py_ssize_t *shape;

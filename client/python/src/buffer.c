@@ -24,7 +24,8 @@ struct buffer_object *buffer_new(struct pool_object *pool, struct stream stream)
     self->stream = stream.handle;
     self->stream_object = stream.object;
     self->kept = self->weakrefs = NULL;
-    self->exports = self->calls = 0;
+    self->turn = (struct turn){0};
+    self->exports = self->uses = 0;
     self->is_closed = true;
     self->is_read_only = false;
     if (stream.object != NULL) {
@@ -59,6 +60,35 @@ bool buffer_is_open(const struct buffer_object *self) {
     return r == 0;
 }
 
+bool buffer_use(struct buffer_object *self) {
+    if (!buffer_is_open(self))
+        return false;
+    self->uses++;
+    self->pool->client->uses++;
+    return true;
+}
+
+void buffer_unuse(struct buffer_object *self) {
+    self->uses--;
+    client_unuse(self->pool->client);
+}
+
+bool buffer_begin(struct buffer_object *self) {
+    if (!buffer_use(self))
+        return false;
+    if (self->turn.is_taken && client_is_parents(self->pool->client))
+        turn_reset(&self->turn);
+    if (turn_take(&self->turn) == 0)
+        return true;
+    buffer_unuse(self);
+    return false;
+}
+
+void buffer_end(struct buffer_object *self) {
+    turn_pass(&self->turn);
+    buffer_unuse(self);
+}
+
 bool buffer_is_on_host(const struct buffer_object *self) {
     return self->pool->pool.kind == GPUPOOL_POOL_HOST ||
            gpupool_gpu_kind(self->pool->client->handle) == GPUPOOL_GPU_SIM;
@@ -80,35 +110,43 @@ int buffer_settle(struct buffer_object *self) {
 
     if (self->pool->pool.kind == GPUPOOL_POOL_HOST || self->stream == GPUPOOL_NO_STREAM)
         return 0;
-    self->calls++;
-    WITHOUT_LOCK(client->calls,
-                 r = gpupool_stream_synchronize(client->handle, self->buffer.device, self->stream));
-    self->calls--;
+    WITHOUT_LOCK(r = gpupool_stream_synchronize(client->handle, self->buffer.device, self->stream));
     if (r < 0)
         error_raise(client->state, r);
     return r < 0 ? -1 : 0;
 }
 
-int buffer_record(struct buffer_object *self, struct stream stream) {
-    struct client_object *client = self->pool->client;
-    int r;
-
-    if (stream.object != NULL) { /* kept first: what is recorded has to live until the release */
-        bool is_tracked = self->stream_object != NULL || self->kept != NULL;
-        if (self->kept == NULL && (self->kept = PyList_New(0)) == NULL)
-            return -1;
-        if (!is_tracked)
+/* Keeps the object of a stream until the release. list: becomes the buffer's where it has none. */
+static int keep_stream(struct buffer_object *self, PyObject *object, PyObject **list) {
+    if (self->kept == NULL) {
+        if (self->stream_object == NULL)
             PyObject_GC_Track((PyObject *)self);
-        if (PyList_Append(self->kept, stream.object) < 0)
-            return -1;
-        Py_XDECREF(stream_hold(client->state, stream.object)); /* the list keeps it */
+        self->kept = *list;
+        *list = NULL;
     }
-    self->calls++;
-    WITHOUT_LOCK(client->calls, r = gpupool_record_stream(client->handle, &self->buffer, stream.handle));
-    self->calls--;
+    if (PyList_Append(self->kept, object) < 0)
+        return -1;
+    Py_XDECREF(stream_hold(self->pool->client->state, object)); /* the list keeps it */
+    return 0;
+}
+
+int buffer_record(struct buffer_object *self, struct stream stream) {
+    const struct client_object *client = self->pool->client;
+    PyObject *list = stream.object == NULL ? NULL : PyList_New(0); /* may run code of the program */
+    int r = 0;
+
+    if ((stream.object != NULL && list == NULL) || !buffer_begin(self)) {
+        Py_XDECREF(list);
+        return -1;
+    }
+    bool is_kept = stream.object == NULL || keep_stream(self, stream.object, &list) == 0;
+    if (is_kept)
+        WITHOUT_LOCK(r = gpupool_record_stream(client->handle, &self->buffer, stream.handle));
+    buffer_end(self);
+    Py_XDECREF(list);
     if (r < 0)
         error_raise(client->state, r);
-    return r < 0 ? -1 : 0;
+    return r < 0 || !is_kept ? -1 : 0;
 }
 
 /* --- release --- */
@@ -137,10 +175,26 @@ static int release(struct buffer_object *self, void *stream) {
     buffer_set_open(self, false); /* to other threads, from now on */
     if (gpupool_internal_release_hit(client->handle, &self->buffer, stream))
         return 0;
-    WITHOUT_LOCK(client->calls, r = gpupool_release(client->handle, &self->buffer, stream));
+    client->uses++;
+    WITHOUT_LOCK(r = gpupool_release(client->handle, &self->buffer, stream));
+    client_unuse(client);
     if (r < 0)
         buffer_set_open(self, true);
     return r;
+}
+
+static bool is_closed(const struct buffer_object *self) {
+    return self->is_closed || self->pool->client->handle == NULL;
+}
+
+/* Raises BufferError and returns true if the buffer has exports or calls under way. */
+static bool is_in_use(const struct buffer_object *self) {
+    if (self->exports > 0)
+        PyErr_Format(PyExc_BufferError, "the buffer has %u exports, such as arrays and memoryviews",
+                     self->exports);
+    else if (self->uses > 0)
+        PyErr_SetString(PyExc_BufferError, "another thread has a call about the buffer under way");
+    return self->exports > 0 || self->uses > 0;
 }
 
 static PyObject *buffer_close(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
@@ -149,23 +203,19 @@ static PyObject *buffer_close(PyObject *object, PyObject *const *given, Py_ssize
     struct module_state *state = self->pool->client->state;
     PyObject *values[ARGUMENTS_MAX];
     struct stream stream;
+    int r = 0;
 
     if (arguments_read(&signature, given, count, names, values) < 0)
         return NULL;
-    if (self->is_closed || self->pool->client->handle == NULL)
+    if (is_closed(self))
         Py_RETURN_NONE;
-    if (self->exports > 0 || self->calls > 0) {
-        if (self->exports > 0)
-            PyErr_Format(PyExc_BufferError, "the buffer has %u exports, such as arrays and memoryviews",
-                         self->exports);
-        else
-            PyErr_SetString(PyExc_BufferError, "another thread has a call about the buffer under way");
-        return NULL;
-    }
     if (stream_read(state, values[0], self->stream, &stream) < 0)
         return NULL;
-    int r = release(self, stream.handle);
-    if (r < 0)
+    if (is_closed(self)) /* by the stream's code, or by another thread meanwhile */
+        ;
+    else if (is_in_use(self))
+        r = -1;
+    else if ((r = release(self, stream.handle)) < 0)
         error_raise(state, r);
     else
         drop_streams(self);
@@ -218,8 +268,7 @@ static PyObject *buffer_record_stream(PyObject *object, PyObject *value) {
     struct buffer_object *self = (struct buffer_object *)object;
     struct stream stream;
 
-    if (!buffer_is_open(self) ||
-        stream_read(self->pool->client->state, value, pool_default_stream(self->pool), &stream) < 0)
+    if (stream_read(self->pool->client->state, value, pool_default_stream(self->pool), &stream) < 0)
         return NULL;
     int r = buffer_record(self, stream);
     stream_drop(self->pool->client->state, stream.object);
@@ -232,16 +281,17 @@ static PyObject *buffer_reuse(PyObject *object, PyObject *const *given, Py_ssize
     struct client_object *client = self->pool->client;
     PyObject *values[ARGUMENTS_MAX];
     struct stream stream;
-    int r;
+    int r = -1;
 
-    if (arguments_read(&signature, given, count, names, values) < 0 || !buffer_is_open(self) ||
+    if (arguments_read(&signature, given, count, names, values) < 0 ||
         stream_read(client->state, values[0], self->stream, &stream) < 0)
         return NULL;
-    self->calls++;
-    WITHOUT_LOCK(client->calls, r = gpupool_reuse(client->handle, &self->buffer, stream.handle));
-    self->calls--;
-    if (r < 0)
-        error_raise(client->state, r);
+    if (buffer_begin(self)) {
+        WITHOUT_LOCK(r = gpupool_reuse(client->handle, &self->buffer, stream.handle));
+        buffer_end(self);
+        if (r < 0)
+            error_raise(client->state, r);
+    }
     stream_drop(client->state, stream.object);
     return r < 0 ? NULL : Py_NewRef(Py_None);
 }
@@ -263,11 +313,10 @@ static PyObject *buffer_query(PyObject *object, PyObject *none) {
     int r;
 
     (void)none;
-    if (!buffer_is_open(self))
+    if (!buffer_begin(self))
         return NULL;
-    self->calls++;
-    WITHOUT_LOCK(client->calls, r = gpupool_query(client->handle, &self->buffer, &known));
-    self->calls--;
+    WITHOUT_LOCK(r = gpupool_query(client->handle, &self->buffer, &known));
+    buffer_end(self);
     if (r < 0)
         return error_raise(client->state, r);
     PyObject *info = PyStructSequence_New(client->state->buffer_info_type);
@@ -288,19 +337,19 @@ static int buffer_get(PyObject *object, Py_buffer *view, int flags) {
     struct buffer_object *self = (struct buffer_object *)object;
 
     view->obj = NULL;
-    if (!buffer_is_open(self))
+    if (!buffer_use(self))
         return -1;
-    if (!buffer_is_on_host(self)) {
+    int r = -1;
+    if (!buffer_is_on_host(self))
         PyErr_SetString(PyExc_BufferError,
                         "the buffer is memory of a GPU: use DLPack or __cuda_array_interface__");
-        return -1;
-    }
-    if (buffer_settle(self) < 0 ||
-        PyBuffer_FillInfo(view, object, self->buffer.data, (Py_ssize_t)self->buffer.size_bytes,
-                          self->is_read_only, flags) < 0)
-        return -1;
-    buffer_export(self);
-    return 0;
+    else if (buffer_settle(self) == 0)
+        r = PyBuffer_FillInfo(view, object, self->buffer.data, (Py_ssize_t)self->buffer.size_bytes,
+                              self->is_read_only, flags);
+    if (r == 0)
+        buffer_export(self);
+    buffer_unuse(self);
+    return r;
 }
 
 static void buffer_release(PyObject *object, Py_buffer *view) {
@@ -311,8 +360,7 @@ static void buffer_release(PyObject *object, Py_buffer *view) {
 static PyObject *buffer_dlpack(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
     struct buffer_object *self = (struct buffer_object *)object;
     Py_ssize_t extent = (Py_ssize_t)self->buffer.size_bytes;
-    return dlpack_make(&(struct part){self, &element_byte, self->buffer.data, 1, extent, &extent}, given,
-                       count, names);
+    return dlpack_make(&(struct part){self, &element_byte, 0, 1, extent, &extent}, given, count, names);
 }
 
 static PyObject *buffer_dlpack_device(PyObject *self, PyObject *none) {
@@ -324,7 +372,7 @@ static PyObject *buffer_get_cuda_interface(PyObject *object, void *closure) {
     struct buffer_object *self = (struct buffer_object *)object;
     Py_ssize_t extent = (Py_ssize_t)self->buffer.size_bytes;
     (void)closure;
-    return array_cuda_interface(&(struct part){self, &element_byte, self->buffer.data, 1, extent, &extent});
+    return array_cuda_interface(&(struct part){self, &element_byte, 0, 1, extent, &extent});
 }
 
 static PyObject *buffer_enter(PyObject *self, PyObject *none) {
@@ -382,7 +430,7 @@ static PyObject *get_stream(PyObject *object, void *closure) {
 static PyObject *get_closed(PyObject *object, void *closure) {
     struct buffer_object *self = (struct buffer_object *)object;
     (void)closure;
-    return PyBool_FromLong(self->is_closed || self->pool->client->handle == NULL);
+    return PyBool_FromLong(is_closed(self));
 }
 
 static PyObject *get_read_only(PyObject *self, void *closure) {
@@ -393,7 +441,7 @@ static PyObject *get_read_only(PyObject *self, void *closure) {
 static PyObject *buffer_repr(PyObject *object) {
     struct buffer_object *self = (struct buffer_object *)object;
     const char *kind = self->pool->pool.kind == GPUPOOL_POOL_HOST ? "host" : "device";
-    if (self->is_closed || self->pool->client->handle == NULL)
+    if (is_closed(self))
         return PyUnicode_FromFormat("<gpupool.Buffer of %s memory, closed>", kind);
     return PyUnicode_FromFormat("<gpupool.Buffer of %llu bytes of %s memory at %p>",
                                 (unsigned long long)self->buffer.size_bytes, kind, self->buffer.data);

@@ -6,14 +6,15 @@
  *
  * It keeps its Pool, and so the Client, and the objects of all streams that it knows. It is open, or closed:
  * then the library's buffer is zero. exports counts what uses the memory beside it: memoryviews, NumPy
- * arrays, DLPack capsules. Each of them keeps the Buffer, and while there is one, close() is refused. calls
- * counts the calls about it that run without the interpreter's lock; while there is one, close() is refused
- * too.
+ * arrays, DLPack capsules. Each of them keeps the Buffer, and while there is one, close() is refused. uses
+ * counts the calls that use it, which may be without the interpreter's lock; while there is one, close() is
+ * refused too. The library allows one call at a time about its buffer: that call has the turn.
  *
  * The garbage collector tracks a Buffer once it has an object of a stream: before, nothing that it has can
  * lead back to it. There is no tp_clear: a stream must outlive the release.
  */
 #include "client/python/src/pool.h"
+#include "client/python/src/turn.h"
 
 struct buffer_object {
     PyObject ob_base;
@@ -23,7 +24,8 @@ struct buffer_object {
     PyObject *stream_object; /* NULL: nothing has to live for it */
     PyObject *kept;          /* list of the objects of recorded streams; NULL: none */
     PyObject *weakrefs;
-    uint32_t exports, calls;
+    struct turn turn; /* of the calls that pass buffer to the library */
+    uint32_t exports, uses;
     bool is_closed, is_read_only;
 };
 
@@ -40,6 +42,16 @@ void buffer_set_open(struct buffer_object *self, bool is_open);
  * parent's, whose memory is not mapped in this process. */
 bool buffer_is_open(const struct buffer_object *self);
 
+/* Counts a use of an open buffer and its client, which cannot be closed until its end. False with StaleError.
+ */
+bool buffer_use(struct buffer_object *self);
+void buffer_unuse(struct buffer_object *self);
+
+/* As buffer_use(), and waits for the turn to pass the buffer to the library. No code of the program runs
+ * before buffer_end(). False with an exception. */
+bool buffer_begin(struct buffer_object *self);
+void buffer_end(struct buffer_object *self);
+
 /* Whether the CPU may use the memory: host memory, and that of a simulated GPU. */
 bool buffer_is_on_host(const struct buffer_object *self);
 
@@ -47,7 +59,8 @@ bool buffer_is_on_host(const struct buffer_object *self);
 void buffer_export(struct buffer_object *self);
 void buffer_end_export(struct buffer_object *self);
 
-/* Before the CPU looks at memory of a simulated GPU: waits for the buffer's stream. -1 with an exception. */
+/* Before the CPU looks at memory of a simulated GPU: waits for the stream of a buffer in use. -1 with an
+ * exception. */
 int buffer_settle(struct buffer_object *self);
 
 /* Notes a further stream that uses the memory, and keeps its object. -1 with an exception. */

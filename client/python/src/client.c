@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include <structmember.h>
+#include <unistd.h>
 
 #include "client/api/binding.h"
 #include "client/python/src/arguments.h"
@@ -33,6 +34,21 @@ bool client_is_open(const struct client_object *client) {
     return false;
 }
 
+bool client_use(struct client_object *self) {
+    if (!client_is_open(self))
+        return false;
+    self->uses++;
+    return true;
+}
+
+void client_unuse(struct client_object *self) {
+    self->uses--;
+}
+
+bool client_is_parents(const struct client_object *self) {
+    return getpid() != self->process;
+}
+
 static struct client_object *client_new(struct module_state *state, struct gpupool_client *handle) {
     struct client_object *self = PyObject_New(struct client_object, state->client_type);
     if (self == NULL)
@@ -40,6 +56,7 @@ static struct client_object *client_new(struct module_state *state, struct gpupo
     memset((char *)self + sizeof self->ob_base, 0, sizeof *self - sizeof self->ob_base);
     self->handle = handle;
     self->state = state;
+    self->process = getpid();
     return self;
 }
 
@@ -298,8 +315,8 @@ static PyObject *client_close(PyObject *object, PyObject *none) {
                      "the client's buffers have %u exports, such as arrays and memoryviews", self->exports);
         return NULL;
     }
-    if (self->calls > 0) {
-        PyErr_Format(PyExc_RuntimeError, "other threads have %u calls of the client under way", self->calls);
+    if (self->uses > 0) {
+        PyErr_Format(PyExc_RuntimeError, "other threads have %u calls of the client under way", self->uses);
         return NULL;
     }
     close_handle(self);
@@ -308,7 +325,7 @@ static PyObject *client_close(PyObject *object, PyObject *none) {
 
 void client_end_default(struct module_state *state) {
     struct client_object *client = state->default_client;
-    if (client == NULL || client->handle == NULL || client->buffers > 0 || client->calls > 0)
+    if (client == NULL || client->handle == NULL || client->buffers > 0 || client->uses > 0)
         return;
     state->default_client = NULL;
     close_handle(client);
@@ -335,21 +352,23 @@ int client_fetch_pools(struct client_object *self) {
     struct gpupool_pool *pools = NULL;
     int r;
 
-    if (!client_is_open(self))
+    if (!client_use(self))
         return -1;
     do {
         capacity = count;
         PyMem_Free(pools);
         pools = PyMem_Calloc(capacity, sizeof *pools);
-        if (pools == NULL) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        WITHOUT_LOCK(self->calls, r = gpupool_pools(self->handle, pools, capacity, &count));
+        r = pools == NULL ? GPUPOOL_E_NO_MEMORY : 0;
+        if (r == 0)
+            WITHOUT_LOCK(r = gpupool_pools(self->handle, pools, capacity, &count));
     } while (r == 0 && count > capacity);
+    client_unuse(self);
     if (r < 0) {
+        if (pools == NULL)
+            PyErr_NoMemory();
+        else
+            error_raise(self->state, r);
         PyMem_Free(pools);
-        error_raise(self->state, r);
         return -1;
     }
     PyMem_Free(self->pools);
@@ -365,16 +384,19 @@ static const struct gpupool_pool *look_up(const struct client_object *self, uint
     return NULL;
 }
 
-const struct gpupool_pool *client_find_pool(struct client_object *self, uint32_t id) {
+int client_find_pool(struct client_object *self, uint32_t id, struct gpupool_pool *ret_pool) {
     const struct gpupool_pool *pool = look_up(self, id);
-    if (pool != NULL)
-        return pool;
-    if (client_fetch_pools(self) < 0)
-        return NULL;
-    pool = look_up(self, id);
-    if (pool == NULL)
+    if (pool == NULL) {
+        if (client_fetch_pools(self) < 0)
+            return -1;
+        pool = look_up(self, id);
+    }
+    if (pool == NULL) {
         PyErr_Format(self->state->error, "the daemon lists no pool %u", (unsigned)id);
-    return pool;
+        return -1;
+    }
+    *ret_pool = *pool; /* another thread may fetch the list anew */
+    return 0;
 }
 
 static PyObject *client_pools(PyObject *object, PyObject *none) {
@@ -382,9 +404,8 @@ static PyObject *client_pools(PyObject *object, PyObject *none) {
     (void)none;
     if (client_fetch_pools(self) < 0)
         return NULL;
-    size_t count = self->n_pools;
     PyObject *list = PyList_New(0);
-    for (size_t i = 0; list != NULL && i < count && i < self->n_pools; i++) {
+    for (size_t i = 0; list != NULL && i < self->n_pools; i++) {
         PyObject *pool = pool_new(self, self->pools[i].id);
         if (pool == NULL || PyList_Append(list, pool) < 0)
             Py_CLEAR(list);
@@ -403,9 +424,10 @@ static PyObject *find_pool(PyObject *object, const struct signature *signature, 
     int where = -1, r;
 
     if (arguments_read(signature, given, count, names, values) < 0 ||
-        arguments_read_int(values[0], signature->names[0], &where) < 0 || !client_is_open(self))
+        arguments_read_int(values[0], signature->names[0], &where) < 0 || !client_use(self))
         return NULL;
-    WITHOUT_LOCK(self->calls, r = find(self->handle, where, &id));
+    WITHOUT_LOCK(r = find(self->handle, where, &id));
+    client_unuse(self);
     return r < 0 ? error_raise(self->state, r) : pool_new(self, id);
 }
 
@@ -427,9 +449,10 @@ static PyObject *client_trim(PyObject *object, PyObject *none) {
     uint64_t bytes = 0;
     int r;
     (void)none;
-    if (!client_is_open(self))
+    if (!client_use(self))
         return NULL;
-    WITHOUT_LOCK(self->calls, r = gpupool_trim(self->handle, &bytes));
+    WITHOUT_LOCK(r = gpupool_trim(self->handle, &bytes));
+    client_unuse(self);
     return r < 0 ? error_raise(self->state, r) : PyLong_FromUnsignedLongLong(bytes);
 }
 

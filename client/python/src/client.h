@@ -5,13 +5,15 @@
  * A Client: the library's client, opened by gpupool.Client() or the process's default one.
  *
  * Pools, buffers and streams keep their Client alive. handle is NULL once it is closed: what belongs to it is
- * stale then. calls counts the calls that run without the interpreter's lock, exports the exports of buffers:
- * while there are any, close() is refused.
+ * stale then. uses counts the calls that use it, exports the exports of buffers: while there are any, close()
+ * is refused.
  *
  * The default client is closed when the process ends, and not by close(). When its daemon is gone, and in a
  * forked child, another one takes its place as soon as it is asked for. The one before lives as long as
  * objects of it do: then it is closed.
  */
+#include <sys/types.h>
+
 #include "client/python/src/module.h"
 
 struct client_object {
@@ -21,7 +23,8 @@ struct client_object {
     PyObject *weakrefs;
     struct gpupool_pool *pools; /* as they were when the daemon was asked last */
     size_t n_pools;
-    uint32_t calls, exports;
+    uint32_t uses, exports;
+    pid_t process;    /* that opened it */
     uint64_t buffers; /* open ones */
     struct default_client *as_default; /* NULL: opened by gpupool.Client() */
 };
@@ -45,10 +48,17 @@ struct client_object *client_read_argument(struct module_state *state, PyObject 
 /* Raises StaleError and returns false if the client is closed. */
 bool client_is_open(const struct client_object *client);
 
+/* Counts a use of an open client, which cannot be closed until its end. False with StaleError. */
+bool client_use(struct client_object *client);
+void client_unuse(struct client_object *client);
+
+/* Whether the client is the parent's: this is a forked child. */
+bool client_is_parents(const struct client_object *client);
+
 /* Has the daemon list its pools anew. -1 with an exception. */
 int client_fetch_pools(struct client_object *client);
 
-/* A pool of the list. NULL with an exception. */
-const struct gpupool_pool *client_find_pool(struct client_object *client, uint32_t id);
+/* A pool of the list. -1 with an exception. */
+int client_find_pool(struct client_object *client, uint32_t id, struct gpupool_pool *ret_pool);
 
 #endif

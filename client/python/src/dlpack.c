@@ -21,11 +21,13 @@ struct handed_out {
 
 /* The wishes of a consumer. */
 struct wish {
-    bool has_version; /* 1.0 or newer */
-    int type, id;     /* of the device */
+    bool has_version;     /* 1.0 or newer */
+    bool has_device;      /* if not, type and id are the buffer's */
+    int type, id;         /* of the device */
+    bool has_stream;      /* if not, stream is the legacy default one */
+    struct stream stream; /* of the consumer, held */
+    bool is_ambiguous;    /* the stream is 0 */
     bool must_copy, may_copy;
-    void *stream; /* of the consumer; meant if is_ordered */
-    bool is_ordered;
 };
 
 static void find_device(const struct buffer_object *buffer, int *ret_type, int *ret_id) {
@@ -76,11 +78,15 @@ static void destroy_capsule(PyObject *capsule) {
 
 /* --- the beginning --- */
 
+static void *data_of(const struct part *part) {
+    return (char *)part->buffer->buffer.data + part->offset;
+}
+
 static void fill_tensor(struct dlpack_tensor *tensor, int64_t *extents, const struct part *part) {
     int64_t stride = 1;
 
     find_device(part->buffer, &tensor->device_type, &tensor->device_id);
-    tensor->data = part->data;
+    tensor->data = data_of(part);
     tensor->ndim = part->n_dimensions;
     tensor->code = part->element->code;
     tensor->bits = (uint8_t)(8 * part->element->bytes);
@@ -95,7 +101,7 @@ static void fill_tensor(struct dlpack_tensor *tensor, int64_t *extents, const st
     }
 }
 
-/* The capsule over a part, with the flags of DLPack. */
+/* The capsule over a part of a buffer in use, with the flags of DLPack. */
 static PyObject *make_capsule(const struct part *part, bool is_versioned, uint64_t flags) {
     struct handed_out *tensor = calloc(1, sizeof *tensor + 2 * (size_t)part->n_dimensions * sizeof(int64_t));
     if (tensor == NULL)
@@ -123,31 +129,29 @@ static PyObject *make_capsule(const struct part *part, bool is_versioned, uint64
     return capsule;
 }
 
-/* Has the consumer's stream wait for the buffer's, and the buffer's release for the consumer's. */
-static int order_consumer(struct buffer_object *buffer, void *stream) {
-    struct client_object *client = buffer->pool->client;
+/* Has the consumer's stream wait for that of a buffer in use, and the buffer's release for the consumer's. */
+static int order_consumer(struct buffer_object *buffer, struct stream stream) {
+    const struct client_object *client = buffer->pool->client;
     struct gpupool_fence fence;
     int r = 0;
 
-    if (stream == buffer->stream)
+    if (stream.handle == buffer->stream)
         return 0;
-    if (buffer->stream != GPUPOOL_NO_STREAM) {
-        buffer->calls++;
-        WITHOUT_LOCK(client->calls, {
+    if (buffer->stream != GPUPOOL_NO_STREAM)
+        WITHOUT_LOCK({
             r = gpupool_fence_record(client->handle, buffer->buffer.device, &fence, buffer->stream);
             if (r == 0)
-                r = gpupool_fence_wait(client->handle, buffer->buffer.device, &fence, stream);
+                r = gpupool_fence_wait(client->handle, buffer->buffer.device, &fence, stream.handle);
         });
-        buffer->calls--;
-    }
     if (r < 0) {
         error_raise(client->state, r);
         return -1;
     }
-    return buffer_record(buffer, (struct stream){stream, NULL});
+    return buffer_record(buffer, stream);
 }
 
-/* Copies the part into a new buffer: of its own pool, or of a host pool. NULL with an exception. */
+/* Copies a part of a buffer in use into a new buffer: of its own pool, or of a host pool. Returns it in use;
+ * NULL with an exception. */
 static struct buffer_object *copy_part(const struct part *part, bool to_host) {
     struct buffer_object *from = part->buffer, *to;
     struct client_object *client = from->pool->client;
@@ -158,7 +162,7 @@ static struct buffer_object *copy_part(const struct part *part, bool to_host) {
 
     if (to_host && is_device) {
         uint32_t id;
-        WITHOUT_LOCK(client->calls, r = gpupool_host_pool(client->handle, -1, &id));
+        WITHOUT_LOCK(r = gpupool_host_pool(client->handle, -1, &id));
         PyObject *pool = r < 0 ? error_raise(client->state, r) : pool_new(client, id);
         if (pool == NULL)
             return NULL;
@@ -171,20 +175,24 @@ static struct buffer_object *copy_part(const struct part *part, bool to_host) {
             own.object = stream_hold(client->state, from->stream_object);
         to = pool_take(from->pool, bytes, own, GPUPOOL_FOREVER, 0);
     }
-    if (to == NULL || part->nbytes == 0)
+    if (to == NULL || !buffer_use(to)) {
+        Py_XDECREF((PyObject *)to);
+        return NULL;
+    }
+    if (part->nbytes == 0)
         return to;
-    from->calls++;
     if (is_device)
-        WITHOUT_LOCK(client->calls, {
-            r = gpupool_copy(client->handle, from->buffer.device, to->buffer.data, part->data, bytes, stream);
+        WITHOUT_LOCK({
+            r = gpupool_copy(client->handle, from->buffer.device, to->buffer.data, data_of(part), bytes,
+                             stream);
             if (r == 0 && buffer_is_on_host(to))
                 r = gpupool_stream_synchronize(client->handle, from->buffer.device, stream);
         });
     else
-        WITHOUT_LOCK(client->calls, memcpy(to->buffer.data, part->data, bytes));
-    from->calls--;
+        WITHOUT_LOCK(memcpy(to->buffer.data, data_of(part), bytes));
     if (r < 0) {
         error_raise(client->state, r);
+        buffer_unuse(to);
         Py_CLEAR(to);
     }
     return to;
@@ -207,13 +215,9 @@ static int read_version(PyObject *value, bool *ret_has_version) {
     return 0;
 }
 
-static int read_device(PyObject *value, const struct buffer_object *buffer, struct wish *wish) {
-    int own_type, own_id;
-
-    find_device(buffer, &own_type, &own_id);
-    wish->type = own_type;
-    wish->id = own_id;
-    if (value == NULL || value == Py_None)
+static int read_device(PyObject *value, struct wish *wish) {
+    wish->has_device = value != NULL && value != Py_None;
+    if (!wish->has_device)
         return 0;
     /* Device types of other packages are enumerations. */
     PyObject *pair = PySequence_Tuple(value);
@@ -222,63 +226,70 @@ static int read_device(PyObject *value, const struct buffer_object *buffer, stru
                 ? 0
                 : -1;
     Py_XDECREF(pair);
-    if (r < 0)
-        return -1;
-    if ((wish->type == own_type && wish->id == own_id) || (wish->type == DLPACK_CPU && wish->id == 0))
+    return r;
+}
+
+static int read_copy(PyObject *value, struct wish *wish) {
+    wish->must_copy = false;
+    wish->may_copy = true;
+    if (value == NULL || value == Py_None)
         return 0;
-    PyErr_Format(PyExc_BufferError, "the buffer is on device (%d, %d) and cannot be exported to (%d, %d)",
-                 own_type, own_id, wish->type, wish->id);
-    return -1;
+    int copy = PyObject_IsTrue(value);
+    wish->must_copy = wish->may_copy = copy > 0;
+    return copy < 0 ? -1 : 0;
 }
 
 /* The array API standard: None is the legacy default stream, 0 is ambiguous, -1 asks for no order. */
-static int read_stream(PyObject *value, const struct buffer_object *buffer, struct wish *wish) {
-    struct stream stream;
-
-    wish->is_ordered = wish->type == DLPACK_CUDA;
-    wish->stream = NULL;
-    if (value == NULL || value == Py_None)
-        return 0;
-    if (wish->type == DLPACK_CPU && !buffer_is_on_host(buffer))
-        return 0; /* a copy to the host, which is done on return */
-    if (stream_read(buffer->pool->client->state, value, NULL, &stream) < 0)
+static int read_stream(struct module_state *state, PyObject *value, struct wish *wish) {
+    wish->has_stream = value != NULL && value != Py_None;
+    wish->is_ambiguous = wish->has_stream && PyLong_Check(value) && PyLong_AsLongLong(value) == 0;
+    if (PyErr_Occurred() != NULL)
         return -1;
-    stream_drop(buffer->pool->client->state,
-                stream.object); /* by the standard the consumer keeps its stream */
-    if (wish->type == DLPACK_CPU && stream.handle != GPUPOOL_NO_STREAM) {
-        PyErr_SetString(PyExc_ValueError, "stream must be None for memory of the host");
-        return -1;
-    }
-    if (PyLong_Check(value) && stream.handle == NULL && PyObject_IsTrue(value) == 0) {
-        PyErr_SetString(PyExc_ValueError,
-                        "stream 0 is ambiguous: 1 is the legacy default stream, 2 the per-thread one");
-        return -1;
-    }
-    wish->is_ordered &= stream.handle != GPUPOOL_NO_STREAM;
-    wish->stream = stream.handle;
-    return 0;
+    return stream_read(state, value, NULL, &wish->stream);
 }
 
-static int read_wish(const struct part *part, PyObject *const *given, Py_ssize_t count, PyObject *names,
+/* Converts the arguments, which may run code of the program. The stream is held on success alone. */
+static int read_wish(struct module_state *state, PyObject *const *given, Py_ssize_t count, PyObject *names,
                      struct wish *wish) {
     static const struct signature signature = {
         "__dlpack__", 0, 0, {"stream", "max_version", "dl_device", "copy", NULL}};
     PyObject *values[ARGUMENTS_MAX];
-    int copy;
 
-    if (arguments_read(&signature, given, count, names, values) < 0 || !buffer_is_open(part->buffer) ||
-        read_version(values[1], &wish->has_version) < 0 || read_device(values[2], part->buffer, wish) < 0 ||
-        read_stream(values[0], part->buffer, wish) < 0)
-        return -1;
-    wish->must_copy = false;
-    wish->may_copy = true;
-    if (values[3] != NULL && values[3] != Py_None) {
-        copy = PyObject_IsTrue(values[3]);
-        if (copy < 0)
-            return -1;
-        wish->must_copy = wish->may_copy = copy != 0;
+    return arguments_read(&signature, given, count, names, values) < 0 ||
+                   read_version(values[1], &wish->has_version) < 0 || read_device(values[2], wish) < 0 ||
+                   read_copy(values[3], wish) < 0 || read_stream(state, values[0], wish) < 0
+               ? -1
+               : 0;
+}
+
+/* Judges a wish by the buffer, which is in use. -1 with an exception. */
+static int check_wish(const struct buffer_object *buffer, struct wish *wish) {
+    bool is_on_host = buffer_is_on_host(buffer);
+    int own_type, own_id;
+
+    find_device(buffer, &own_type, &own_id);
+    if (!wish->has_device) {
+        wish->type = own_type;
+        wish->id = own_id;
     }
-    if (wish->type == DLPACK_CPU && !buffer_is_on_host(part->buffer)) {
+    bool is_own = wish->type == own_type && wish->id == own_id;
+    if (!is_own && (wish->type != DLPACK_CPU || wish->id != 0)) {
+        PyErr_Format(PyExc_BufferError, "the buffer is on device (%d, %d) and cannot be exported to (%d, %d)",
+                     own_type, own_id, wish->type, wish->id);
+        return -1;
+    }
+    if (is_own && wish->has_stream) {
+        if (is_on_host && wish->stream.handle != GPUPOOL_NO_STREAM) {
+            PyErr_SetString(PyExc_ValueError, "stream must be None for memory of the host");
+            return -1;
+        }
+        if (wish->is_ambiguous) {
+            PyErr_SetString(PyExc_ValueError,
+                            "stream 0 is ambiguous: 1 is the legacy default stream, 2 the per-thread one");
+            return -1;
+        }
+    }
+    if (!is_own) { /* a copy to the host, which is done on return */
         if (!wish->may_copy) {
             PyErr_SetString(PyExc_BufferError,
                             "the memory is a GPU's: the host gets a copy, which copy=False forbids");
@@ -289,29 +300,49 @@ static int read_wish(const struct part *part, PyObject *const *given, Py_ssize_t
     return 0;
 }
 
-PyObject *dlpack_make(const struct part *part, PyObject *const *given, Py_ssize_t count, PyObject *names) {
-    struct part exported = *part;
-    struct wish wish;
-    PyObject *capsule = NULL;
+/* The capsule of a buffer in use: the part's own, or a copy. */
+static PyObject *export_part(const struct part *part, const struct wish *wish) {
+    struct buffer_object *buffer = part->buffer;
+    bool is_ordered = wish->type == DLPACK_CUDA && wish->stream.handle != GPUPOOL_NO_STREAM;
 
-    if (read_wish(part, given, count, names, &wish) < 0)
-        return NULL;
-    if (wish.must_copy) {
-        exported.buffer = copy_part(part, wish.type == DLPACK_CPU);
-        if (exported.buffer == NULL)
-            return NULL;
-        exported.data = exported.buffer->buffer.data;
-    } else {
-        Py_INCREF((PyObject *)exported.buffer);
-    }
-    if (exported.buffer->is_read_only && !wish.has_version)
+    if (buffer->is_read_only && !wish->has_version) {
         PyErr_SetString(PyExc_BufferError,
                         "the buffer is read-only, which a consumer of DLPack before 1.0 cannot know");
-    else if (wish.is_ordered ? order_consumer(exported.buffer, wish.stream) == 0
-                             : !buffer_is_on_host(exported.buffer) || buffer_settle(exported.buffer) == 0)
-        capsule = make_capsule(&exported, wish.has_version,
-                               (exported.buffer->is_read_only ? DLPACK_FLAG_READ_ONLY : 0) |
-                                   (wish.must_copy ? DLPACK_FLAG_IS_COPIED : 0));
-    Py_DECREF(exported.buffer);
+        return NULL;
+    }
+    if (is_ordered ? order_consumer(buffer, wish->stream) < 0
+                   : buffer_is_on_host(buffer) && buffer_settle(buffer) < 0)
+        return NULL;
+    return make_capsule(part, wish->has_version,
+                        (buffer->is_read_only ? DLPACK_FLAG_READ_ONLY : 0) |
+                            (wish->must_copy ? DLPACK_FLAG_IS_COPIED : 0));
+}
+
+static PyObject *copy_and_export(const struct part *part, const struct wish *wish) {
+    struct part copy = *part;
+
+    copy.buffer = copy_part(part, wish->type == DLPACK_CPU);
+    copy.offset = 0;
+    if (copy.buffer == NULL)
+        return NULL;
+    PyObject *capsule = export_part(&copy, wish);
+    buffer_unuse(copy.buffer);
+    Py_DECREF((PyObject *)copy.buffer);
+    return capsule;
+}
+
+PyObject *dlpack_make(const struct part *part, PyObject *const *given, Py_ssize_t count, PyObject *names) {
+    struct module_state *state = part->buffer->pool->client->state;
+    PyObject *capsule = NULL;
+    struct wish wish;
+
+    if (read_wish(state, given, count, names, &wish) < 0)
+        return NULL;
+    if (buffer_use(part->buffer)) {
+        if (check_wish(part->buffer, &wish) == 0)
+            capsule = wish.must_copy ? copy_and_export(part, &wish) : export_part(part, &wish);
+        buffer_unuse(part->buffer);
+    }
+    stream_drop(state, wish.stream.object);
     return capsule;
 }

@@ -7,7 +7,7 @@
 #include "client/python/src/error.h"
 #include "client/python/src/stream.h"
 
-/* The first argument, a client that is open. NULL with an exception. */
+/* The first argument, a client. NULL with an exception. */
 static struct client_object *read_client(PyObject *module, PyObject *const *given, Py_ssize_t count,
                                          Py_ssize_t expected) {
     const struct module_state *state = PyModule_GetState(module);
@@ -17,17 +17,17 @@ static struct client_object *read_client(PyObject *module, PyObject *const *give
                      expected);
         return NULL;
     }
-    struct client_object *client = (struct client_object *)given[0];
-    return client_is_open(client) ? client : NULL;
+    return (struct client_object *)given[0];
 }
 
 PyObject *hooks_wait_for_device(PyObject *module, PyObject *const *given, Py_ssize_t count) {
     struct client_object *client = read_client(module, given, count, 2);
     int device, r;
 
-    if (client == NULL || arguments_read_int(given[1], "device", &device) < 0)
+    if (client == NULL || arguments_read_int(given[1], "device", &device) < 0 || !client_use(client))
         return NULL;
-    WITHOUT_LOCK(client->calls, r = gpupool_internal_wait_for_device(client->handle, device));
+    WITHOUT_LOCK(r = gpupool_internal_wait_for_device(client->handle, device));
+    client_unuse(client);
     return r < 0 ? error_raise(client->state, r) : Py_NewRef(Py_None);
 }
 
@@ -35,20 +35,27 @@ PyObject *hooks_is_captured(PyObject *module, PyObject *const *given, Py_ssize_t
     struct client_object *client = read_client(module, given, count, 3);
     struct stream stream;
     bool is_captured;
-    int device;
+    int device, r;
 
     if (client == NULL || arguments_read_int(given[1], "device", &device) < 0 ||
         stream_read(client->state, given[2], NULL, &stream) < 0)
         return NULL;
-    int r = gpupool_internal_is_captured(client->handle, device, stream.handle, &is_captured);
+    if (!client_use(client)) {
+        stream_drop(client->state, stream.object);
+        return NULL;
+    }
+    WITHOUT_LOCK(r = gpupool_internal_is_captured(client->handle, device, stream.handle, &is_captured));
+    client_unuse(client);
+    if (r < 0)
+        error_raise(client->state, r);
     stream_drop(client->state, stream.object);
-    return r < 0 ? error_raise(client->state, r) : PyBool_FromLong(is_captured);
+    return r < 0 ? NULL : PyBool_FromLong(is_captured);
 }
 
 PyObject *hooks_alloc_timeout(PyObject *module, PyObject *value) {
     const struct client_object *client = read_client(module, &value, 1, 1);
 
-    if (client == NULL)
+    if (client == NULL || !client_is_open(client))
         return NULL;
     uint64_t timeout_ns = gpupool_internal_alloc_timeout_ns(client->handle);
     return timeout_ns == GPUPOOL_FOREVER ? Py_NewRef(Py_None) : PyFloat_FromDouble((double)timeout_ns / 1e9);

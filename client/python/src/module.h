@@ -32,15 +32,20 @@ static inline struct module_state *state_of(PyObject *object) {
     return PyType_GetModuleState(Py_TYPE(object));
 }
 
-/* Ends every function that gives up the interpreter's lock for a call of the library: the call is counted, so
- * that no other thread closes the client or the object meanwhile. */
-#define WITHOUT_LOCK(counter, statement)                                                                     \
+/* Gives up the interpreter's lock for a call of the library. The call counts its objects before, by
+ * client_use(), buffer_use(), buffer_begin() or stream_use():
+ *
+ *   1. The arguments are converted. Code of the program may run there, and close anything.
+ *   2. The use is counted. This looks whether the object is open.
+ *   3. The call runs without the lock. No other thread can close what is counted.
+ *   4. The use ends.
+ *   5. Exceptions are raised, and the objects of the arguments are dropped.
+ */
+#define WITHOUT_LOCK(statement)                                                                              \
     do {                                                                                                     \
-        (counter)++;                                                                                         \
         Py_BEGIN_ALLOW_THREADS;                                                                              \
         statement;                                                                                           \
         Py_END_ALLOW_THREADS;                                                                                \
-        (counter)--;                                                                                         \
     } while (0)
 
 #endif

@@ -9,14 +9,14 @@
 #include "client/python/src/waiting.h"
 
 PyObject *pool_new(struct client_object *client, uint32_t id) {
-    const struct gpupool_pool *pool = client_find_pool(client, id);
-    if (pool == NULL)
+    struct gpupool_pool pool;
+    if (client_find_pool(client, id, &pool) < 0)
         return NULL;
     struct pool_object *self = PyObject_New(struct pool_object, client->state->pool_type);
     if (self == NULL)
         return NULL;
     self->client = (struct client_object *)Py_NewRef((PyObject *)client);
-    self->pool = *pool;
+    self->pool = pool;
     return (PyObject *)self;
 }
 
@@ -89,9 +89,10 @@ static PyObject *pool_prepare(PyObject *object, PyObject *value) {
     struct pool_object *self = (struct pool_object *)object;
     uint64_t bytes;
     int r;
-    if (!client_is_open(self->client) || arguments_read_bytes(value, "nbytes", &bytes) < 0)
+    if (arguments_read_bytes(value, "nbytes", &bytes) < 0 || !client_use(self->client))
         return NULL;
-    WITHOUT_LOCK(self->client->calls, r = gpupool_prepare(self->client->handle, self->pool.id, bytes));
+    WITHOUT_LOCK(r = gpupool_prepare(self->client->handle, self->pool.id, bytes));
+    client_unuse(self->client);
     return r < 0 ? error_raise(self->client->state, r) : Py_NewRef(Py_None);
 }
 
@@ -126,12 +127,9 @@ PyStructSequence_Desc pool_info_desc = {"gpupool.PoolInfo", "A pool, as it was w
 static PyObject *pool_info(PyObject *object, PyObject *none) {
     struct pool_object *self = (struct pool_object *)object;
     (void)none;
-    if (client_fetch_pools(self->client) < 0)
+    struct gpupool_pool pool;
+    if (client_fetch_pools(self->client) < 0 || client_find_pool(self->client, self->pool.id, &pool) < 0)
         return NULL;
-    const struct gpupool_pool *found = client_find_pool(self->client, self->pool.id);
-    if (found == NULL)
-        return NULL;
-    const struct gpupool_pool pool = *found;
     PyObject *info = PyStructSequence_New(self->client->state->pool_info_type);
     if (info == NULL)
         return NULL;

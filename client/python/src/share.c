@@ -10,12 +10,13 @@
 #define SENT_LIFETIME_NS (UINT64_C(600) * 1000000000)
 
 static int make_token(struct buffer_object *self, void *stream, struct gpupool_token *ret_token) {
-    struct client_object *client = self->pool->client;
+    const struct client_object *client = self->pool->client;
     int r;
 
-    self->calls++;
-    WITHOUT_LOCK(client->calls, r = gpupool_share(client->handle, &self->buffer, stream, ret_token));
-    self->calls--;
+    if (!buffer_begin(self))
+        return -1;
+    WITHOUT_LOCK(r = gpupool_share(client->handle, &self->buffer, stream, ret_token));
+    buffer_end(self);
     if (r < 0)
         error_raise(client->state, r);
     return r < 0 ? -1 : 0;
@@ -24,13 +25,13 @@ static int make_token(struct buffer_object *self, void *stream, struct gpupool_t
 /* A token that holds the buffer until it was taken. */
 static int make_parcel(struct buffer_object *self, void *stream, uint32_t takers, uint64_t lifetime_ns,
                        struct gpupool_token *ret_token) {
-    struct client_object *client = self->pool->client;
+    const struct client_object *client = self->pool->client;
     int r;
 
-    self->calls++;
-    WITHOUT_LOCK(client->calls,
-                 r = gpupool_send(client->handle, &self->buffer, stream, takers, lifetime_ns, ret_token));
-    self->calls--;
+    if (!buffer_begin(self))
+        return -1;
+    WITHOUT_LOCK(r = gpupool_send(client->handle, &self->buffer, stream, takers, lifetime_ns, ret_token));
+    buffer_end(self);
     if (r < 0)
         error_raise(client->state, r);
     return r < 0 ? -1 : 0;
@@ -47,7 +48,7 @@ PyObject *share_buffer(PyObject *object, PyObject *const *given, Py_ssize_t coun
     struct gpupool_token token;
     struct stream stream;
 
-    if (arguments_read(&signature, given, count, names, values) < 0 || !buffer_is_open(self) ||
+    if (arguments_read(&signature, given, count, names, values) < 0 ||
         stream_read(self->pool->client->state, values[0], self->stream, &stream) < 0)
         return NULL;
     int r = make_token(self, stream.handle, &token);
@@ -64,7 +65,7 @@ PyObject *share_send(PyObject *object, PyObject *const *given, Py_ssize_t count,
     uint64_t lifetime_ns;
     int takers = 1;
 
-    if (arguments_read(&signature, given, count, names, values) < 0 || !buffer_is_open(self) ||
+    if (arguments_read(&signature, given, count, names, values) < 0 ||
         arguments_read_int(values[1], "takers", &takers) < 0 ||
         arguments_read_seconds(values[2], "lifetime", SENT_LIFETIME_NS, &lifetime_ns) < 0)
         return NULL;
@@ -88,17 +89,23 @@ PyObject *share_function(const char *name) {
 
 PyObject *share_reduce(PyObject *object, PyObject *none) {
     struct buffer_object *self = (struct buffer_object *)object;
+    PyObject *attach = NULL, *path = NULL, *reduced = NULL;
     struct gpupool_token token;
 
     (void)none;
-    if (!buffer_is_open(self) || make_parcel(self, self->stream, 1, SENT_LIFETIME_NS, &token) < 0)
+    if (!buffer_use(self))
         return NULL;
-    PyObject *attach = share_function("attach_sent");
-    return attach == NULL
-               ? NULL
-               : Py_BuildValue("N(y#NO)", attach, (const char *)token.bytes, (Py_ssize_t)sizeof token.bytes,
-                               PyUnicode_DecodeFSDefault(gpupool_socket_path(self->pool->client->handle)),
-                               self->is_read_only ? Py_True : Py_False);
+    /* Before the parcel is made: an import may run code of the program, and fail. */
+    attach = share_function("attach_sent");
+    if (attach != NULL)
+        path = PyUnicode_DecodeFSDefault(gpupool_socket_path(self->pool->client->handle));
+    if (path != NULL && make_parcel(self, self->stream, 1, SENT_LIFETIME_NS, &token) == 0)
+        reduced = Py_BuildValue("O(y#OO)", attach, (const char *)token.bytes, (Py_ssize_t)sizeof token.bytes,
+                                path, self->is_read_only ? Py_True : Py_False);
+    buffer_unuse(self);
+    Py_XDECREF(path);
+    Py_XDECREF(attach);
+    return reduced;
 }
 
 static int read_token(PyObject *value, struct gpupool_token *ret_token) {
@@ -115,7 +122,7 @@ static int read_token(PyObject *value, struct gpupool_token *ret_token) {
     return r;
 }
 
-/* The Buffer of what was attached. On failure the memory goes back. */
+/* The Buffer of what was attached by a client in use. On failure the memory goes back. */
 static PyObject *wrap(struct client_object *client, struct gpupool_buffer *attached, struct stream stream,
                       bool has_stream, bool is_read_only) {
     PyObject *pool = pool_new(client, attached->pool);
@@ -130,8 +137,7 @@ static PyObject *wrap(struct client_object *client, struct gpupool_buffer *attac
         stream_drop(client->state, stream.object);
     }
     if (self == NULL) {
-        if (client->handle != NULL)
-            WITHOUT_LOCK(client->calls, gpupool_release(client->handle, attached, GPUPOOL_NO_STREAM));
+        WITHOUT_LOCK(gpupool_release(client->handle, attached, GPUPOOL_NO_STREAM));
         return NULL;
     }
     self->buffer = *attached;
@@ -153,22 +159,22 @@ PyObject *share_attach(PyObject *module, PyObject *const *given, Py_ssize_t coun
     if (arguments_read(&signature, given, count, names, values) < 0 || read_token(values[0], &token) < 0 ||
         (values[2] != NULL && (read_only = PyObject_IsTrue(values[2])) < 0))
         return NULL;
-    struct client_object *client = client_read_argument(state, values[3]);
-    if (client == NULL)
-        return NULL;
     bool has_stream = values[1] != NULL && values[1] != Py_None;
-    if (stream_read(state, values[1], GPUPOOL_NO_STREAM, &stream) < 0) {
-        Py_DECREF(client);
+    if (stream_read(state, values[1], GPUPOOL_NO_STREAM, &stream) < 0)
+        return NULL;
+    struct client_object *client = client_read_argument(state, values[3]);
+    if (client == NULL || !client_use(client)) {
+        stream_drop(state, stream.object);
+        Py_XDECREF((PyObject *)client);
         return NULL;
     }
-    WITHOUT_LOCK(client->calls, r = gpupool_attach(client->handle, &token, stream.handle,
-                                                   read_only ? GPUPOOL_READ_ONLY : 0, &attached));
-    PyObject *self = NULL;
+    WITHOUT_LOCK(r = gpupool_attach(client->handle, &token, stream.handle, read_only ? GPUPOOL_READ_ONLY : 0,
+                                    &attached));
+    PyObject *self = r < 0 ? NULL : wrap(client, &attached, stream, has_stream, read_only != 0);
+    client_unuse(client);
     if (r < 0) {
         error_raise(state, r);
         stream_drop(state, stream.object);
-    } else {
-        self = wrap(client, &attached, stream, has_stream, read_only != 0);
     }
     Py_DECREF(client);
     return self;
@@ -184,9 +190,12 @@ PyObject *share_revoke(PyObject *module, PyObject *const *given, Py_ssize_t coun
     if (arguments_read(&signature, given, count, names, values) < 0 || read_token(values[0], &token) < 0)
         return NULL;
     struct client_object *client = client_read_argument(state, values[1]);
-    if (client == NULL)
+    if (client == NULL || !client_use(client)) {
+        Py_XDECREF((PyObject *)client);
         return NULL;
-    WITHOUT_LOCK(client->calls, r = gpupool_revoke(client->handle, &token));
+    }
+    WITHOUT_LOCK(r = gpupool_revoke(client->handle, &token));
+    client_unuse(client);
     if (r < 0)
         error_raise(state, r);
     Py_DECREF((PyObject *)client);

@@ -152,10 +152,16 @@ static PyObject *stream_new(PyTypeObject *type, PyObject *positional, PyObject *
     self->client = client;
     self->device = device;
     self->is_closed = true;
-    WITHOUT_LOCK(client->calls, r = gpupool_stream_create(client->handle, device, &self->handle));
-    if (r < 0) {
+    if (!client_use(client)) {
         Py_DECREF(self);
-        return error_raise(state, r);
+        return NULL;
+    }
+    WITHOUT_LOCK(r = gpupool_stream_create(client->handle, device, &self->handle));
+    client_unuse(client);
+    if (r < 0) {
+        error_raise(state, r);
+        Py_DECREF(self);
+        return NULL;
     }
     self->is_closed = false;
     return (PyObject *)self;
@@ -169,12 +175,26 @@ static bool is_open(const struct stream_object *self) {
     return client_is_open(self->client);
 }
 
-/* Destroys the stream. Returns what the library says. */
+/* Counts a call that uses an open stream, and its client. False with StaleError. */
+static bool stream_use(struct stream_object *self) {
+    if (!is_open(self) || !client_use(self->client))
+        return false;
+    self->users++;
+    return true;
+}
+
+static void stream_unuse(struct stream_object *self) {
+    self->users--;
+    client_unuse(self->client);
+}
+
+/* Destroys the stream of an open client. Returns what the library says. */
 static int destroy(struct stream_object *self) {
     int r;
-    self->is_closed = true;
-    WITHOUT_LOCK(self->client->calls,
-                 r = gpupool_stream_destroy(self->client->handle, self->device, self->handle));
+    self->is_closed = true; /* to other threads, from now on */
+    self->client->uses++;
+    WITHOUT_LOCK(r = gpupool_stream_destroy(self->client->handle, self->device, self->handle));
+    client_unuse(self->client);
     return r;
 }
 
@@ -185,9 +205,8 @@ static PyObject *stream_close(PyObject *object, PyObject *none) {
         self->is_closed = true;
         Py_RETURN_NONE;
     }
-    if (self->users > 0 || self->calls > 0) {
-        PyErr_Format(PyExc_BufferError, "%u buffers use the stream: close them first",
-                     self->users + self->calls);
+    if (self->users > 0) {
+        PyErr_Format(PyExc_BufferError, "%u buffers use the stream: close them first", self->users);
         return NULL;
     }
     int r = destroy(self);
@@ -211,35 +230,33 @@ static PyObject *stream_synchronize(PyObject *object, PyObject *none) {
     struct stream_object *self = (struct stream_object *)object;
     int r;
     (void)none;
-    if (!is_open(self))
+    if (!stream_use(self))
         return NULL;
-    self->calls++;
-    WITHOUT_LOCK(self->client->calls,
-                 r = gpupool_stream_synchronize(self->client->handle, self->device, self->handle));
-    self->calls--;
+    WITHOUT_LOCK(r = gpupool_stream_synchronize(self->client->handle, self->device, self->handle));
+    stream_unuse(self);
     return r < 0 ? error_raise(self->client->state, r) : Py_NewRef(Py_None);
 }
 
 static PyObject *stream_wait(PyObject *object, PyObject *value) {
     struct stream_object *self = (struct stream_object *)object;
-    struct gpupool_client *client = self->client->handle;
     struct gpupool_fence fence;
     struct stream other;
-    int device = self->device, r;
+    int device = self->device, r = -1;
 
-    if (!is_open(self) || stream_read(self->client->state, value, NULL, &other) < 0)
+    if (stream_read(self->client->state, value, NULL, &other) < 0)
         return NULL;
     if (other.object != NULL && Py_TYPE(other.object) == Py_TYPE(object))
         device = ((struct stream_object *)other.object)->device;
-    self->calls++;
-    WITHOUT_LOCK(self->client->calls, {
-        r = gpupool_fence_record(client, device, &fence, other.handle);
-        if (r == 0)
-            r = gpupool_fence_wait(client, self->device, &fence, self->handle);
-    });
-    self->calls--;
-    if (r < 0)
-        error_raise(self->client->state, r);
+    if (stream_use(self)) {
+        WITHOUT_LOCK({
+            r = gpupool_fence_record(self->client->handle, device, &fence, other.handle);
+            if (r == 0)
+                r = gpupool_fence_wait(self->client->handle, self->device, &fence, self->handle);
+        });
+        stream_unuse(self);
+        if (r < 0)
+            error_raise(self->client->state, r);
+    }
     stream_drop(self->client->state, other.object);
     return r < 0 ? NULL : Py_NewRef(Py_None);
 }

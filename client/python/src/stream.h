@@ -5,8 +5,8 @@
  * Streams: one function makes the library's stream of whatever a program passes, and the type gpupool.Stream
  * is a stream that the library made.
  *
- * A Stream keeps its Client. users counts the buffers that will be released on it, or recorded it: they keep
- * the Stream, and close() is refused until they are closed.
+ * A Stream keeps its Client. users counts the calls that use it, and the buffers that will be released on it,
+ * or recorded it: they keep the Stream, and close() is refused until they end.
  */
 #include "client/python/src/client.h"
 
@@ -16,7 +16,7 @@ struct stream_object {
     void *handle;
     PyObject *weakrefs;
     int device;
-    uint32_t users, calls;
+    uint32_t users;
     bool is_closed;
 };
 

@@ -89,15 +89,14 @@ int waiting_acquire(struct client_object *client, uint32_t pool, uint64_t size_b
     struct gpupool_client *handle = client->handle;
     int r;
 
-    client->calls++; /* also while handlers run */
+    if (!client_use(client)) /* also while handlers run */
+        return -1;
     if (getpid() == gettid() && timeout_ns > LOOK_NS) {
         r = acquire_looking(handle, pool, size_bytes, stream, timeout_ns, flags, ret_buffer);
     } else {
-        Py_BEGIN_ALLOW_THREADS;
-        r = gpupool_acquire(handle, pool, size_bytes, stream, timeout_ns, flags, ret_buffer);
-        Py_END_ALLOW_THREADS;
+        WITHOUT_LOCK(r = gpupool_acquire(handle, pool, size_bytes, stream, timeout_ns, flags, ret_buffer));
     }
-    client->calls--;
+    client_unuse(client);
     if (r < 0 && PyErr_Occurred() == NULL)
         error_raise(client->state, r);
     return r < 0 ? -1 : 0;
