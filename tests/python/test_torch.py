@@ -3,10 +3,12 @@
 import multiprocessing
 import os
 import pathlib
+import pickle
 import subprocess
 import sys
 import unittest
 import weakref
+from multiprocessing.reduction import ForkingPickler
 
 import gpupool
 import scene
@@ -49,7 +51,12 @@ class Tensors(scene.Scene):
                 del part
 
     def test_tensors_without_elements_and_defaults(self):
-        self.assertEqual(gpupool.torch.empty((0, 5), pool=self.host).shape, (0, 5))
+        for pool in self.pools():
+            for make in (gpupool.torch.empty, gpupool.torch.zeros):
+                for shape in ((0, 5), (0,), (3, 0), 0):
+                    empty = make(shape, pool=pool)
+                    self.assertEqual((empty.shape, empty.device), (torch.empty(shape).shape, make(1, pool=pool).device))
+                    self.assertEqual(pickle.loads(ForkingPickler.dumps(empty)).shape, empty.shape)
         self.assertEqual(gpupool.torch.empty(7, pool=self.host).dtype, torch.get_default_dtype())
         with self.assertRaises(ValueError):
             gpupool.torch.empty(7, pool=self.host, device="cpu")

@@ -183,7 +183,8 @@ def _make(shape, dtype, device, pool, timeout, zero):
     shape = torch.Size(shape if isinstance(shape, (tuple, list)) else (shape,))
     n_bytes = shape.numel() * dtype.itemsize
     if n_bytes == 0:
-        return torch.empty(shape, dtype=dtype, device="cpu" if pool.kind == "host" else torch.device("cuda", pool.device))
+        is_cuda = pool.kind == "device" and pool.client.gpu_kind == "cuda"  # memory of a simulated GPU is the host's
+        return torch.empty(shape, dtype=dtype, device=torch.device("cuda", pool.device) if is_cuda else "cpu")
     return from_buffer(pool.acquire(n_bytes, _stream_of(pool.client, pool.device), timeout, zero), tuple(shape), dtype)
 
 
