@@ -44,6 +44,8 @@ static inline void list_remove(struct list *member) {
     list_init(member);
 }
 
+#define list_last(head, type, member)                                                                        \
+    (list_is_empty(head) ? NULL : container_of((head)->previous, type, member))
 #define list_first(head, type, member) (list_is_empty(head) ? NULL : container_of((head)->next, type, member))
 
 static inline size_t list_length(const struct list *head) {

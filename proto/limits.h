@@ -26,7 +26,8 @@
 #define PROTO_HOLDERS_MAX 64u      /* fences that one HOLDERS names */
 #define PROTO_PARCEL_NS_MAX                                                                                  \
     (UINT64_C(86400) * 1000000000u) /* a day: a queue that nothing was read from for longer is abandoned */
-#define PROTO_ONE_WAY_MAX   4096u  /* parts released one-way between two answers: a socket holds some hundred packets */
+#define PROTO_ONE_WAY_MAX                                                                                    \
+    4096u /* leases merged one-way between two answers: a socket holds some hundred packets */
 
 /* How large the segments are that clients ask for by ACQUIRE_SEGMENTS in a pool whose segments are PROTO_SEGMENT_VMM_FD,
  * by the pool's limit. All ask for the same size, so that a free segment suits any of them. Copies within an

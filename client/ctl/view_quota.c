@@ -68,6 +68,7 @@ static const struct column users[] = {
     {"USER", true, add_number, "uid"},
     {"SESSIONS", true, add_count_of_limit, "sessions"},
     {"LEASES", true, add_count_of_limit, "leases"},
+    {"RANGES", true, add_count_of_limit, "ranges"},
     {"WAITING", true, add_count_of_limit, "waiting"},
     {"REPLIES", true, add_bytes_of_limit, "reply_bytes"},
     {"REFUSED", true, add_count, "refusals", STYLE_WARNING},

@@ -19,7 +19,9 @@
 
 struct session;
 
-/* Far fewer than the daemon has room for (PROTO_ONE_WAY_MAX): an answer costs some 10 us. */
+/* Parts that go back without an answer, of which a client at its limit does not learn that they stay with
+ * their leases; and far fewer merges than the daemon has room for (PROTO_ONE_WAY_MAX). An answer costs some
+ * 10 us. */
 #define LEASE_ONE_WAY_MAX 256u
 
 /* A lease that the daemon granted, its segment (a row's first one), and the kind of its pool. */

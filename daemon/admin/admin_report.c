@@ -339,6 +339,8 @@ static cJSON *describe_quota(const struct tenant *tenant) {
     put_limit(object, "sessions_limit", quota->limits[QUOTA_SESSIONS]);
     report_integer(object, "leases", quota->used[QUOTA_LEASES]);
     put_limit(object, "leases_limit", quota->limits[QUOTA_LEASES]);
+    report_integer(object, "ranges", quota->used[QUOTA_RANGES]);
+    put_limit(object, "ranges_limit", quota->limits[QUOTA_RANGES]);
     report_integer(object, "waiting", quota->used[QUOTA_WAITING]);
     put_limit(object, "waiting_limit", quota->limits[QUOTA_WAITING]);
     report_integer(object, "reply_bytes", quota->used[QUOTA_REPLIES]);

@@ -20,9 +20,11 @@
 #include "daemon/core/core.h"
 
 /* One user's limits unless the configuration says otherwise, so that no user can have the daemon's memory
- * or all of its sessions to themselves. Leases of 16 full processes: with their ranges some 640 MiB of
- * bookkeeping; requests of 4 that wait with all the threads that they may; replies of 200,000 requests. */
+ * or all of its sessions to themselves. Leases of 16 full processes, each in two ranges; requests of 4 that
+ * wait with all the threads that they may; replies of 200,000 requests. docs/limits.md says what they cost.
+ */
 #define LEASES_DEFAULT  (16 * (uint64_t)SESSION_LEASES_DEFAULT)
+#define RANGES_DEFAULT  (2 * LEASES_DEFAULT)
 #define WAITING_DEFAULT (4 * (uint64_t)SESSION_WAITING_MAX)
 #define REPLIES_DEFAULT (64 * MIB)
 
@@ -148,6 +150,7 @@ static void resolve_limits(const struct config_limits *limits, const struct core
     memcpy(ret_limits, fallback, QUOTA_ITEMS * sizeof *ret_limits);
     ret_limits[QUOTA_SESSIONS] = resolve(&limits->sessions, 0, fallback[QUOTA_SESSIONS]);
     ret_limits[QUOTA_LEASES] = resolve(&limits->leases, 0, fallback[QUOTA_LEASES]);
+    ret_limits[QUOTA_RANGES] = resolve(&limits->ranges, 0, fallback[QUOTA_RANGES]);
     ret_limits[QUOTA_WAITING] = resolve(&limits->waiting, 0, fallback[QUOTA_WAITING]);
     ret_limits[QUOTA_REPLIES] = resolve(&limits->replies, 0, fallback[QUOTA_REPLIES]);
     for (unsigned i = 0; i < core->n_pools; i++) {
@@ -189,6 +192,7 @@ int access_apply(struct daemon *daemon) {
         fallback[item] = QUOTA_UNLIMITED;
     fallback[QUOTA_SESSIONS] = sessions_default(config);
     fallback[QUOTA_LEASES] = LEASES_DEFAULT;
+    fallback[QUOTA_RANGES] = RANGES_DEFAULT;
     fallback[QUOTA_WAITING] = WAITING_DEFAULT;
     fallback[QUOTA_REPLIES] = REPLIES_DEFAULT;
     resolve_limits(&config->quota, core, fallback, policy->everybody);

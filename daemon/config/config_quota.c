@@ -116,6 +116,7 @@ static int set_limit(struct config_limits *limits, const struct config_setting *
     const char *key = setting->key, *value = setting->value;
     struct config_size *count = strcmp(key, "sessions") == 0  ? &limits->sessions
                                 : strcmp(key, "leases") == 0  ? &limits->leases
+                                : strcmp(key, "ranges") == 0  ? &limits->ranges
                                 : strcmp(key, "waiting") == 0 ? &limits->waiting
                                                               : NULL;
     struct config_size *bytes = strcmp(key, "device") == 0 ? &limits->device

@@ -8,15 +8,15 @@
 #include "daemon/core/pool.h"
 
 unsigned collect_queue(struct fence_queue *queue, unsigned most) {
-    unsigned closed = 0;
+    unsigned passed = 0;
     struct lease *head;
 
-    while (closed < most && (head = list_first(&queue->leases, struct lease, fence_link)) != NULL &&
+    while (passed < most && (head = list_first(&queue->leases, struct lease, fence_link)) != NULL &&
            fence_is_ready(queue->session, queue->word, head->fence_value)) {
-        lease_close(head);
-        closed++;
+        lease_pass_fence(head);
+        passed++;
     }
-    return closed;
+    return passed;
 }
 
 /* Goes through a list of queues once at most. The queues that were polled move to its end. */
@@ -55,24 +55,25 @@ void collect_pool(struct pool *pool, uint64_t now_ns) {
     }
 }
 
-bool tenant_may_lease(struct tenant *tenant, uint64_t count) {
-    if (quota_left(&tenant->quota, QUOTA_LEASES) >= count)
-        return true;
-    list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
-        collect_heap(heap);
+bool tenant_may_have(struct tenant *tenant, uint64_t leases, uint64_t ranges) {
+    for (unsigned looks = 0; looks < 2; looks++) {
+        if (quota_left(&tenant->quota, QUOTA_LEASES) >= leases &&
+            quota_left(&tenant->quota, QUOTA_RANGES) >= ranges)
+            return true;
+        list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
+            collect_heap(heap);
+        }
     }
-    if (quota_left(&tenant->quota, QUOTA_LEASES) >= count)
-        return true;
     tenant->quota.n_refusals++;
     return false;
 }
 
-bool session_has_room(struct session *session, uint64_t count, unsigned spare) {
-    uint64_t limit = (uint64_t)session->core->session_leases_limit + spare;
+bool session_has_room(struct session *session, uint64_t count) {
+    uint64_t limit = session->core->session_leases_limit;
     return session->n_leases + count <= limit ||
            (collect_session(session) && session->n_leases + count <= limit);
 }
 
-bool session_may_lease(struct session *session, uint64_t count, unsigned spare) {
-    return session_has_room(session, count, spare) && (spare > 0 || tenant_may_lease(session->tenant, count));
+bool session_may_lease(struct session *session, uint64_t count) {
+    return session_has_room(session, count) && tenant_may_have(session->tenant, count, count);
 }

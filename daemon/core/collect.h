@@ -13,7 +13,8 @@
 
 #include "daemon/core/types.h"
 
-/* Closes at most that many leases of one queue. Returns how many. The queue's session is ACTIVE. */
+/* Closes at most that many leases of one queue, or has them wait for the next fence of their withheld parts.
+ * Returns how many. The queue's session is ACTIVE. */
 unsigned collect_queue(struct fence_queue *queue, unsigned most);
 
 /* Closes leases that a tenant gave back in one pool. Returns whether any lease was closed. */
@@ -23,16 +24,15 @@ bool collect_heap(struct tenant_heap *heap);
  */
 void collect_pool(struct pool *pool, uint64_t now_ns);
 
-/* Whether the tenant may have that many more leases. If need be, its fences are polled first. */
-bool tenant_may_lease(struct tenant *tenant, uint64_t count);
+/* Whether the tenant may have that many more leases and ranges. If need be, its fences are polled first. */
+bool tenant_may_have(struct tenant *tenant, uint64_t leases, uint64_t ranges);
 
 /* Whether the session may have that many more leases by its own limit. If need be, its fences are polled
  * first. */
-bool session_has_room(struct session *session, uint64_t count, unsigned spare);
+bool session_has_room(struct session *session, uint64_t count);
 
-/* Whether the session may have that many more leases. If need be, the fences of the session and of its tenant
- * are polled first. spare: the limit is larger by that many, and where it is not 0 the tenant's quota is not
- * asked; for messages without a reply, whose refusal the client would not learn of. */
-bool session_may_lease(struct session *session, uint64_t count, unsigned spare);
+/* Whether the session may have that many more leases of one range each. If need be, the fences of the session
+ * and of its tenant are polled first. */
+bool session_may_lease(struct session *session, uint64_t count);
 
 #endif

@@ -146,7 +146,8 @@ void core_cancel(struct session *session, uint64_t request, uint64_t now_ns);
 
 /* Gives a lease back, whole or in part. Returns 0, PROTO_E_STALE, PROTO_E_INVALID, PROTO_E_SHARED,
  * PROTO_E_LIMIT (for a part: what is left would be in too many ranges, or a fence keeps it as a lease that is
- * one too many), -ENOMEM. A session without a page has no fences: PROTO_E_INVALID. */
+ * one too many, for the session or its tenant's quota), -ENOMEM. A session without a page has no fences:
+ * PROTO_E_INVALID. */
 int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns);
 
 /* As core_release(), for a whole lease, behind a fence that core_ask_holders() tells of. A session without a
@@ -162,8 +163,9 @@ bool core_has_user(struct core *core, uid_t uid);
 int core_ask_holders(struct session *session, const struct proto_lease_name *name,
                      struct proto_holders *ret_holders);
 
-/* As core_release(), for a message without a reply: its client would not learn of a refusal, so a part may go
- * beyond the limits by PROTO_ONE_WAY_MAX (proto.h). After PROTO_E_LIMIT the caller ends the session. */
+/* As core_release(), for a message without a reply: its client would not learn of a refusal, so a part that
+ * is beyond the limits stays with its lease, and comes back with the rest (lease_withhold()). PROTO_E_INVALID
+ * also where more comes back of a lease than it has. */
 int core_release_one_way(struct session *session, const struct proto_release *release, uint64_t now_ns);
 
 /* Makes a part of a lease a lease of its own; nothing returns to the pool in between. Returns 0,

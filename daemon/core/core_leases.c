@@ -119,32 +119,53 @@ int core_closed(struct session *session, const struct proto_closed *closed, uint
     return 0;
 }
 
-/* Finds a part of a lease that is to leave it. spare: how far the limits may be exceeded. Returns 0 or an
- * error of PROTO_RELEASE. */
-static int find_part(struct lease *lease, const struct proto_release *release, unsigned spare,
-                     struct lease_part *ret_part) {
-    int r = lease_find_part(lease, release->offset_bytes, release->size_bytes, ret_part);
-    return r != 0 || lease_part_fits(ret_part, spare) ? r : PROTO_E_LIMIT;
+/* Whether the limits of the session and of its tenant leave room for the part to leave its lease.
+ * becomes_lease: it becomes a lease of its own. */
+static bool part_has_room(const struct lease_part *part, bool becomes_lease) {
+    struct session *session = part->lease->session;
+    unsigned leases = becomes_lease ? 1 : 0, ranges;
+
+    return (!becomes_lease || session_has_room(session, 1)) &&
+           lease_part_fits(part, becomes_lease, &ranges) && tenant_may_have(session->tenant, leases, ranges);
 }
 
-/* The fence is not ready: what is released leaves the session, and waits. part: NULL: all of the lease. */
-static int release_later(struct lease *lease, struct lease_part *part, const struct proto_release *release) {
-    struct fence_queue *queue;
+/* Takes a part back that is one too many, and whose client would not learn of a refusal. */
+static int release_beyond(struct lease_part *part, struct fence_queue *queue, uint64_t value) {
+    unsigned ranges;
 
-    int r = fence_queue_get(lease->session, lease->block->segment->pool, release->fence - 1, &queue);
-    if (r == 0 && part != NULL)
-        r = lease_split(part, &lease);
+    bool joins = queue != NULL && lease_part_fits(part, true, &ranges) &&
+                 quota_left(&part->lease->session->tenant->quota, QUOTA_RANGES) >= ranges;
+    return joins && lease_join_fenced(part, queue, value) ? 0 : lease_withhold(part, queue, value);
+}
+
+/* Finds a part of a lease that is to be a lease. Returns 0 or an error of PROTO_SPLIT. */
+static int find_part(struct lease *lease, const struct proto_release *split, struct lease_part *ret_part) {
+    int r = lease_find_part(lease, split->offset_bytes, split->size_bytes, ret_part);
+    return r != 0 || part_has_room(ret_part, true) ? r : PROTO_E_LIMIT;
+}
+
+/* queue: NULL: the part is not used any more. */
+static int release_part(struct lease *lease, const struct proto_release *release, struct fence_queue *queue,
+                        bool is_one_way) {
+    struct lease_part part;
+    struct lease *own;
+
+    int r = lease_find_part(lease, release->offset_bytes, release->size_bytes, &part);
     if (r != 0)
         return r;
-    lease_fence(lease, queue, release->fence_value);
-    (void)collect_queue(queue, FENCES_PER_RELEASE);
-    return 0;
+    if (!part_has_room(&part, queue != NULL))
+        return is_one_way ? release_beyond(&part, queue, release->fence_value) : PROTO_E_LIMIT;
+    if (queue == NULL)
+        return lease_release_part(&part);
+    r = lease_split(&part, &own);
+    if (r == 0)
+        lease_give_up(own, queue, release->fence_value);
+    return r;
 }
 
-/* spare: how far the limits may be exceeded. */
-static int release_within(struct session *session, const struct proto_release *release, unsigned spare) {
+static int release(struct session *session, const struct proto_release *release, bool is_one_way) {
     struct lease *lease = lease_find(session->core, session, release->lease, release->generation);
-    struct lease_part part;
+    struct fence_queue *queue = NULL;
 
     if (lease == NULL)
         return PROTO_E_STALE;
@@ -153,27 +174,26 @@ static int release_within(struct session *session, const struct proto_release *r
     bool is_ready = release->fence == 0 || fence_is_ready(session, release->fence - 1, release->fence_value);
     bool is_part =
         release->size_bytes != 0 && !lease_is_all(lease, release->offset_bytes, release->size_bytes);
-    if (is_part && !is_ready && !session_may_lease(session, 1, spare))
-        return PROTO_E_LIMIT;
-    int r = is_part ? find_part(lease, release, spare, &part) : 0;
+    int r = is_ready ? 0 : fence_queue_get(session, lease->block->segment->pool, release->fence - 1, &queue);
     if (r != 0)
         return r;
-    if (!is_ready)
-        return release_later(lease, is_part ? &part : NULL, release);
     if (is_part)
-        return lease_release_part(&part);
-    lease_close(lease);
-    return 0;
+        r = release_part(lease, release, queue, is_one_way);
+    else
+        lease_give_up(lease, queue, release->fence_value);
+    if (r == 0 && queue != NULL)
+        (void)collect_queue(queue, FENCES_PER_RELEASE);
+    return r;
 }
 
-int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns) {
-    int r = release_within(session, release, 0);
+int core_release(struct session *session, const struct proto_release *wanted, uint64_t now_ns) {
+    int r = release(session, wanted, false);
     core_serve(session->core, now_ns);
     return r;
 }
 
-int core_release_one_way(struct session *session, const struct proto_release *release, uint64_t now_ns) {
-    int r = release_within(session, release, PROTO_ONE_WAY_MAX);
+int core_release_one_way(struct session *session, const struct proto_release *wanted, uint64_t now_ns) {
+    int r = release(session, wanted, true);
     core_serve(session->core, now_ns);
     return r;
 }
@@ -206,10 +226,8 @@ int core_split(struct session *session, const struct proto_release *split, struc
     session->last_split = (struct proto_lease_name){0};
     if (lease == NULL)
         return PROTO_E_STALE;
-    if (!session_may_lease(session, 1, 0))
-        return PROTO_E_LIMIT;
     struct lease_part part;
-    int r = find_part(lease, split, 0, &part);
+    int r = find_part(lease, split, &part);
     if (r == 0)
         r = lease_split(&part, ret_lease);
     if (r == 0)
@@ -217,7 +235,7 @@ int core_split(struct session *session, const struct proto_release *split, struc
     return r;
 }
 
-/* spare: as in release_within(). */
+/* spare: how many ranges the lease may have beyond the limit. */
 static int merge_within(struct session *session, const struct proto_merge *merge, unsigned spare) {
     struct lease *lease = lease_find(session->core, session, merge->lease, merge->generation);
     struct lease *other = lease_find(session->core, session, merge->other_lease, merge->other_generation);
@@ -263,7 +281,7 @@ static int send_lease(struct lease *lease, const struct proto_send *send,
     struct session *session = lease->session;
     struct proto_token shared;
 
-    if (session->tenant->n_parcels >= PARCELS_MAX || !tenant_may_lease(session->tenant, 1))
+    if (session->tenant->n_parcels >= PARCELS_MAX || !tenant_may_have(session->tenant, 1, 0))
         return PROTO_E_LIMIT;
     int r = share_lease(lease, send->size_bytes, &fresh[0], &shared);
     return r != 0 ? r
@@ -311,7 +329,7 @@ int core_attach(struct session *session, const struct proto_token *token, struct
         return PROTO_E_DRIVER;
     /* The last taker's lease takes the place of the parcel in the tenant's quota. */
     bool is_last = parcel != NULL && parcel->takers == 1;
-    if (!(is_last ? session_has_room(session, 1, 0) : session_may_lease(session, 1, 0)))
+    if (!session_has_room(session, 1) || !(is_last || tenant_may_have(session->tenant, 1, 0)))
         return PROTO_E_LIMIT;
     /* The session asks for the descriptions of a row's further segments later, which must not fail then. */
     list_for_each_entry(const struct heap_range, range, &block->ranges, user_link) {

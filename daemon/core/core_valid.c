@@ -27,7 +27,10 @@ static bool block_is_valid(const struct block *block) {
         ranges++;
     }
     list_for_each_entry(const struct lease, lease, &block->leases, block_link) {
-        if (lease->block != block || lease->session->tenant != block->segment->owner->tenant)
+        if (lease->block != block || lease->session->tenant != block->segment->owner->tenant ||
+            lease->withheld_bytes > block->held_bytes ||
+            (lease->withheld_bytes == block->held_bytes && lease->fence == NULL &&
+             lease->session->state == SESSION_ACTIVE))
             return false;
         if (lease->session->state == SESSION_QUARANTINED)
             quarantined++;
@@ -37,10 +40,10 @@ static bool block_is_valid(const struct block *block) {
             live++;
     }
     return held == block->held_bytes && held == block->charge.amount &&
-           end - block->offset_bytes == block->capacity_bytes && block->size_bytes <= block->capacity_bytes &&
-           ranges == block->n_ranges && ranges <= BLOCK_RANGES_MAX + 1 + PROTO_ONE_WAY_MAX &&
-           (!block->is_row || row_is_valid(block)) && live == block->live && fenced == block->fenced &&
-           quarantined == block->quarantined;
+           ranges == block->ranges_charge.amount && end - block->offset_bytes == block->capacity_bytes &&
+           block->size_bytes <= block->capacity_bytes && ranges == block->n_ranges &&
+           ranges <= BLOCK_RANGES_MAX + 1 + PROTO_ONE_WAY_MAX && (!block->is_row || row_is_valid(block)) &&
+           live == block->live && fenced == block->fenced && quarantined == block->quarantined;
 }
 
 static bool fence_queue_is_valid(const struct fence_queue *queue) {
@@ -323,7 +326,9 @@ static bool add_up_blocks(const struct segment *segment, const struct tenant *te
         if (block != NULL && block_first_range(block) == range) /* once a block */
             valid = valid && block->charge.amount == block->held_bytes &&
                     block->charge.item == quota_item_of_pool(segment->pool->id) &&
-                    charge_add_up(&block->charge, &tenant->quota, sums);
+                    block->ranges_charge.item == QUOTA_RANGES &&
+                    charge_add_up(&block->charge, &tenant->quota, sums) &&
+                    charge_add_up(&block->ranges_charge, &tenant->quota, sums);
     }
     return valid;
 }

@@ -127,6 +127,9 @@ static const struct {
 } quota_items[] = {
     [QUOTA_SESSIONS] = {"sessions (those in quarantine included)", "sessions"},
     [QUOTA_LEASES] = {"leases (those behind fences and in quarantine included)", "leases"},
+    [QUOTA_RANGES] =
+        {"ranges (pieces that leases are in; a lease has one, and more after parts of it came back)",
+         "ranges"},
     [QUOTA_WAITING] = {"waiting requests", "waiting"},
     [QUOTA_REPLIES] = {"of replies that its processes have not read", "replies"},
 };

@@ -80,6 +80,25 @@ void fence_queue_remove(struct lease *lease) {
     }
 }
 
+void fence_queue_withhold(struct fence_queue *queue, uint64_t value) {
+    if (!queue->withholds || (int64_t)(value - queue->withheld_value) > 0)
+        queue->withheld_value = value;
+    queue->withholds = true;
+}
+
+struct fence_queue *fence_queue_next_withheld(const struct session *session, const struct pool *pool,
+                                              uint32_t word) {
+    for (; word < session->n_fence_words; word++)
+        for (struct fence_queue *queue = session->fence_queues[word]; queue != NULL; queue = queue->next) {
+            if (!queue->withholds || queue->heap->pool != pool)
+                continue;
+            if (!fence_is_ready(session, word, queue->withheld_value))
+                return queue;
+            queue->withholds = false;
+        }
+    return NULL;
+}
+
 void fences_free(struct session *session) {
     assert(list_is_empty(&session->fenced));
     for (uint32_t word = 0; word < session->n_fence_words; word++)

@@ -14,6 +14,9 @@
  * many fenced leases, and other clients must not pay for them. A release can overtake an earlier one of the
  * same stream (two threads of a client). It then comes back together with the one in front of it.
  *
+ * A part that comes back and is withheld (lease_withhold()) waits for its word with its lease. Of these the
+ * queue remembers the last value alone, however many they are.
+ *
  * A session makes a queue when a word is first used, and keeps it to its end. While a queue has leases, it is
  * in the lists of its session and of its tenant's heap.
  *
@@ -39,6 +42,15 @@ void fence_queue_add(struct fence_queue *queue, struct lease *lease, uint64_t va
 
 /* Takes a lease out of its queue, from any place in it. lease.c keeps the sums. */
 void fence_queue_remove(struct lease *lease);
+
+/* A part of a lease waits for the word of the queue, beside what waits for it already. The queue need not
+ * have leases. */
+void fence_queue_withhold(struct fence_queue *queue, uint64_t value);
+
+/* The session's first queue in the pool, from a word on, for which parts of leases wait that are not ready.
+ * NULL: there is none. Linear in the session's words. */
+struct fence_queue *fence_queue_next_withheld(const struct session *session, const struct pool *pool,
+                                              uint32_t word);
 
 /* Frees the session's queues, which are empty. */
 void fences_free(struct session *session);

@@ -123,6 +123,7 @@ static void block_free(struct core *core, struct block *block) {
     if (block->shared)
         tdelete(block, &core->tokens, block_compare_tokens);
     ranges_give(&block->ranges);
+    charge_free(&block->ranges_charge);
     charge_free(&block->charge);
     free(block);
 }
@@ -175,6 +176,20 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
     return 0;
 }
 
+/* The session's block is in that many ranges more. */
+static void block_add_ranges(struct session *session, struct block *block, unsigned ranges) {
+    block->n_ranges += ranges;
+    session->n_ranges += ranges;
+    charge_force(&block->ranges_charge, &session->tenant->quota, QUOTA_RANGES, ranges);
+}
+
+/* The session's block is in that many ranges less. */
+static void block_lose_ranges(struct session *session, struct block *block, unsigned ranges) {
+    block->n_ranges -= ranges;
+    session->n_ranges -= ranges;
+    charge_reduce(&block->ranges_charge, ranges);
+}
+
 /* Makes a block without ranges and opens the session's lease on it; both are charged to the tenant. Returns 0
  * or -ENOMEM. */
 static int lease_open_block(struct session *session, struct segment *segment, uint64_t offset_bytes,
@@ -205,8 +220,7 @@ int lease_open(struct session *session, struct heap_range *range, uint64_t size_
     struct block *block = (*ret_lease)->block;
     range->user = block;
     list_append(&block->ranges, &range->user_link);
-    block->n_ranges++;
-    session->n_ranges++;
+    block_add_ranges(session, block, 1);
     return 0;
 }
 
@@ -274,8 +288,7 @@ static int range_divide(struct session *session, struct heap_range *range, uint6
         return r;
     (*ret_upper)->user = block;
     list_insert_before(range->user_link.next, &(*ret_upper)->user_link);
-    block->n_ranges++;
-    session->n_ranges++;
+    block_add_ranges(session, block, 1);
     return 0;
 }
 
@@ -303,18 +316,17 @@ int lease_find_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_by
     return 0;
 }
 
-bool lease_part_fits(const struct lease_part *part, unsigned spare) {
+bool lease_part_fits(const struct lease_part *part, bool becomes_lease, unsigned *ret_ranges) {
     const struct session *session = part->lease->session;
-    /* Parts that come back without a fence are no more than what is left: a client could make as many ranges
-     * as the block has granules. At least one range goes with the part. */
     unsigned borders = (part->first->offset < part->start) + (range_end(part->last) > part->end);
     uint64_t limit =
         BLOCK_RANGES_MAX + (uint64_t)SESSION_RANGES_PER_LEASE * session->core->session_leases_limit;
 
-    if (part->lease->block->n_ranges + borders > BLOCK_RANGES_MAX + 1 + spare)
-        return false;
-    /* a part that becomes a lease of its own leaves two ranges more */
-    return borders == 0 || session->n_ranges + borders <= limit + 2 * (uint64_t)spare;
+    /* At least one range goes with the part. */
+    *ret_ranges = becomes_lease || borders == 0 ? borders : borders - 1;
+    /* A client could make as many ranges as the block has granules. */
+    return part->lease->block->n_ranges + borders <= BLOCK_RANGES_MAX + 1 &&
+           (borders == 0 || session->n_ranges + borders <= limit);
 }
 
 /* Makes the ends of a part borders of ranges. Returns 0 or -ENOMEM. */
@@ -329,6 +341,16 @@ static int part_mark(struct lease_part *part) {
         part->first = upper;
     }
     return r;
+}
+
+/* Ends a lease of which nothing but withheld parts is left. */
+static void give_up_if_withheld(struct lease *lease) {
+    uint64_t held_bytes = lease->block->held_bytes;
+
+    if (lease->withheld_bytes > held_bytes) /* a part was withheld, and was then given back once more */
+        lease->withheld_bytes = held_bytes;
+    if (lease->withheld_bytes == held_bytes)
+        lease_give_up(lease, NULL, 0);
 }
 
 /* Moves the ranges of a marked part from the lease's block to a list, in order; the charge goes with them.
@@ -350,8 +372,7 @@ static unsigned part_cut(const struct lease_part *part, struct list *ranges) {
         list_append(ranges, &range->user_link);
         moved++;
     }
-    block->n_ranges -= moved;
-    lease->session->n_ranges -= moved;
+    block_lose_ranges(lease->session, block, moved);
     if (list_is_empty(&block->ranges)) {
         lease_close(lease);
         return moved;
@@ -360,6 +381,7 @@ static unsigned part_cut(const struct lease_part *part, struct list *ranges) {
     block->capacity_bytes = range_end(last) - block->offset_bytes;
     if (block->size_bytes > block->capacity_bytes)
         block->size_bytes = block->capacity_bytes;
+    give_up_if_withheld(lease);
     return moved;
 }
 
@@ -372,6 +394,85 @@ int lease_release_part(struct lease_part *part) {
     list_init(&ranges);
     part_cut(part, &ranges);
     ranges_give(&ranges);
+    return 0;
+}
+
+/* Makes one range of a block's range and the next one, if they lie side by side. Returns whether they did. */
+static bool range_join_next(struct session *session, struct heap_range *range) {
+    struct heap_range *next = block_next(range->user, range);
+
+    if (next == NULL || range_end(range) != next->offset)
+        return false;
+    list_remove(&next->user_link);
+    heap_join(range);
+    block_lose_ranges(session, range->user, 1);
+    return true;
+}
+
+/* Puts ranges of a block's segment into it, in order: from its end on, where most belong. */
+static void block_take_ranges(struct session *session, struct block *block, struct list *ranges) {
+    struct list *position = &block->ranges;
+
+    while (!list_is_empty(ranges)) {
+        struct heap_range *range = container_of(ranges->previous, struct heap_range, user_link);
+        while (position->previous != &block->ranges &&
+               container_of(position->previous, struct heap_range, user_link)->offset > range->offset)
+            position = position->previous;
+        list_remove(&range->user_link);
+        list_insert_before(position, &range->user_link);
+        range->user = block;
+        block_add_ranges(session, block, 1);
+        (void)range_join_next(session, range);
+        position = &range->user_link;
+        if (position->previous != &block->ranges) {
+            struct list *previous = position->previous;
+            if (range_join_next(session, container_of(previous, struct heap_range, user_link)))
+                position = previous;
+        }
+    }
+}
+
+bool lease_join_fenced(struct lease_part *part, struct fence_queue *queue, uint64_t value) {
+    struct session *session = part->lease->session;
+    struct lease *last = list_last(&queue->leases, struct lease, fence_link);
+    struct block *block = last != NULL ? last->block : NULL, *from = part->lease->block;
+    uint64_t size_bytes = part->end - part->start;
+    bool is_later = last != NULL && (int64_t)(value - last->fence_value) > 0;
+    struct list ranges;
+
+    if (last == NULL || block->is_row || block_has_others(block) || block->segment != from->segment ||
+        block->n_ranges + from->n_ranges + LEASE_PART_RANGES_MAX > BLOCK_RANGES_MAX ||
+        (is_later && queue->leases.next == queue->leases.previous) || part_mark(part) != 0)
+        return false;
+    list_init(&ranges);
+    part_cut(part, &ranges);
+    block_take_ranges(session, block, &ranges);
+    block->held_bytes += size_bytes;
+    charge_force(&block->charge, &session->tenant->quota, quota_item_of_pool(block->segment->pool->id),
+                 size_bytes);
+    block_charge(block, size_bytes);
+    session_count_fenced(session, block, size_bytes);
+    const struct heap_range *lowest = container_of(block->ranges.next, struct heap_range, user_link),
+                            *highest = container_of(block->ranges.previous, struct heap_range, user_link);
+    block->offset_bytes = lowest->offset;
+    block->size_bytes = block->capacity_bytes = range_end(highest) - lowest->offset;
+    if (is_later)
+        last->fence_value = value;
+    return true;
+}
+
+int lease_withhold(const struct lease_part *part, struct fence_queue *queue, uint64_t value) {
+    struct lease *lease = part->lease;
+    uint64_t size_bytes = part->end - part->start;
+
+    if (size_bytes > lease->block->held_bytes - lease->withheld_bytes)
+        return PROTO_E_INVALID;
+    lease->withheld_bytes += size_bytes;
+    if (queue != NULL) {
+        lease->is_withheld_by_fences = true;
+        fence_queue_withhold(queue, value);
+    }
+    give_up_if_withheld(lease);
     return 0;
 }
 
@@ -388,8 +489,7 @@ int lease_split(struct lease_part *part, struct lease **ret_lease) {
     if (r < 0)
         return r;
     struct block *block = (*ret_lease)->block;
-    block->n_ranges = part_cut(part, &block->ranges);
-    session->n_ranges += block->n_ranges;
+    block_add_ranges(session, block, part_cut(part, &block->ranges));
     list_for_each_entry(struct heap_range, range, &block->ranges, user_link) {
         range->user = block;
     }
@@ -399,20 +499,9 @@ int lease_split(struct lease_part *part, struct lease **ret_lease) {
 /* Makes one range of those that lie side by side, so that a block that grew by merging is walked as quickly
  * as another. */
 static void block_join_ranges(struct session *session, struct block *block) {
-    struct list *position = block->ranges.next;
-
-    while (position != &block->ranges && position->next != &block->ranges) {
-        struct heap_range *range = container_of(position, struct heap_range, user_link);
-        struct heap_range *next = container_of(position->next, struct heap_range, user_link);
-        if (range->offset + range->size == next->offset) {
-            list_remove(&next->user_link);
-            heap_join(range);
-            block->n_ranges--;
-            session->n_ranges--;
-        } else {
-            position = position->next;
-        }
-    }
+    for (struct list *position = block->ranges.next; position != &block->ranges; position = position->next)
+        while (range_join_next(session, container_of(position, struct heap_range, user_link)))
+            ;
 }
 
 /* Moves the charge for all that another lease of the session holds to a block, and ends that lease. Its
@@ -426,6 +515,7 @@ static void block_take_over(struct block *block, struct lease *other) {
     from->held_bytes = 0;
     charge_move(&from->charge, &block->charge, bytes);
     session_hold(session, from, -bytes);
+    charge_move(&from->ranges_charge, &block->ranges_charge, from->n_ranges);
     block->n_ranges += from->n_ranges; /* the session has as many as before */
     from->n_ranges = 0;
     block_charge(block, bytes);
@@ -438,7 +528,7 @@ static void block_take_over(struct block *block, struct lease *other) {
 static int lease_append(struct lease *lease, struct lease *other) {
     struct block *block = lease->block, *from = other->block;
 
-    if (!row_can_continue(block, from))
+    if (!row_can_continue(block, from) || lease->withheld_bytes + other->withheld_bytes > 0)
         return PROTO_E_INVALID;
     if (block->is_row && block->n_ranges >= PROTO_ROW_PARTS_MAX)
         return PROTO_E_LIMIT;
@@ -481,6 +571,8 @@ int lease_merge(struct lease *lease, struct lease *other, unsigned spare) {
     }
     const struct heap_range *last = container_of(block->ranges.previous, struct heap_range, user_link);
     block->size_bytes = block->capacity_bytes = last->offset + last->size - block->offset_bytes;
+    lease->withheld_bytes += other->withheld_bytes;
+    lease->is_withheld_by_fences = lease->is_withheld_by_fences || other->is_withheld_by_fences;
     block_take_over(block, other);
     block_join_ranges(lease->session, block);
     return 0;
@@ -488,8 +580,8 @@ int lease_merge(struct lease *lease, struct lease *other, unsigned spare) {
 
 bool lease_is_all(const struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes) {
     const struct block *block = lease->block;
-    if (block->shared || size_bytes != block->held_bytes || offset_bytes > block->capacity_bytes ||
-        size_bytes > block->capacity_bytes - offset_bytes)
+    if (block->shared || size_bytes != block->held_bytes - lease->withheld_bytes ||
+        offset_bytes > block->capacity_bytes || size_bytes > block->capacity_bytes - offset_bytes)
         return false;
     if (block->is_row)
         return true;
@@ -497,12 +589,38 @@ bool lease_is_all(const struct lease *lease, uint64_t offset_bytes, uint64_t siz
     return block_find_end(block, block_find_range(block, start), start + size_bytes) != NULL;
 }
 
-void lease_fence(struct lease *lease, struct fence_queue *queue, uint64_t value) {
+static void lease_fence(struct lease *lease, struct fence_queue *queue, uint64_t value) {
     struct block *block = lease->block;
     block_count(block, -1, +1, 0);
     session_hold(lease->session, block, -block->held_bytes);
     session_count_fenced(lease->session, block, block->held_bytes);
     fence_queue_add(queue, lease, value);
+}
+
+void lease_give_up(struct lease *lease, struct fence_queue *queue, uint64_t value) {
+    if (lease->is_withheld_by_fences) {
+        if (queue != NULL)
+            fence_queue_withhold(queue, value);
+        queue = fence_queue_next_withheld(lease->session, lease->block->segment->pool, 0);
+        value = queue != NULL ? queue->withheld_value : 0;
+    }
+    if (queue == NULL)
+        lease_close(lease);
+    else
+        lease_fence(lease, queue, value);
+}
+
+void lease_pass_fence(struct lease *lease) {
+    struct fence_queue *next = NULL;
+
+    if (lease->is_withheld_by_fences)
+        next = fence_queue_next_withheld(lease->session, lease->block->segment->pool, lease->fence->word + 1);
+    if (next == NULL) {
+        lease_close(lease);
+        return;
+    }
+    fence_queue_remove(lease);
+    fence_queue_add(next, lease, next->withheld_value);
 }
 
 void lease_quarantine(struct lease *lease) {

@@ -13,6 +13,11 @@
  *
  * A fenced lease has no name any more (lease_find); its id stays taken until it is gone.
  *
+ * A part that its session gave back, and for which a limit leaves no lease, becomes a part of a fenced lease
+ * that waits for the same word. If there is none, or if a limit leaves no ranges, the part is withheld: it
+ * stays a part of its block, and costs nothing more than that. It comes back with the rest, and not before
+ * the fences behind which it was given back are ready.
+ *
  * A block that lies in several segments is a row (row.h). It has one range a segment, and is released whole.
  *
  * A shared block has a token, by which other sessions of the same tenant attach: they get leases of their
@@ -53,9 +58,12 @@ struct lease_part {
 int lease_find_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes,
                     struct lease_part *ret_part);
 
-/* Whether what is left without the part is in as many ranges as the block and the session may have. spare:
- * how many more than that are allowed (see PROTO_ONE_WAY_MAX). */
-bool lease_part_fits(const struct lease_part *part, unsigned spare);
+/* The ranges by which a part that leaves its lease makes them more at most. */
+#define LEASE_PART_RANGES_MAX 2u
+
+/* Whether what is left without the part is in as many ranges as the block and the session may have.
+ * *ret_ranges: how many ranges more there are then. becomes_lease: the part's own stay. */
+bool lease_part_fits(const struct lease_part *part, bool becomes_lease, unsigned *ret_ranges);
 
 /* Gives a part back. Ends the lease when nothing is left. Returns 0 or -ENOMEM. */
 int lease_release_part(struct lease_part *part);
@@ -65,12 +73,29 @@ int lease_release_part(struct lease_part *part);
  * were. Returns 0 or -ENOMEM. */
 int lease_split(struct lease_part *part, struct lease **ret_lease);
 
-/* Whether [offset, offset + size) is all that the lease has, and it alone has it: then disposing of that part
- * is disposing of the lease. */
+/* Whether [offset, offset + size) is all that the lease has but for withheld parts, and it alone has it: then
+ * disposing of that part is disposing of the lease. */
 bool lease_is_all(const struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes);
 
-/* The session gave the lease up, but may use it until the queue's word has the value. Cannot fail. */
-void lease_fence(struct lease *lease, struct fence_queue *queue, uint64_t value);
+/* The session gave the lease up, but may use it until the queue's word has the value. queue: NULL: it uses it
+ * no more. The lease ends, at once or when that fence and those of its withheld parts are ready. Cannot fail.
+ */
+void lease_give_up(struct lease *lease, struct fence_queue *queue, uint64_t value);
+
+/* The fence that the lease waits for is ready: ends it, or has it wait for the next fence of its withheld
+ * parts. Each word is waited for once at most. */
+void lease_pass_fence(struct lease *lease);
+
+/* Has the last fenced lease of the queue take over a part: so the part waits for its fence without a lease of
+ * its own. The lease waits for that fence then, too. Returns whether it could: it lies in the same segment,
+ * alone has its block, which gets into no more ranges than it may have, and either it waits for the fence
+ * already, or it is not the queue's only lease: one to which parts come all the time would never be the first
+ * whose fence is ready. */
+bool lease_join_fenced(struct lease_part *part, struct fence_queue *queue, uint64_t value);
+
+/* Withholds a part: the session gave it up as by lease_give_up(). The lease ends when nothing else is left of
+ * it. Returns 0, or PROTO_E_INVALID: more is given back than the lease has, so some of it twice. */
+int lease_withhold(const struct lease_part *part, struct fence_queue *queue, uint64_t value);
 
 /* Has the lease's block take over all that another lease of the same session holds; the other lease ends.
  * That lies in the same segment and above the start of the lease's block, or it continues the lease's block

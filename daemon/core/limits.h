@@ -40,7 +40,7 @@
  * wait for the loop. */
 #define BLOCK_RANGES_MAX 8192u
 /* Ranges of a session, by leases that it may have (and BLOCK_RANGES_MAX). Splitting every lease makes two
- * ranges a lease. */
+ * ranges a lease. The tenant's quota of ranges counts besides. */
 #define SESSION_RANGES_PER_LEASE 4u
 /* Sockets of a user with replies of ended sessions that were not read: as many workers as may end at once and
  * be slow. The shell allows fewer where it may have few descriptors. */

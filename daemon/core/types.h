@@ -160,6 +160,8 @@ struct fence_queue {
     struct tenant_heap *heap;
     uint32_t word;
     struct list leases;                  /* lease.fence_link, in order of arrival */
+    bool withholds;                      /* parts of leases that live wait for it, */
+    uint64_t withheld_value;             /* and all of them have come when the word has this value */
     struct list session_link, heap_link; /* in session->fenced and heap->fenced while leases is not empty */
     struct fence_queue *next;            /* of the same word, in another pool */
 };
@@ -305,6 +307,7 @@ struct block {
     unsigned n_parcels;                 /* that hold it */
     unsigned live, fenced, quarantined; /* leases by state */
     struct charge charge;               /* held_bytes, to the tenant */
+    struct charge ranges_charge;        /* n_ranges, likewise */
     bool is_row;                        /* its ranges lie in several segments: row.h */
     bool shared;
     struct proto_token token;
@@ -319,6 +322,8 @@ struct lease {
     uint64_t fence_value;      /* fenced: the value that the word has to reach */
     struct proto_board_fence board_fence; /* fenced: as others of the block see it */
     bool is_on_board;                     /* it has such a fence */
+    uint64_t withheld_bytes;              /* of parts that came back, and stay with it: lease_withhold() */
+    bool is_withheld_by_fences;           /* some of these behind fences */
     struct charge charge; /* one lease, to the tenant */
     struct list session_link, block_link, fence_link;
 };

@@ -60,7 +60,7 @@ static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t
     struct lease *lease;
 
     /* For waiting requests too: the session may have reached its limit meanwhile. */
-    if (!session_may_lease(session, 1, 0))
+    if (!session_may_lease(session, 1))
         return PROTO_E_LIMIT;
     if (wait_queue_awaits_quota(request, size_bytes))
         return -EDQUOT;
@@ -141,7 +141,7 @@ static int pool_grant_segments(struct pool *pool, struct request *request) {
     unsigned opened = 0, adopted = 0, found = 0;
     struct lease *first = NULL, *lease;
 
-    if (!session_may_lease(session, request->n_segments, 0))
+    if (!session_may_lease(session, request->n_segments))
         return PROTO_E_LIMIT;
     if (wait_queue_awaits_quota(request, request->size_bytes))
         return -EDQUOT;
@@ -230,9 +230,10 @@ static void pool_hold(struct pool *pool, struct request *request) {
 static void pool_settle(struct pool *pool, struct request *request, int r) {
     const struct session *session = request->session;
     uint64_t n_leases = (uint64_t)session->n_leases + request_n_leases(request);
+    bool has_leases = quota_left(&session->tenant->quota, QUOTA_LEASES) >= request_n_leases(request);
 
     if (r == PROTO_E_LIMIT && n_leases <= session->core->session_leases_limit)
-        request_refuse_for_quota(request, PROTO_E_LIMIT, QUOTA_LEASES);
+        request_refuse_for_quota(request, PROTO_E_LIMIT, has_leases ? QUOTA_RANGES : QUOTA_LEASES);
     else if (r == -ENOMEM || r > 0)
         request_refuse(request, r > 0 ? (enum proto_error)r : PROTO_E_NO_MEMORY);
     else if (r == -EDQUOT)

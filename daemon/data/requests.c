@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/data/requests.h"
 #include "daemon/core/explain.h"
+#include "daemon/core/lease.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/session.h"
 
@@ -139,6 +140,9 @@ static int refuse(struct client *client, uint64_t request, int error) {
                  "you attached, or what was sent was taken, was revoked, or its time was up";
     } else if (error == PROTO_E_LIMIT && quota_left(&tenant->quota, QUOTA_LEASES) == 0) {
         tenant_explain_quota(tenant, QUOTA_LEASES, text, sizeof text);
+        reason = text;
+    } else if (error == PROTO_E_LIMIT && quota_left(&tenant->quota, QUOTA_RANGES) < LEASE_PART_RANGES_MAX) {
+        tenant_explain_quota(tenant, QUOTA_RANGES, text, sizeof text);
         reason = text;
     } else if (error == PROTO_E_LIMIT) {
         reason = "this session has as many leases as it may, or has divided one into as many parts: release "
@@ -290,8 +294,6 @@ static int refuse_one_way(struct client *client, const char *what, int error) {
 static int release_one_way(struct client *client, const struct proto_message *message, uint64_t now_ns) {
     int r = core_release_one_way(client->session, &message->release, now_ns);
 
-    if (r == PROTO_E_LIMIT)
-        return refuse_one_way(client, "RELEASE.lease: is in too many parts", r);
     if (r != 0)
         log_debug("pid %d (%s) released what it may not, or what could not be divided: %s",
                   (int)client->peer.pid, client->peer.command,

@@ -4,10 +4,6 @@
 
 #include "tests/sim/world.h"
 
-/* The refusal of a one-way release would reach no client, so such a release may leave more leases than the
- * limit. A session of the simulation makes so many of them at most. */
-#define LEASES_ONE_WAY_MAX 36u
-
 bool tenant_is_full(const struct world *world, unsigned tenant) {
     uint64_t n = parcels_of_tenant(world, tenant);
 
@@ -195,10 +191,7 @@ void step_release(struct world *world) {
         return;
     }
     must(r == 0, "a release is refused");
-    if (waits)
-        model_fence_lease(world, l, release.fence - 1, release.fence_value);
-    else
-        model_remove_lease(world, l);
+    model_give_up(world, l, waits, release.fence - 1, release.fence_value);
     must(core_release(session, &release, world->now_ns) == PROTO_E_STALE, "a lease is released twice");
 }
 
@@ -248,6 +241,7 @@ static void model_cut(struct world *world, unsigned l, const struct proto_releas
         block->capacity -= world->grain;
     if (block->size > block->capacity)
         block->size = block->capacity;
+    model_give_up_if_withheld(world, l);
 }
 
 /* The part has become a block with a lease of its own. Returns the latter. */
@@ -285,24 +279,54 @@ static bool part_is_released(struct world *world, int r, int expected) {
     return expected == 0;
 }
 
-/* A part behind a fence that is not ready becomes a lease and a block of its own, if there is a rest. */
-static void release_part_later(struct world *world, unsigned l, const struct proto_release *part,
-                               int expected) {
-    unsigned s = world->leases[l].session;
-    bool all = expected == 0 && part->size_bytes == world->blocks[world->leases[l].block].held;
-    uint64_t generation = world->core->leases.next_generation + 1;
+/* Whether the limits leave room for a part to leave its lease. fenced: it becomes a lease of its own. At
+ * least one range goes with it otherwise. */
+static bool part_has_room(const struct world *world, unsigned l, const struct proto_release *part,
+                          bool fenced) {
+    unsigned s = world->leases[l].session, borders = model_borders(world, l, part);
+    uint64_t ranges = fenced || borders == 0 ? borders : borders - 1;
 
-    bool one_way = one_in(world, 8) && world->sessions[s].leases < LEASES_ONE_WAY_MAX;
-    if (!all && is_full(world, s) && !one_way)
-        expected = PROTO_E_LIMIT;
+    return !(fenced && is_full(world, s)) && !tenant_lacks_ranges(world, world->sessions[s].tenant, ranges);
+}
+
+/* A part behind a fence that is not ready becomes a lease and a block of its own, if there is a rest. */
+static void release_part_of(struct world *world, unsigned l, const struct proto_release *part, int expected,
+                            bool fenced) {
+    unsigned s = world->leases[l].session;
+    const struct model_block *block = &world->blocks[world->leases[l].block];
+    uint64_t own = block->held - world->leases[l].withheld,
+             generation = world->core->leases.next_generation + 1;
+    bool one_way = one_in(world, 2), all = expected == 0 && (part->size_bytes == own || block->n_parts > 0);
+    bool fits = expected != 0 || all || part_has_room(world, l, part, fenced);
+
+    bool has_ranges = !tenant_lacks_ranges(world, world->sessions[s].tenant, model_borders(world, l, part));
+    uint64_t offset = block->offset + part->offset_bytes;
     int r = (one_way ? core_release_one_way : core_release)(world->sessions[s].session, part, world->now_ns);
-    if (!part_is_released(world, r, expected))
+    if (!fits && one_way) { /* the core has looked at what lies behind the session's fences */
+        model_see_arrivals(world);
+        unsigned joined =
+            fenced && has_ranges && !memory_failed() ? model_find_joined(world, l, part) : SIM_LEASES;
+        expected = joined == SIM_LEASES && part->size_bytes > own ? PROTO_E_INVALID : 0;
+        if (!part_is_released(world, r, expected))
+            return;
+        if (joined == SIM_LEASES) {
+            model_withhold(world, l, part, fenced);
+        } else {
+            model_cut(world, l, part, world->leases[joined].block + 1);
+            model_join(world, joined, offset, part);
+        }
         return;
-    if (!all) {
+    }
+    if (!part_is_released(world, r, fits ? expected : PROTO_E_LIMIT))
+        return;
+    if (!all && fenced) {
         model_see_arrivals(world);
         l = model_split(world, l, part, find_lease(world, generation));
     }
-    model_fence_lease(world, l, part->fence - 1, part->fence_value);
+    if (all || fenced)
+        model_give_up(world, l, fenced, part->fence - 1, part->fence_value);
+    else
+        model_cut(world, l, part, 0);
 }
 
 void step_release_part(struct world *world) {
@@ -312,13 +336,8 @@ void step_release_part(struct world *world) {
         return;
     int expected = random_part(world, l, &part);
     unsigned s = world->leases[l].session;
-    if (world->sessions[s].page != NULL && one_in(world, 2) && add_fence(world, s, &part)) {
-        release_part_later(world, l, &part, expected);
-        return;
-    }
-    int r = core_release(world->sessions[s].session, &part, world->now_ns);
-    if (part_is_released(world, r, expected))
-        model_cut(world, l, &part, 0);
+    bool fenced = world->sessions[s].page != NULL && one_in(world, 2) && add_fence(world, s, &part);
+    release_part_of(world, l, &part, expected, fenced);
 }
 
 /* Shares what a split made that was refused. */
@@ -342,7 +361,7 @@ void step_split(struct world *world) {
     int expected = random_part(world, l, &part);
     if (expected == 0 && old.n_parts > 0)
         expected = PROTO_E_INVALID;
-    if (is_full(world, s))
+    if (expected == 0 && !part_has_room(world, l, &part, true))
         expected = PROTO_E_LIMIT;
     int r = core_split(world->sessions[s].session, &part, &lease);
     world->sessions[s].last_split = (struct proto_lease_name){0};
@@ -503,6 +522,9 @@ void step_merge(struct world *world) {
     struct model_block *block = &world->blocks[world->leases[l].block],
                        *from = &world->blocks[world->leases[k].block];
     int expected = judge_merge(world, block, from);
+    if (expected == 0 && from->segment != block->segment &&
+        world->leases[l].withheld + world->leases[k].withheld > 0)
+        expected = PROTO_E_INVALID;
     const struct proto_merge merge = {world->leases[l].id, world->leases[l].generation, world->leases[k].id,
                                       world->leases[k].generation};
     int r = (one_in(world, 2) ? core_merge_one_way : core_merge)(session, &merge);
@@ -518,6 +540,7 @@ void step_merge(struct world *world) {
     block->capacity = block->size = from->segment != block->segment
                                         ? model_append(world, block, from)
                                         : (end > from_end ? end : from_end) - block->offset;
+    model_merge_withheld(world, l, k);
     model_remove_lease(world, k);
     must(core_merge(session, &merge) == PROTO_E_STALE, "a lease is merged twice");
     world->tally->merges++;

@@ -86,6 +86,8 @@ static const struct {
     {"... and revoked by a session", offsetof(struct tally, revoked)},
     {"... whose time was up", offsetof(struct tally, too_late)},
     {"releases behind fences", offsetof(struct tally, fences)},
+    {"parts that joined others behind their fence", offsetof(struct tally, joined)},
+    {"parts that stayed with their lease", offsetof(struct tally, withheld)},
     {"fences that arrived", offsetof(struct tally, arrivals)},
     {"growths", offsetof(struct tally, growths)},
     {"growths ahead of demand", offsetof(struct tally, aheads)},

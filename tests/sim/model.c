@@ -319,7 +319,11 @@ static bool has_arrived(const struct world *world, const struct model_lease *lea
             !model_is_ready(world, other->session, other->word, other->value))
             return false;
     }
-    return true;
+    return !model_waits_on(world, (unsigned)(lease - world->leases));
+}
+
+bool model_has_arrived(const struct world *world, unsigned l) {
+    return has_arrived(world, &world->leases[l]);
 }
 
 unsigned model_arrived(const struct world *world, unsigned s) {
@@ -416,9 +420,10 @@ static void model_refused_for_quota(struct world *world, const struct model_requ
 
     world->tally->quota_refusals++;
     model_add_up(world, &use);
-    uint64_t wanted = item == QUOTA_LEASES && request->n_segments > 0 ? request->n_segments : 1;
+    bool of_leases = item == QUOTA_LEASES || item == QUOTA_RANGES;
+    uint64_t wanted = of_leases && request->n_segments > 0 ? request->n_segments : 1;
     if (item < QUOTA_POOLS)
-        must((item == QUOTA_LEASES || item == QUOTA_WAITING) && use.used[tenant][item] + wanted > limit,
+        must((of_leases || item == QUOTA_WAITING) && use.used[tenant][item] + wanted > limit,
              "a request is refused for a quota that is not used up");
     else
         must(item == QUOTA_POOLS + request->pool && round_up(request->least, HEAP_GRANULE) > limit,
@@ -505,6 +510,7 @@ static void model_refused(struct world *world, const struct model_request *reque
 }
 
 void model_see_arrivals(struct world *world) {
+    model_see_moves(world);
     for (unsigned l = 0; l < world->leases_end; l++) {
         const struct model_lease *lease = &world->leases[l];
         if (!lease->used || !(lease->fenced || world->sessions[lease->session].lost))
@@ -520,6 +526,7 @@ void model_see_arrivals(struct world *world) {
         }
         must(model_is_ready(world, lease->session, lease->word, lease->value),
              "what was released behind a fence is let go before the fence is ready");
+        model_check_withheld(world, l);
         model_remove_lease(world, l);
         world->arrivals = true;
         world->tally->arrivals++;

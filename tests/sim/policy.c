@@ -6,7 +6,8 @@
 
 #define FIRST_GROUP 500u
 
-/* The items that the model limits: sessions, leases, waiting requests, bytes of replies, bytes of each pool.
+/* The items that the model limits: sessions, leases, ranges, waiting requests, bytes of replies, bytes of
+ * each pool.
  */
 #define ITEMS (QUOTA_POOLS + SIM_POOLS)
 
@@ -45,8 +46,10 @@ void model_add_up(const struct world *world, struct model_use *ret_use) {
         used[QUOTA_LEASES] += session->leases;
         used[QUOTA_REPLIES] += session->replies;
     }
-    for (unsigned tenant = 0; tenant < SIM_TENANTS; tenant++)
+    for (unsigned tenant = 0; tenant < SIM_TENANTS; tenant++) {
         ret_use->used[tenant][QUOTA_LEASES] += parcels_of_tenant(world, tenant);
+        ret_use->used[tenant][QUOTA_RANGES] = model_ranges(world, tenant);
+    }
     for (unsigned r = 0; r < SIM_REQUESTS; r++)
         if (world->requests[r].used && !world->requests[r].answered)
             ret_use->used[world->sessions[world->requests[r].session].tenant][QUOTA_WAITING]++;
@@ -93,6 +96,8 @@ static uint64_t random_limit(struct world *world, unsigned item) {
         return random_below(world, SIM_SESSIONS);
     case QUOTA_LEASES:
         return random_below(world, 40);
+    case QUOTA_RANGES:
+        return random_below(world, 50);
     case QUOTA_WAITING:
         return random_below(world, 8);
     case QUOTA_REPLIES:

@@ -131,9 +131,18 @@ struct model_parcel {
     uint64_t deadline_ns;
 };
 
+/* The last value of each word that something waits for. */
+struct model_fences {
+    bool any[SIM_WORDS];
+    uint64_t values[SIM_WORDS];
+};
+
 struct model_lease {
     uint64_t id, generation;
     unsigned session, block;
+    uint64_t withheld;          /* bytes of parts that were given back and stay with it, */
+    bool by_fences;             /* some of them behind fences: */
+    struct model_fences fences; /* these */
     bool used, fenced;
     bool unanswered; /* granted, and the answer is still in the core */
     uint32_t word;   /* fenced: what it waits for, */
@@ -155,6 +164,7 @@ struct model_session {
     unsigned leases, fenced;     /* the latter among the former */
     struct proto_page *page;     /* NULL: none */
     uint64_t written[SIM_WORDS]; /* the highest value that its streams are to write */
+    struct model_fences withheld[SIM_POOLS]; /* what the withheld parts of its leases wait for */
     struct death_facts facts;
     uint64_t mapped_at, over_at; /* the questions asked by then, of the list and of holders */
     bool forced;                 /* an operator released it */
@@ -214,10 +224,10 @@ struct look {
  * talk. */
 struct tally {
     uint64_t steps, sessions, grants, waited, refusals, deadlines, parts, splits, merges, shares, attaches,
-        sends, taken, revoked, too_late, fences, rows, described, arrivals, aheads, growths, failures,
-        retirements, reclaims, byes, breaks, kills, forks, reaped, behind_child, by_holders, forced, policies,
-        quota_refusals, held, devices_lost, out_of_memory, segments, closings, offered, closed, passes,
-        overdue, turns, cancels;
+        sends, taken, revoked, too_late, fences, joined, withheld, rows, described, arrivals, aheads, growths,
+        failures, retirements, reclaims, byes, breaks, kills, forks, reaped, behind_child, by_holders, forced,
+        policies, quota_refusals, held, devices_lost, out_of_memory, segments, closings, offered, closed,
+        passes, overdue, turns, cancels;
 };
 
 struct world {
@@ -322,6 +332,47 @@ void model_remove_session(struct world *world, unsigned s);
 
 bool model_is_ready(const struct world *world, unsigned s, uint32_t word, uint64_t value);
 void model_fence_lease(struct world *world, unsigned l, uint32_t word, uint64_t value);
+
+/* Whether the core lets go of the lease when it looks. */
+bool model_has_arrived(const struct world *world, unsigned l);
+
+/* The session gave the lease up, behind a fence or at once. It ends, or waits for this fence and those of its
+ * withheld parts. */
+void model_give_up(struct world *world, unsigned l, bool fenced, uint32_t word, uint64_t value);
+
+/* Ends a lease of which only withheld parts are left. */
+void model_give_up_if_withheld(struct world *world, unsigned l);
+
+/* The fenced lease that a part behind a fence becomes a part of; SIM_LEASES: there is none. */
+unsigned model_find_joined(const struct world *world, unsigned l, const struct proto_release *part);
+
+/* A part has become one of a fenced lease. */
+void model_join(struct world *world, unsigned joined, uint64_t offset, const struct proto_release *part);
+
+/* A part that was given back stays with its lease. */
+void model_withhold(struct world *world, unsigned l, const struct proto_release *part, bool fenced);
+
+/* The withheld parts of one lease stay with another one. */
+void model_merge_withheld(struct world *world, unsigned l, unsigned other);
+
+/* The core has let go of the lease: all fences of its withheld parts have to be ready. */
+void model_check_withheld(const struct world *world, unsigned l);
+
+/* Whether a lease whose fence is ready waits for another one. */
+bool model_waits_on(const struct world *world, unsigned l);
+
+/* Takes notice of the leases that the core has wait for their next fence. */
+void model_see_moves(struct world *world);
+
+/* The ranges that the tenant's blocks are in. */
+uint64_t model_ranges(const struct world *world, unsigned tenant);
+
+/* Whether the tenant may not have so many ranges more, when the core has looked at what lies behind fences.
+ */
+bool tenant_lacks_ranges(const struct world *world, unsigned tenant, uint64_t ranges);
+
+/* The ranges that have to be divided for a part to leave its lease. */
+unsigned model_borders(const struct world *world, unsigned l, const struct proto_release *part);
 /* Returns the number of a session's leases whose fences are ready: the core releases them when it polls. */
 unsigned model_arrived(const struct world *world, unsigned s);
 /* Whether any of these is memory that the session's tenant could have in the pool. */

@@ -358,62 +358,163 @@ static void fenced_leases_count_until_they_are_gone(void **state) {
     expect_granted(core, session, 3);
 }
 
-/* A refusal would reach no client, so there is room for as many parts as a client may send between two
- * answers. */
-static void parts_that_come_back_one_way_find_room_beyond_the_limit(void **state) {
-    const uint64_t size = (PROTO_ONE_WAY_MAX + 2) * HEAP_GRANULE;
+static int release_one_way(struct session *session, struct proto_lease_name name, uint64_t offset,
+                           uint64_t size, uint32_t fence, uint64_t value) {
+    const struct proto_release part = {.lease = name.lease,
+                                       .generation = name.generation,
+                                       .offset_bytes = offset,
+                                       .size_bytes = size,
+                                       .fence = fence,
+                                       .fence_value = value};
+    int r = core_release_one_way(session, &part, 0);
+    assert_true(core_is_valid(session->core));
+    return r;
+}
+
+/* A refusal would reach no client. */
+static void parts_beyond_the_limit_stay_with_their_lease_one_way(void **state) {
     struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A);
     struct lease *part = NULL;
 
     core->session_leases_limit = 2;
-    const struct proto_lease_name name = name_of(take_growing(session, pool, size, 0));
-    struct proto_release release = {.lease = name.lease,
-                                    .generation = name.generation,
-                                    .size_bytes = HEAP_GRANULE,
-                                    .fence = 1,
-                                    .fence_value = 1};
-    assert_int_equal(core_release(session, &release, 0), 0);
-    for (unsigned i = 0; i < PROTO_ONE_WAY_MAX; i++) {
-        release.offset_bytes += HEAP_GRANULE;
-        assert_int_equal(core_release_one_way(session, &release, 0), 0);
+    const struct proto_lease_name name = name_of(take_growing(session, pool, MIB, 0));
+    assert_int_equal(release_part_behind(session, name, 0, 1024, 0, 1, 0), 0);
+    for (unsigned i = 1; i < 1000; i++) {
+        assert_int_equal(release_one_way(session, name, i * 1024, 1024, 2, 1), 0);
+        assert_int_equal(session->n_leases, 2);
+        assert_int_equal(session->n_ranges, 2);
     }
-    assert_true(core_is_valid(core));
-    assert_int_equal(pool->fenced_bytes, size - HEAP_GRANULE);
-    assert_int_equal(session->n_leases, PROTO_ONE_WAY_MAX + 2);
-    assert_int_equal(split(session, name, size - HEAP_GRANULE, HEAP_GRANULE, &part), PROTO_E_LIMIT);
-    ask(session, pool, 1, HEAP_GRANULE, 0, 0);
-    expect_refused(core, session, 1, PROTO_E_LIMIT);
-    release.offset_bytes += HEAP_GRANULE;
-    assert_int_equal(core_release_one_way(session, &release, 0), 0); /* all of the rest needs no lease more */
+    assert_int_equal(pool->fenced_bytes, 1024);
+    assert_int_equal(pool->leased_bytes, MIB - 1024);
+    assert_int_equal(split(session, name, MIB - 1024, 512, &part), PROTO_E_LIMIT);
+    /* all that the client still has is the lease's end: what stayed goes with it, and waits for its fence */
+    assert_int_equal(release_one_way(session, name, 1000 * 1024, MIB - 1000 * 1024, 0, 0), 0);
+    assert_int_equal(release(session, name, 0), PROTO_E_STALE);
+    assert_int_equal(pool->fenced_bytes, MIB);
     arrive(0, 1);
     core_poll_fences(core);
-    core_poll_fences(core); /* each closes a bounded number */
+    assert_int_equal(pool->fenced_bytes, MIB - 1024);
+    arrive(1, 1);
+    core_poll_fences(core);
+    assert_int_equal(pool_free_bytes(pool), 4 * MIB);
     assert_int_equal(session->n_leases, 0);
 }
 
-static void beyond_that_parts_stay_with_their_session(void **state) {
-    const uint64_t size = (PROTO_ONE_WAY_MAX + 4) * HEAP_GRANULE;
+/* So they come back when the stream is done with them, whatever the client keeps of the lease. */
+static void parts_beyond_the_limit_join_the_last_that_waits_for_their_word(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A);
+
+    core->session_leases_limit = 3;
+    const struct proto_lease_name name = name_of(take_growing(session, pool, MIB, 0));
+    assert_int_equal(release_part_behind(session, name, 8192, 512, 0, 5, 0), 0);
+    /* it waits for no less: above, below and beside; but a later fence would put the only one off */
+    assert_int_equal(release_part_behind(session, name, 4096, 512, 1, 1, 0), 0);
+    assert_int_equal(release_one_way(session, name, 16384, 512, 1, 5), 0);
+    assert_int_equal(release_one_way(session, name, 0, 512, 1, 4), 0);
+    assert_int_equal(release_one_way(session, name, 8704, 512, 1, 5), 0);
+    assert_int_equal(release_one_way(session, name, 512, 512, 1, 5), 0);
+    assert_int_equal(pool->fenced_bytes, 6 * 512);
+    assert_int_equal(release_one_way(session, name, 20480, 512, 1, 6), 0);
+    assert_int_equal(pool->fenced_bytes, 6 * 512);
+    arrive(0, 5);
+    core_poll_fences(core);
+    assert_int_equal(pool->fenced_bytes, 512);
+    /* of two it puts off the last */
+    assert_int_equal(release_part_behind(session, name, 24576, 512, 1, 2, 0), 0);
+    assert_int_equal(release_one_way(session, name, 28672, 512, 2, 3), 0);
+    assert_int_equal(pool->fenced_bytes, 3 * 512);
+    arrive(1, 2);
+    core_poll_fences(core);
+    assert_int_equal(pool->fenced_bytes, 2 * 512);
+    arrive(1, 3);
+    core_poll_fences(core);
+    assert_int_equal(pool->fenced_bytes, 0);
+    assert_int_equal(pool->leased_bytes, MIB - 8 * 512); /* with what stayed */
+    assert_int_equal(release_behind(session, name, 2, 1), 0);
+    arrive(2, 1);
+    core_poll_fences(core);
+    assert_int_equal(pool->fenced_bytes, MIB - 8 * 512);
+    arrive(0, 6);
+    core_poll_fences(core);
+    assert_int_equal(pool->fenced_bytes, 0);
+}
+
+static void what_stayed_waits_for_all_its_fences(void **state) {
     struct core *core = *state;
     struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A);
 
     core->session_leases_limit = 1;
-    const struct proto_lease_name name = name_of(take_growing(session, pool, size, 0));
-    for (unsigned i = 0; i < PROTO_ONE_WAY_MAX + 2; i++) {
-        const struct proto_release part = {.lease = name.lease,
-                                           .generation = name.generation,
-                                           .offset_bytes = i * HEAP_GRANULE,
-                                           .size_bytes = HEAP_GRANULE,
-                                           .fence = 1,
-                                           .fence_value = 1};
-        assert_int_equal(core_release_one_way(session, &part, 0), i < PROTO_ONE_WAY_MAX ? 0 : PROTO_E_LIMIT);
+    for (unsigned last = 0; last < 4;
+         last++) { /* the fence that comes last, of words 0 to 2 and the whole's */
+        clear_fences();
+        const struct proto_lease_name name = name_of(take_growing(session, pool, 4 * MIB, 0));
+        assert_int_equal(release_one_way(session, name, 0, MIB, 3, 9), 0);
+        assert_int_equal(release_one_way(session, name, MIB, 512, 1, 5), 0);
+        assert_int_equal(release_one_way(session, name, 2 * MIB, 512, 1, 4), 0); /* overtaken */
+        assert_int_equal(release_one_way(session, name, 3 * MIB, 512, 2, 7), 0);
+        assert_int_equal(release_behind(session, name, 3, 1), 0);
+        for (unsigned i = 1; i < 4; i++)
+            arrive((last + i) % 4, 9);
+        core_poll_fences(core);
+        core_poll_fences(core);
+        assert_int_equal(pool->fenced_bytes, 4 * MIB);
+        arrive(last, 9);
+        core_poll_fences(core);
+        core_poll_fences(core);
+        assert_int_equal(pool->fenced_bytes, 0);
+        assert_int_equal(session->n_leases, 0);
     }
-    assert_true(core_is_valid(core));
-    assert_int_equal(pool->leased_bytes, 4 * HEAP_GRANULE);
-    assert_int_equal(release(session, name, 0), 0);
-    assert_int_equal(pool->leased_bytes, 0);
+}
+
+/* A merge and a split of the rest take nothing of that back. */
+static void what_stayed_goes_where_its_lease_goes(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A);
+    struct lease *rest = NULL;
+
+    core->session_leases_limit = 2;
+    const struct proto_lease_name low = name_of(take_growing(session, pool, MIB, 0));
+    const struct proto_lease_name high = name_of(take(session, pool, MIB, 0));
+    assert_int_equal(release_one_way(session, high, 0, 512, 1, 1), 0);
+    const struct proto_merge merge = {low.lease, low.generation, high.lease, high.generation};
+    assert_int_equal(core_merge(session, &merge), 0);
+    assert_int_equal(split(session, low, 0, MIB, &rest), 0);
+    assert_int_equal(release(session, name_of(rest), 0), 0);
+    assert_int_equal(split(session, low, MIB + 512, MIB - 512, &rest), 0);
+    /* all but what stayed was split off: the lease has ended */
+    assert_int_equal(release(session, low, 0), PROTO_E_STALE);
+    assert_int_equal(pool->fenced_bytes, 512);
+    arrive(0, 1);
+    core_poll_fences(core);
+    assert_int_equal(pool->fenced_bytes, 0);
+    assert_int_equal(pool->leased_bytes, MIB - 512);
+    assert_int_equal(release(session, name_of(rest), 0), 0);
+}
+
+static void no_more_comes_back_than_a_lease_has(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 4 * MIB, 4 * MIB, 0);
+    struct session *session = open_with_page(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+
+    core->session_leases_limit = 1;
+    const struct proto_lease_name name = name_of(take_growing(session, pool, MIB, 0));
+    assert_int_equal(release_one_way(session, name, 0, MIB / 2, 1, 1), 0);
+    assert_int_equal(release_one_way(session, name, 0, MIB / 2 + 512, 1, 1), PROTO_E_INVALID);
+    assert_int_equal(release_part(session, name, 0, MIB / 4, 0), 0); /* it wrongs itself */
+    /* as much as it still has, if nothing came back twice: the lease is over */
+    assert_int_equal(release_part(session, name, MIB / 2, MIB / 4, 0), 0);
+    assert_int_equal(release(session, name, 0), PROTO_E_STALE);
+    assert_int_equal(pool->fenced_bytes, 3 * MIB / 4);
+    lose_session(session, 0);
+    assert_int_equal(pool->quarantined_bytes, 3 * MIB / 4);
+    session_gone(session, 0);
+    take(other, pool, 4 * MIB, 0);
 }
 
 /* Others' releases do not poll the fences again and again for a waiting request. */
@@ -589,8 +690,11 @@ int main(void) {
         CORE_TEST(a_shared_block_in_quarantine_and_behind_a_fence_waits_for_both),
         CORE_TEST(a_farewell_returns_fenced_memory),
         CORE_TEST(fenced_leases_count_until_they_are_gone),
-        CORE_TEST(parts_that_come_back_one_way_find_room_beyond_the_limit),
-        CORE_TEST(beyond_that_parts_stay_with_their_session),
+        CORE_TEST(parts_beyond_the_limit_stay_with_their_lease_one_way),
+        CORE_TEST(parts_beyond_the_limit_join_the_last_that_waits_for_their_word),
+        CORE_TEST(what_stayed_waits_for_all_its_fences),
+        CORE_TEST(what_stayed_goes_where_its_lease_goes),
+        CORE_TEST(no_more_comes_back_than_a_lease_has),
         CORE_TEST(who_waits_has_the_fences_looked_at_now_and_then),
         CORE_TEST(those_who_released_behind_a_fence_are_not_asked_for_it),
         cmocka_unit_test(sessions_are_not_asked_at_once_when_enough_is_behind_fences),

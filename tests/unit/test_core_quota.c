@@ -346,17 +346,52 @@ static void leases_are_counted_by_user_whichever_way_they_are_made(void **state)
     const struct proto_lease_name name = name_of(other);
     assert_int_equal(core_share(two, &name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(one, &token, &part), PROTO_E_LIMIT);
-    /* a part behind a fence is a lease more: refused where the client hears of it, not where it does not */
+    /* a part behind a fence is a lease more: refused where the client hears of it, and else it stays */
     const struct proto_release behind = {lease->id, lease->generation, 0, 4096, .fence = 1, .fence_value = 1};
     assert_int_equal(core_release(one, &behind, 0), PROTO_E_LIMIT);
     assert_int_equal(core_release_one_way(one, &behind, 0), 0);
     assert_true(core_is_valid(core));
-    assert_int_equal(used(one, QUOTA_LEASES), 3);
+    assert_int_equal(used(one, QUOTA_LEASES), 2);
+    assert_int_equal(pool->leased_bytes, 2 * MIB);
     /* fences that have arrived make room, of other processes of the user too */
     assert_int_equal(release(two, name, 0), 0);
+    assert_int_equal(release_behind(one, name_of(lease), 1, 1), 0);
     arrive(0, 1);
+    arrive(1, 1);
+    take(two, pool, MIB, 0);
     take(two, pool, MIB, 0);
     assert_int_equal(used(one, QUOTA_LEASES), 2);
+    assert_int_equal(used(one, QUOTA_RANGES), 2);
+}
+
+static void ranges_are_counted_by_user(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 64 * MIB, 16 * MIB, 0);
+    struct lease *part;
+
+    limit_all(core, QUOTA_RANGES, 4, 0);
+    struct session *one = open_with_page(core, 1, UID_A), *two = open_session(core, 2, UID_A);
+    const struct proto_lease_name name = name_of(take_growing(one, pool, MIB, 0));
+    assert_int_equal(release_part(one, name, 4096, 512, 0), 0);
+    assert_int_equal(used(one, QUOTA_RANGES), 2);
+    assert_int_equal(split(one, name, 8192, 512, &part), 0);
+    assert_int_equal(used(one, QUOTA_RANGES), 4);
+    assert_int_equal(split(one, name, 16384, 512, &part), PROTO_E_LIMIT);
+    assert_int_equal(release_part(one, name, 16384, 512, 0), PROTO_E_LIMIT);
+    ask(two, pool, 1, MIB, NS_FOREVER, 0);
+    expect_text(expect_refused(core, two, 1, PROTO_E_LIMIT), "QUOTA: user 1001 has 4 of the 4 ranges");
+    /* what needs none more goes back: at an end, and beside a gap */
+    assert_int_equal(release_part(one, name, 0, 512, 0), 0);
+    assert_int_equal(release_part(one, name, 4608, 512, 0), 0);
+    /* without an answer a part that needs one stays with its lease, and comes back with it */
+    const struct proto_release between = {name.lease, name.generation, 16384, 512};
+    assert_int_equal(core_release_one_way(one, &between, 0), 0);
+    assert_true(core_is_valid(core));
+    assert_int_equal(used(one, QUOTA_RANGES), 4);
+    assert_int_equal(pool->leased_bytes, MIB - 1536);
+    assert_int_equal(release(one, name, 0), 0);
+    assert_int_equal(pool->leased_bytes, 512);
+    assert_int_equal(used(one, QUOTA_RANGES), 1);
 }
 
 static void requests_that_wait_are_counted_by_user(void **state) {
@@ -417,6 +452,7 @@ int main(void) {
         CORE_TEST(parts_and_shares_are_charged_once),
         CORE_TEST(sessions_are_counted_by_user),
         CORE_TEST(leases_are_counted_by_user_whichever_way_they_are_made),
+        CORE_TEST(ranges_are_counted_by_user),
         CORE_TEST(requests_that_wait_are_counted_by_user),
         CORE_TEST(kept_replies_are_counted_by_user),
     };
