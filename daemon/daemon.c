@@ -305,8 +305,19 @@ int daemon_start(struct daemon *daemon) {
     return r;
 }
 
+const char *daemon_sim_path(const struct daemon *daemon, char path[DAEMON_SIM_PATH_SIZE]) {
+    if (daemon->data_listener.fd < 0)
+        return NULL;
+    snprintf(path, DAEMON_SIM_PATH_SIZE, "%s" GPU_SIM_PATH_SUFFIX, daemon->config->socket);
+    return path;
+}
+
 void daemon_free(struct daemon *daemon) {
+    char path[DAEMON_SIM_PATH_SIZE];
+
     daemon->stopping = true;
+    if (daemon->gpu_kind == PROTO_GPU_SIM && daemon_sim_path(daemon, path) != NULL)
+        unlink(path);
     listener_close(&daemon->data_listener);
     listener_close(&daemon->admin_listener);
     if (daemon->options.private) { /* made for it by the client that started it, named by its socket */

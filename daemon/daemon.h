@@ -103,6 +103,11 @@ int daemon_start(struct daemon *daemon);
  * clients still hold stays mapped in them: the driver and the kernel keep it for them. */
 void daemon_free(struct daemon *daemon);
 
+/* The path of the second socket of a simulated GPU, which client/session/device.c looks for. NULL: there is
+ * none, because this daemon has no sockets. */
+#define DAEMON_SIM_PATH_SIZE (CONFIG_PATH_SIZE + sizeof GPU_SIM_PATH_SUFFIX)
+const char *daemon_sim_path(const struct daemon *daemon, char path[DAEMON_SIM_PATH_SIZE]);
+
 /* Ends the loop after its turn. */
 void daemon_stop(struct daemon *daemon);
 

@@ -190,13 +190,19 @@ const char *gpu_cuda_toolkit(void);
 struct gpu_sim_options {
     unsigned devices;      /* 1…GPU_SIM_DEVICES_MAX; 0: GPU_SIM_DEVICES_MAX, what a client of a simulated GPU wants */
     uint64_t device_bytes; /* memory of each; 0: 8 GiB */
+    /* Paths for processes in other network namespaces, which the names of abstract sockets do not reach.
+     * NULL: none. Where this process serves what it exports: the caller unlinks it. Where this process looks
+     * for an exporter; each call adds one. */
+    const char *export_path, *import_path;
 };
 #define GPU_SIM_DEVICES_MAX 16u
+/* The path of a daemon's data socket with this behind it is the daemon's export_path. */
+#define GPU_SIM_PATH_SUFFIX ".sim"
 
 /* The simulated table (one simulated driver in a process, as with CUDA), from libgpupool-sim.so.0, which the
- * first call loads. That call also fixes the options; later ones ignore theirs. Its behaviour can be planned
- * from the environment: see sim/sim.h. Returns 0 or a driver error; INSUFFICIENT_DRIVER where the library
- * cannot be loaded. */
+ * first call loads. That call also fixes the options; later ones ignore theirs but for import_path. Its
+ * behaviour can be planned from the environment: see sim/sim.h. Returns 0 or a driver error;
+ * INSUFFICIENT_DRIVER where the library cannot be loaded. */
 int gpu_sim(const struct gpu_sim_options *options, const struct gpu **ret_gpu);
 
 /* Why the library of the simulated GPU could not be loaded. NULL: it was, or gpu_sim() was not called. */

@@ -21,6 +21,7 @@
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
 #include "client/session/socket.h"
+#include "gpu/gpu.h"
 
 /* Where the daemon finds the pipe that it reports on: the first number after standard error. */
 #define READY_FD      3
@@ -55,6 +56,9 @@ static void launch_deinit(struct launch *launch) {
 static void launch_remove_files(const struct launch *launch) {
     if (launch->directory[0] == '\0')
         return;
+    char sim_path[sizeof launch->socket_path + sizeof GPU_SIM_PATH_SUFFIX];
+    snprintf(sim_path, sizeof sim_path, "%s" GPU_SIM_PATH_SUFFIX, launch->socket_path);
+    unlink(sim_path);
     const char *paths[] = {launch->socket_path, launch->admin_path};
     for (unsigned i = 0; i < sizeof paths / sizeof *paths; i++) {
         char lock[sizeof launch->socket_path + sizeof ".lock"]; /* the daemon's, beside its socket */

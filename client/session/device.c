@@ -2,7 +2,9 @@
 #include "client/session/device.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/un.h>
 
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
@@ -26,6 +28,18 @@ int devices_fail_on(const struct gpu *gpu, unsigned device, int error, const cha
     return error_prefix(GPUPOOL_E_DRIVER, "device %u", device);
 }
 
+static int open_simulated(const struct devices *devices, const struct gpu **ret_gpu) {
+    char path[sizeof(((struct sockaddr_un *)NULL)->sun_path) + sizeof GPU_SIM_PATH_SUFFIX];
+    struct gpu_sim_options options = {0};
+
+    if (devices->socket_path != NULL &&
+        strlen(devices->socket_path) < sizeof path - strlen(GPU_SIM_PATH_SUFFIX)) {
+        snprintf(path, sizeof path, "%s" GPU_SIM_PATH_SUFFIX, devices->socket_path);
+        options.import_path = path;
+    }
+    return gpu_sim(&options, ret_gpu);
+}
+
 /* Fills the list. A machine where the driver cannot be used at all is an answer and is kept; a driver that
  * works and fails to describe its devices is asked again the next time. */
 static int devices_list(struct devices *devices) {
@@ -36,7 +50,7 @@ static int devices_list(struct devices *devices) {
     if (!devices->forbidden && devices->kind == PROTO_GPU_CUDA)
         error = gpu_cuda(&gpu);
     else if (!devices->forbidden && devices->kind == PROTO_GPU_SIM)
-        error = gpu_sim(&(struct gpu_sim_options){0}, &gpu);
+        error = open_simulated(devices, &gpu);
     if (error == 0) {
         error = gpu->device_count(&count);
         if (error != 0)

@@ -26,6 +26,7 @@ struct devices {
     pthread_mutex_t lock;
     enum proto_gpu_kind kind; /* what the daemon serves */
     bool forbidden;           /* GPUPOOL_OPEN_NO_CUDA */
+    const char *socket_path;  /* borrowed: of the daemon; NULL: not known */
     atomic_bool listed;       /* below is complete */
     const struct gpu *gpu;    /* NULL: this process has no GPU to use */
     int error;                /* why not: the driver's error */

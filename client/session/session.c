@@ -71,6 +71,7 @@ int session_open(struct session *session, const char *path, uint64_t deadline_ns
     int r = connection_open(&session->connection, path, deadline_ns);
     if (r < 0)
         return r;
+    session->devices.socket_path = path;
     r = greet(session, deadline_ns, wants_reclaim, ret_reclaim_fd);
     return r < 0 ? error_prefix(r, "greeting the daemon at %s", path) : 0;
 }

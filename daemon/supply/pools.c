@@ -130,7 +130,10 @@ int pools_open_gpu(struct daemon *daemon) {
     if (wanted == CONFIG_GPU_NONE)
         return 0;
     if (wanted == CONFIG_GPU_SIM) {
-        struct gpu_sim_options options = {daemon->config->sim_gpus, daemon->config->sim_memory_bytes};
+        char path[DAEMON_SIM_PATH_SIZE];
+        struct gpu_sim_options options = {.devices = daemon->config->sim_gpus,
+                                          .device_bytes = daemon->config->sim_memory_bytes,
+                                          .export_path = daemon_sim_path(daemon, path)};
         r = gpu_sim(&options, &daemon->gpu);
         if (r != 0) {
             if (gpu_sim_missing() != NULL)

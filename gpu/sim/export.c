@@ -2,7 +2,8 @@
 /*
  * The exporter's side of IPC. With its first export a process starts one thread, which serves an abstract
  * Unix socket for the rest of the process's life: a process that presents a valid handle gets the
- * allocation's memfd, under any uid. A connection (a peer) stays open while its process has the memory
+ * allocation's memfd, under any uid. An exporter that was given a path serves a second socket there, for
+ * processes of other network namespaces. A connection (a peer) stays open while its process has the memory
  * mapped, which is how processes() knows who has.
  *
  * A peer is fresh until it presented a valid handle; fresh peers are few and have little time. Every packet
@@ -19,6 +20,7 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 
 #include "base/cleanup.h"
@@ -51,13 +53,14 @@ static struct {
     bool started;
     uint32_t pid;
     uint8_t nonce[SIM_NONCE_BYTES];
-    int listener, epoll, spare;
+    int listener, path_listener, epoll, spare;
     struct list fresh; /* oldest first; the thread's alone */
     struct list peers;
     unsigned fresh_count, peer_count;
 } exporter = {
     .lock = PTHREAD_MUTEX_INITIALIZER,
     .listener = -1,
+    .path_listener = -1,
     .epoll = -1,
     .spare = -1,
     .fresh = {&exporter.fresh, &exporter.fresh},
@@ -214,15 +217,15 @@ static void peer_begin(int accepted) {
 
 /* With all descriptors in use, a connection would stay in the queue and wake the thread for ever: it is
  * accepted in place of the spare descriptor, and closed. */
-static void refuse_one(void) {
+static void refuse_one(int listener) {
     exporter.spare = close_fd(exporter.spare);
-    close_fd(accept4(exporter.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    close_fd(accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
     exporter.spare = high_fd(open("/dev/null", O_RDONLY | O_CLOEXEC));
 }
 
-static void accept_some(void) {
+static void accept_some(int listener) {
     for (unsigned i = 0; i < ACCEPTS_MAX; i++) {
-        int fd = high_fd(accept4(exporter.listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
+        int fd = high_fd(accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK));
 
         if (fd >= 0)
             peer_begin(fd);
@@ -238,7 +241,7 @@ static void accept_some(void) {
                 nanosleep(&(struct timespec){.tv_nsec = (long)NS_PER_MS}, NULL);
                 return;
             }
-            refuse_one();
+            refuse_one(listener);
         } else if (errno != ECONNABORTED && errno != EINTR)
             return;
     }
@@ -262,7 +265,7 @@ static void *serve(void *unused) {
     prctl(PR_SET_NAME, "gpupool-sim-ipc");
     for (;;) {
         struct epoll_event events[EVENTS_MAX];
-        bool accepting = false;
+        bool accepting = false, accepting_at_path = false;
         int count = epoll_wait(exporter.epoll, events, EVENTS_MAX, fresh_expire());
 
         for (int i = 0; i < count; i++) {
@@ -271,16 +274,40 @@ static void *serve(void *unused) {
             /* Accepting ends fresh peers, which may have events of their own here: it comes last. */
             if (peer == NULL)
                 accepting = true;
+            else if (events[i].data.ptr == &exporter.path_listener)
+                accepting_at_path = true;
             else if (peer_serve(peer) < 0)
                 peer_end(peer);
         }
         if (accepting)
-            accept_some();
+            accept_some(exporter.listener);
+        if (accepting_at_path)
+            accept_some(exporter.path_listener);
     }
     return NULL;
 }
 
 /* --- start --- */
+
+/* Listens at a path, in the place of what an exporter that is dead left there. Returns -1 where that cannot
+ * be. */
+static int listen_at(const char *path) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct stat status;
+
+    if (strlen(path) >= sizeof(address.sun_path))
+        return -1;
+    strcpy(address.sun_path, path);
+    _cleanup_(close_fdp) int fd = high_fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (fd < 0 || (lstat(path, &status) == 0 && S_ISSOCK(status.st_mode) && unlink(path) < 0) ||
+        bind(fd, (struct sockaddr *)&address, sizeof(address)) < 0)
+        return -1;
+    if (chmod(path, 0666) < 0 || listen(fd, BACKLOG) < 0) {
+        unlink(path);
+        return -1;
+    }
+    return take_fd(&fd);
+}
 
 /* Locked. */
 static int exporter_start(void) {
@@ -311,6 +338,19 @@ static int exporter_start(void) {
     exporter.pid = own.pid;
     memcpy(exporter.nonce, own.nonce, sizeof(own.nonce));
     exporter.started = true;
+    return 0;
+}
+
+int sim_exporter_start_at(const char *path) {
+    LOCKED(&exporter.lock);
+    int r = exporter.started ? 0 : exporter_start();
+    if (r != 0)
+        return r;
+    exporter.path_listener = listen_at(path);
+    if (exporter.path_listener >= 0 &&
+        epoll_ctl(exporter.epoll, EPOLL_CTL_ADD, exporter.path_listener,
+                  &(struct epoll_event){.events = EPOLLIN, .data.ptr = &exporter.path_listener}) < 0)
+        return GPU_ERROR_UNKNOWN;
     return 0;
 }
 

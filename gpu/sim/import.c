@@ -42,8 +42,14 @@ struct sim_link {
     struct list link;
 };
 
+/* More than the daemons, each in another network namespace, that a process has clients of at one time. */
+#define PATHS_MAX 8u
+
 static struct {
     pthread_mutex_t lock;
+    struct sockaddr_un
+        paths[PATHS_MAX]; /* where exporters may be found; the newest in the place of the oldest */
+    unsigned next_path;
     struct list links;
     struct list imports; /* sim_range.import_link: all that are open; each a reference */
     uint64_t last_key;
@@ -53,26 +59,81 @@ static struct {
     .imports = {&importer.imports, &importer.imports},
 };
 
+void sim_import_path_add(const char *path) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    if (strlen(path) >= sizeof(address.sun_path))
+        return;
+    strcpy(address.sun_path, path);
+    LOCKED(&importer.lock);
+    for (unsigned i = 0; i < PATHS_MAX; i++)
+        if (strcmp(importer.paths[i].sun_path, path) == 0)
+            return;
+    importer.paths[importer.next_path++ % PATHS_MAX] = address;
+}
+
 /* --- links --- */
+
+/* Returns -1 where no process listens. */
+static int connect_to(const struct sockaddr_un *address, socklen_t length) {
+    struct timeval timeout = {.tv_sec = ANSWER_S};
+    _cleanup_(close_fdp) int fd = high_fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+
+    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) < 0 ||
+        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) < 0)
+        return -1;
+    while (connect(fd, (const struct sockaddr *)address, length) < 0)
+        if (errno != EINTR)
+            return -1;
+    return take_fd(&fd);
+}
+
+/* Sends a handle to its exporter, and receives the answer. Returns the answer's error, or
+ * MAP_BUFFER_OBJECT_FAILED. */
+static int link_exchange(const struct sim_link *link, const struct sim_handle *handle, uint64_t flags,
+                         struct sim_answer *ret_answer, int *ret_memfd) {
+    struct sim_handle question = *handle;
+
+    if (question.reserved == 0)
+        question.reserved = flags | (sim_settings.under_mps ? SIM_FROM_MPS : 0);
+    ssize_t sent = send_with_fd(link->fd, &question, sizeof(question), -1, MSG_NOSIGNAL);
+    if (sent != sizeof(question) ||
+        receive_with_fd(link->fd, ret_answer, sizeof(*ret_answer), ret_memfd, 0) < 0 ||
+        ret_answer->error > GPU_ERROR_UNKNOWN)
+        return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
+    return (int)ret_answer->error;
+}
+
+/* Finds the exporter at one of the paths, where it is in another network namespace. -1: it is dead, or not
+ * reached. */
+static int connect_by_path(const struct sim_handle *handle) {
+    for (unsigned i = 0; i < PATHS_MAX; i++) {
+        _cleanup_(close_fdp) int memfd = -1;
+        struct sim_answer answer;
+        if (importer.paths[i].sun_path[0] == '\0')
+            continue;
+        struct sim_link link = {.fd = connect_to(&importer.paths[i], sizeof(importer.paths[i]))};
+        if (link.fd >= 0 && link_exchange(&link, handle, SIM_PRESENT, &answer, &memfd) == 0)
+            return link.fd;
+        close_fd(link.fd); /* another exporter */
+    }
+    return -1;
+}
 
 static int link_connect(const struct sim_handle *handle, struct sim_link **ret_link) {
     _cleanup_(freep) struct sim_link *link = calloc(1, sizeof(*link));
     _cleanup_(close_fdp) int fd = -1, device_file = -1;
     char name[SIM_DEVICE_FILE_SIZE];
-    struct timeval timeout = {.tv_sec = ANSWER_S};
     struct sockaddr_un address;
     socklen_t length = sim_handle_address(handle, &address);
 
     if (link == NULL)
         return GPU_ERROR_MEMORY_ALLOCATION;
-    fd = high_fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof(timeout)) < 0 ||
-        setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof(timeout)) < 0)
-        return GPU_ERROR_UNKNOWN;
-    /* ECONNREFUSED: the exporter is dead. */
-    while (connect(fd, (struct sockaddr *)&address, length) < 0)
-        if (errno != EINTR)
-            return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
+    fd = connect_to(&address, length);
+    if (fd < 0)
+        fd = connect_by_path(handle);
+    if (fd < 0)
+        return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
     sim_device_file_name(handle->nonce, name);
     device_file = high_fd(memfd_create(name, MFD_CLOEXEC));
     if (device_file < 0)
@@ -107,22 +168,6 @@ static void link_end_if_unused(struct sim_link *link) {
     close_fd(link->fd);
     close_fd(link->device_file);
     free(link);
-}
-
-/* Sends a handle to its exporter, and receives the answer. Returns the answer's error, or
- * MAP_BUFFER_OBJECT_FAILED. */
-static int link_exchange(const struct sim_link *link, const struct sim_handle *handle, uint64_t flags,
-                         struct sim_answer *ret_answer, int *ret_memfd) {
-    struct sim_handle question = *handle;
-
-    if (question.reserved == 0)
-        question.reserved = flags | (sim_settings.under_mps ? SIM_FROM_MPS : 0);
-    ssize_t sent = send_with_fd(link->fd, &question, sizeof(question), -1, MSG_NOSIGNAL);
-    if (sent != sizeof(question) ||
-        receive_with_fd(link->fd, ret_answer, sizeof(*ret_answer), ret_memfd, 0) < 0 ||
-        ret_answer->error > GPU_ERROR_UNKNOWN)
-        return GPU_ERROR_MAP_BUFFER_OBJECT_FAILED;
-    return (int)ret_answer->error;
 }
 
 /* Presents a handle to its exporter. */

@@ -226,6 +226,10 @@ bool sim_handle_is_own(const struct sim_handle *handle);
 /* This process as an exporter, which becomes one if need be: the handle without an allocation. Returns 0 or
  * UNKNOWN. */
 int sim_exporter(struct sim_handle *ret_exporter);
+/* Becomes an exporter, at a path besides. Where nothing can be bound there it is only found by its name. */
+int sim_exporter_start_at(const char *path);
+/* Another path to look for exporters at. */
+void sim_import_path_add(const char *path);
 #define SIM_NONCE_TEXT_SIZE (2 * SIM_NONCE_BYTES + 1)
 void sim_nonce_format(const uint8_t nonce[SIM_NONCE_BYTES], char text[SIM_NONCE_TEXT_SIZE]);
 /* Returns 0 or -EINVAL. */

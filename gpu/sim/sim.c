@@ -331,8 +331,12 @@ int gpu_sim_open(const struct gpu_sim_options *options, const struct gpu **ret_g
     LOCKED(&sim.lock);
     if (!sim.ready)
         r = sim_init(options);
+    if (r == 0 && !sim.ready && options != NULL && options->export_path != NULL)
+        r = sim_exporter_start_at(options->export_path);
     if (r != 0)
         return r;
+    if (options != NULL && options->import_path != NULL)
+        sim_import_path_add(options->import_path);
     sim.ready = true;
     *ret_gpu = &table;
     return 0;

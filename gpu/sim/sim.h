@@ -8,7 +8,8 @@
  * Device memory is a sealed memfd mapped in the process; memory that is made apart from its addresses is one
  * too, and what is exported of it is a descriptor of the memfd; streams are threads; an IPC handle is a
  * bearer token that the exporting process exchanges for the memfd over an abstract Unix socket, with a
- * process of any uid, as a legacy CUDA IPC handle can be opened by any. A process sees others by its own
+ * process of any uid, as a legacy CUDA IPC handle can be opened by any. Processes of other network namespaces
+ * find the exporter at the paths of struct gpu_sim_options. A process sees others by its own
  * exports only: processes() lists this process and those that hold mappings of its memory, or handles
  * imported from it, until they gave up the last one or are dead.
  *
@@ -52,12 +53,12 @@
  * Where it differs from CUDA: streams are captured only by gpu_sim_capture_begin(), and what is recorded is
  * never replayed; the legacy default stream can be captured; a thread that ends waits for its own default
  * stream; stream waits and writes, copies and sets take the CPU's time; copies with unregistered host memory
- * on one side are synchronous; host code can read and write device memory through its pointer; the socket is
- * found only within one network namespace; memory that importers still have mapped, or a descriptor names,
- * does not count against the device's size once its exporter has freed it; a handle is unmapped between two
- * parts of 2 MiB of an operation, never within one; a peer GPU's memory is listed for the GPU that it lies
- * on; host memory that is made apart from its addresses comes from any node, host code can use it where any
- * device can, and a process that has it is listed for the GPU in whose context it was made.
+ * on one side are synchronous; host code can read and write device memory through its pointer; memory that
+ * importers still have mapped, or a descriptor names, does not count against the device's size once its
+ * exporter has freed it; a handle is unmapped between two parts of 2 MiB of an operation, never within one; a
+ * peer GPU's memory is listed for the GPU that it lies on; host memory that is made apart from its addresses
+ * comes from any node, host code can use it where any device can, and a process that has it is listed for the
+ * GPU in whose context it was made.
  */
 #include <stdbool.h>
 
