@@ -296,6 +296,7 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
     ret_sizes->low_water_bytes =
         resolve_size(&one->low_water, &common->low_water,
                      ret_sizes->step_bytes == POOL_STEP_BY_SIZE ? 0 : ret_sizes->step_bytes / 2, total_bytes);
+    ret_sizes->limit_of = NULL;
     int enabled = one->enabled >= 0 ? one->enabled : common->enabled;
     int huge_pages = one->huge_pages >= 0 ? one->huge_pages : common->huge_pages;
     const char *allow = one->allow != NULL ? one->allow : common->allow;
@@ -310,6 +311,17 @@ void config_note_place(struct config *config, enum proto_pool_kind kind, const u
     list_for_each_entry(struct config_section, section, &config->sections, link) {
         section->is_there |= section_is_for(section, kind, uuid, number);
     }
+}
+
+unsigned config_cut_limit(const char *name, uint64_t total_bytes, const char *total_of,
+                          struct config_pool_sizes *sizes) {
+    if (sizes->limit_bytes <= total_bytes)
+        return 0;
+    log_warning("%s: its limit of %s is above the %s that %s, and is cut to that", name,
+                BYTES_TEXT(sizes->limit_bytes), BYTES_TEXT(total_bytes), total_of);
+    sizes->limit_bytes = total_bytes;
+    sizes->limit_of = total_of;
+    return 1;
 }
 
 unsigned config_check_sizes(const char *name, const struct config_pool_sizes *sizes) {

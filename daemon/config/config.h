@@ -99,7 +99,8 @@ struct config_pool_sizes {
     bool enabled;
     enum config_huge_pages huge_pages;
     enum config_export export_as;
-    const char *allow; /* borrowed; NULL: every user may use it */
+    const char *allow;    /* borrowed; NULL: every user may use it */
+    const char *limit_of; /* as in struct pool_sizes; set by config_cut_limit() */
 };
 void config_resolve(const struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number,
                     uint64_t total_bytes, struct config_pool_sizes *ret_sizes);
@@ -111,6 +112,11 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
 
 /* Notes that the machine has a device or node: sections for it are not in vain. uuid: NULL for nodes. */
 void config_note_place(struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number);
+
+/* Warns of a limit of the named pool above the memory that there is, and cuts it to that. total_of: the end
+ * of "the 8 GiB that …", borrowed. Returns the number of mistakes. */
+unsigned config_cut_limit(const char *name, uint64_t total_bytes, const char *total_of,
+                          struct config_pool_sizes *sizes);
 
 /* Warns of sizes of the named pool that make no sense. Returns the number of mistakes. */
 unsigned config_check_sizes(const char *name, const struct config_pool_sizes *sizes);

@@ -49,7 +49,8 @@ static void configure_pool(struct pool *pool, const struct config *fresh) {
     bool is_host = pool->kind == PROTO_POOL_HOST;
 
     config_resolve(fresh, pool->kind, is_host ? NULL : pool->uuid, is_host ? pool->numa_node : pool->device,
-                   supplier->total_bytes, &sizes);
+                   supplier->total.bytes, &sizes);
+    config_cut_limit(pool->name, supplier->total.bytes, supplier->total.of, &sizes);
     config_check_sizes(pool->name, &sizes);
     if (!sizes.enabled)
         log_warning("%s is disabled now: that needs a restart", pool->name);

@@ -82,6 +82,7 @@ static void pool_set_sizes(struct pool *pool, const struct pool_sizes *sizes) {
     uint64_t reserve_bytes =
         sizes->reserve_bytes < sizes->limit_bytes ? sizes->reserve_bytes : sizes->limit_bytes;
     pool->limit_bytes = round_down_to_segment(sizes->limit_bytes);
+    pool->limit_of = sizes->limit_of;
     pool->step_bytes = sizes->step_bytes == POOL_STEP_BY_SIZE ? POOL_STEP_BY_SIZE
                        : sizes->step_bytes < SEGMENT_GRANULE  ? SEGMENT_GRANULE
                                                               : round_down_to_segment(sizes->step_bytes);

@@ -224,6 +224,14 @@ void request_explain(const struct request *request, struct proto_failure *ret_fa
                 asked, pool->name, BYTES_TEXT(pool_segment_max(pool)));
             return;
         }
+        if (pool->limit_of != NULL) {
+            proto_failure_set(
+                ret_failure, request->error,
+                "%s asked of %s, which may grow to %s, although its limit is above the memory that "
+                "%s: ask for less",
+                asked, pool->name, BYTES_TEXT(pool->limit_bytes), pool->limit_of);
+            return;
+        }
         proto_failure_set(
             ret_failure, request->error,
             "%s asked of %s, which may grow to %s: raise its limit in the daemon's configuration, or ask "

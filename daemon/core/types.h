@@ -171,6 +171,9 @@ struct pool_sizes {
     uint64_t limit_bytes, reserve_bytes;
     uint64_t step_bytes;      /* POOL_STEP_BY_SIZE: see pool_step_bytes() */
     uint64_t low_water_bytes; /* growth ahead of demand keeps that much at hand; 0: nothing */
+    /* The end of "the 8 GiB that …", to which a larger limit was cut; borrowed. NULL: the limit is as told.
+     */
+    const char *limit_of;
 };
 #define POOL_STEP_BY_SIZE UINT64_C(0)
 
@@ -247,6 +250,7 @@ struct pool {
     char name[POOL_NAME_SIZE];
     enum pool_state state;
     uint64_t limit_bytes, reserve_bytes; /* multiples of SEGMENT_GRANULE */
+    const char *limit_of;                /* as in struct pool_sizes */
     uint64_t step_bytes;                 /* a multiple too, or POOL_STEP_BY_SIZE: pool_step_bytes() */
     uint64_t low_water_bytes;            /* 0: no growth ahead of demand */
 

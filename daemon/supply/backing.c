@@ -16,6 +16,7 @@
 #include "base/mapping.h"
 #include "base/units.h"
 #include "daemon/loop/descriptors.h"
+#include "daemon/supply/cgroup.h"
 #include "daemon/supply/host_pages.h"
 #include "daemon/loop/log.h"
 #include "daemon/supply/numa.h"
@@ -252,6 +253,56 @@ static int check_available(int node, uint64_t size_bytes, char error[BACKING_ERR
     return -ENOMEM;
 }
 
+/* The part of its control group's memory that the daemon leaves free beside the pools, for itself and the
+ * kernel: 1/32, at least several times the 5 MiB that a daemon without CUDA has at rest. */
+#define GROUP_KEPT_MIN_BYTES (32 * MIB)
+
+/* Of segments that are being made, whose pages count in part already. */
+static _Atomic uint64_t promised_bytes;
+
+/* Keeps the daemon alive: beyond the limit of its control group the kernel kills it. Others' segments that
+ * are being made count as a whole. promise_end() follows where this returns 0. */
+static int promise(uint64_t size_bytes, char error[BACKING_ERROR_SIZE]) {
+    struct cgroup_memory group;
+
+    uint64_t promised = atomic_fetch_add(&promised_bytes, size_bytes);
+    cgroup_memory("", &group);
+    uint64_t kept =
+        group.limit_bytes / 32 > GROUP_KEPT_MIN_BYTES ? group.limit_bytes / 32 : GROUP_KEPT_MIN_BYTES;
+    uint64_t available = group.available_bytes > promised ? group.available_bytes - promised : 0;
+    if (group.limit_bytes == UINT64_MAX || (available >= kept && available - kept >= size_bytes))
+        return 0;
+    atomic_fetch_sub(&promised_bytes, size_bytes);
+    snprintf(error, BACKING_ERROR_SIZE,
+             "the daemon's control group %s (%s: %s) has %s left, too little for a segment of %s beside %s",
+             group.group, group.setting, BYTES_TEXT(group.limit_bytes), BYTES_TEXT(available),
+             BYTES_TEXT(size_bytes), BYTES_TEXT(kept));
+    return -ENOMEM;
+}
+
+static void promise_end(uint64_t size_bytes) {
+    atomic_fetch_sub(&promised_bytes, size_bytes);
+}
+
+/* Makes the pages of a mapping. Memory of hugetlb does not count in the group. */
+static int make_pages(struct backing *backing, bool ask_transparent, struct worker *worker,
+                      uint64_t *ret_huge_bytes, char error[BACKING_ERROR_SIZE]) {
+    bool counts = backing->pages != BACKING_PAGES_HUGETLB;
+    int r = counts ? promise(backing->size_bytes, error) : 0;
+
+    if (r < 0)
+        return r;
+    worker_enter_call(worker, "making pages");
+    r = host_pages_make(backing->mapping, backing->size_bytes, ask_transparent, worker, ret_huge_bytes);
+    worker_leave_call(worker);
+    if (counts)
+        promise_end(backing->size_bytes);
+    if (r < 0)
+        snprintf(error, BACKING_ERROR_SIZE, "the kernel gave no pages for %s of host memory: %s",
+                 BYTES_TEXT(backing->size_bytes), strerror(-r));
+    return r;
+}
+
 static int memfd_make(const struct backing_order *order, struct worker *worker, struct backing *backing,
                       char error[BACKING_ERROR_SIZE]) {
     static _Atomic bool lock_complained;
@@ -288,14 +339,9 @@ static int memfd_make(const struct backing_order *order, struct worker *worker, 
             (void)madvise(backing->mapping, size_bytes, MADV_HUGEPAGE); /* a hint: for its first touches */
     }
     numa_prefer(backing->mapping, size_bytes, node); /* without NUMA there is nothing to prefer */
-    worker_enter_call(worker, "making pages");
-    r = host_pages_make(backing->mapping, size_bytes, ask_transparent, worker, &huge_bytes);
-    worker_leave_call(worker);
-    if (r < 0) {
-        snprintf(error, BACKING_ERROR_SIZE, "the kernel gave no pages for %s of host memory: %s",
-                 BYTES_TEXT(size_bytes), strerror(-r));
+    r = make_pages(backing, ask_transparent, worker, &huge_bytes, error);
+    if (r < 0)
         return r;
-    }
     if (ask_transparent) {
         if (huge_bytes >= size_bytes / 2 || (huge_bytes == 0 && transparent_pages_available()))
             backing->pages = BACKING_PAGES_TRANSPARENT;
@@ -378,7 +424,12 @@ int backing_new(const struct backing_order *order, struct worker *worker, struct
                                 .gpu = order->gpu,
                                 .device = order->device,
                                 .fd = -1};
-    int r = kind_of(order->kind)->make(order, worker, backing, error);
+    int r = order->is_simulated ? promise(order->size_bytes, error) : 0;
+    if (r < 0)
+        return r;
+    r = kind_of(order->kind)->make(order, worker, backing, error);
+    if (order->is_simulated)
+        promise_end(order->size_bytes);
     if (r == 0)
         *ret_backing = take_ptr(&backing);
     return r;

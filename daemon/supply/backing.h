@@ -52,6 +52,7 @@ struct backing_order {
     /* host */
     int node; /* where pages should come from */
     enum config_huge_pages huge_pages;
+    bool is_simulated; /* the driver's memory is the daemon's own */
 };
 
 /* [slow], on a worker's thread; worker: told about calls and progress, may be NULL. Returns 0, or a negative

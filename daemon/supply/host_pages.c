@@ -47,7 +47,8 @@ struct making {
     struct worker *worker;
 };
 
-/* Makes the pages of a range exist. A full tmpfs or cgroup is an error here, not a SIGBUS or a kill. */
+/* Makes the pages of a range exist. A full tmpfs is an error here, not a SIGBUS. A full cgroup is a kill: the
+ * caller has looked. */
 static int populate(char *memory, uint64_t size_bytes) {
     if (madvise(memory, size_bytes, MADV_POPULATE_WRITE) == 0)
         return 0;

@@ -6,15 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/units.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
+#include "daemon/supply/cgroup.h"
 #include "daemon/supply/numa.h"
 
 struct pool_sizes pools_sizes(const struct config_pool_sizes *sizes) {
     return (struct pool_sizes){.limit_bytes = sizes->limit_bytes,
                                .step_bytes = sizes->step_bytes,
                                .reserve_bytes = sizes->reserve_bytes,
-                               .low_water_bytes = sizes->low_water_bytes};
+                               .low_water_bytes = sizes->low_water_bytes,
+                               .limit_of = sizes->limit_of};
 }
 
 enum proto_segment_kind pools_segment_kind(enum proto_pool_kind kind, const struct config_pool_sizes *sizes) {
@@ -38,23 +41,25 @@ static unsigned device_near(const struct gpu *gpu, int node) {
     return 0;
 }
 
-static int add_pool(struct daemon *daemon, struct pool_config *pool_config, uint64_t total_bytes) {
+static int add_pool(struct daemon *daemon, struct pool_config *pool_config, const struct pool_total *total) {
     struct config_pool_sizes sizes;
     struct pool *pool;
     bool is_host = pool_config->kind == PROTO_POOL_HOST;
 
     int number = is_host ? pool_config->numa_node : pool_config->device;
     config_note_place(daemon->config, pool_config->kind, is_host ? NULL : pool_config->uuid, number);
-    config_resolve(daemon->config, pool_config->kind, is_host ? NULL : pool_config->uuid, number, total_bytes,
-                   &sizes);
+    config_resolve(daemon->config, pool_config->kind, is_host ? NULL : pool_config->uuid, number,
+                   total->bytes, &sizes);
     if (!sizes.enabled)
         return 0;
-    pool_config->sizes = pools_sizes(&sizes);
-    pool_config->needs_vmm = sizes.export_as == CONFIG_EXPORT_VMM;
-    daemon->n_mistakes += config_check_sizes(pool_config->name, &sizes);
     struct supplier *supplier = calloc(1, sizeof *supplier);
     if (supplier == NULL)
         return -ENOMEM;
+    supplier->total = *total;
+    daemon->n_mistakes += config_cut_limit(pool_config->name, total->bytes, supplier->total.of, &sizes);
+    daemon->n_mistakes += config_check_sizes(pool_config->name, &sizes);
+    pool_config->sizes = pools_sizes(&sizes);
+    pool_config->needs_vmm = sizes.export_as == CONFIG_EXPORT_VMM;
     int r = core_add_pool(daemon->core, pool_config, &pool);
     if (r < 0) {
         free(supplier);
@@ -62,7 +67,6 @@ static int add_pool(struct daemon *daemon, struct pool_config *pool_config, uint
     }
     supplier->daemon = daemon;
     supplier->pool = pool;
-    supplier->total_bytes = total_bytes;
     supplier->segment_kind = pools_segment_kind(pool_config->kind, &sizes);
     if (supplier->segment_kind != PROTO_SEGMENT_MEMFD)
         supplier->gpu = daemon->gpu;
@@ -93,33 +97,77 @@ static int add_device_pools(struct daemon *daemon) {
         memcpy(pool.uuid, description.uuid.bytes, sizeof pool.uuid);
         pool.numa_node = description.numa_node;
         pool.name = description.name;
-        r = add_pool(daemon, &pool, description.total_bytes);
+        const struct pool_total total = {description.total_bytes, "the GPU has"};
+        r = add_pool(daemon, &pool, &total);
         if (r < 0)
             return r;
     }
     return 0;
 }
 
+/* The memory that the pool of a node can be of: the node's, or what the daemon's control group allows. Huge
+ * pages of hugetlb do not count in the group. */
+static struct pool_total host_total(const struct daemon *daemon, int node, uint64_t node_bytes,
+                                    const struct cgroup_memory *group) {
+    struct pool_total total = {node_bytes, "the node has"};
+    struct config_pool_sizes sizes;
+
+    config_resolve(daemon->config, PROTO_POOL_HOST, NULL, node, node_bytes, &sizes);
+    uint64_t free_huge_bytes =
+        sizes.huge_pages == CONFIG_HUGE_PAGES_AUTO ? numa_free_huge_pages(node) * 2 * MIB : 0;
+    if (sizes.huge_pages == CONFIG_HUGE_PAGES_REQUIRE || group->limit_bytes >= node_bytes ||
+        node_bytes - group->limit_bytes <= free_huge_bytes)
+        return total;
+    total.bytes = group->limit_bytes + free_huge_bytes;
+    snprintf(total.of, sizeof total.of, "the daemon's control group %s allows (%s; MemoryMax= in its unit)",
+             group->group, group->setting);
+    return total;
+}
+
+/* The limits of the pools of several nodes may be above what the group allows, although each is below. */
+static unsigned check_sum(const struct daemon *daemon, const struct cgroup_memory *group) {
+    uint64_t sum_bytes = 0;
+
+    for (unsigned i = 0; i < daemon->core->n_pools; i++) {
+        const struct pool *pool = daemon->core->pools[i];
+        const struct supplier *supplier = pool->owner;
+        if (pool->kind == PROTO_POOL_HOST && supplier->huge_pages != CONFIG_HUGE_PAGES_REQUIRE)
+            sum_bytes += pool->limit_bytes;
+    }
+    if (sum_bytes <= group->limit_bytes)
+        return 0;
+    log_warning(
+        "the limits of the host pools are %s together, above the %s that the daemon's control group %s "
+        "allows (%s; MemoryMax= in its unit): the pools cannot grow so far",
+        BYTES_TEXT(sum_bytes), BYTES_TEXT(group->limit_bytes), group->group, group->setting);
+    return 1;
+}
+
 static int add_host_pools(struct daemon *daemon) {
     int nodes[NUMA_NODES_MAX];
     unsigned count = numa_nodes(nodes);
+    struct cgroup_memory group;
 
+    cgroup_memory("", &group);
     for (unsigned i = 0; i < count; i++) {
-        uint64_t total, available;
+        uint64_t node_bytes, available;
         char name[POOL_NAME_SIZE];
         struct pool_config pool = {
             .kind = PROTO_POOL_HOST, .device = -1, .numa_node = nodes[i], .name = name};
-        int r = numa_memory(nodes[i], &total, &available);
+        int r = numa_memory(nodes[i], &node_bytes, &available);
         if (r < 0) {
             log_error("the memory of NUMA node %d is not known (%s); it gets no pool", nodes[i],
                       strerror(-r));
             continue;
         }
         snprintf(name, sizeof name, "host memory, node %d", nodes[i]);
-        r = add_pool(daemon, &pool, total);
+        const struct pool_total total = host_total(daemon, nodes[i], node_bytes, &group);
+        r = add_pool(daemon, &pool, &total);
         if (r < 0)
             return r;
     }
+    if (count > 1)
+        daemon->n_mistakes += check_sum(daemon, &group);
     return 0;
 }
 

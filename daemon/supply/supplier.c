@@ -168,7 +168,9 @@ static void grow_run(struct worker_job *job) {
                                         .gpu = supplier->gpu,
                                         .device = supplier->device,
                                         .node = supplier->pool->numa_node,
-                                        .huge_pages = grow->huge_pages};
+                                        .huge_pages = grow->huge_pages,
+                                        .is_simulated = supplier->gpu != NULL &&
+                                                        supplier->daemon->gpu_kind == PROTO_GPU_SIM};
 
     grow->result = backing_new(&order, &supplier->worker, &grow->backing, grow->error);
     if (grow->result < 0)

@@ -17,13 +17,21 @@ struct daemon;
 struct pool;
 struct segment;
 
+#define POOL_TOTAL_TEXT_SIZE 192u
+
+/* The memory that a pool can be of: percentages are of it, and a limit is cut to it. */
+struct pool_total {
+    uint64_t bytes;
+    char of[POOL_TOTAL_TEXT_SIZE]; /* the end of "the 8 GiB that …" */
+};
+
 struct supplier {
     struct daemon *daemon;
     struct pool *pool;
     struct worker worker;
     const struct gpu *gpu; /* NULL where the kernel makes the memory, and where there is none to make it */
     unsigned device;       /* whose driver makes the memory; of host memory, in whose context */
-    uint64_t total_bytes;  /* the device's or the node's memory: percentages are of it */
+    struct pool_total total;
     enum proto_segment_kind segment_kind; /* of all its segments */
     enum config_huge_pages huge_pages;
     enum backing_pages pages; /* of the newest segment */

@@ -144,6 +144,72 @@ def check(text, *arguments):
                               capture_output=True, text=True, timeout=WAIT_S)
 
 
+def memory_group(limit_bytes):
+    """A new control group below that of this process with a limit of memory. None where there can be none."""
+    lines = [line.split(":", 2) for line in pathlib.Path("/proc/self/cgroup").read_text().splitlines()]
+    for base, limit, groups in (("/sys/fs/cgroup/memory", "memory.limit_in_bytes", [group for _, names, group in lines if "memory" in names.split(",")]),
+                                ("/sys/fs/cgroup", "memory.max", [group for number, names, group in lines if number == "0" and names == ""])):
+        for group in groups:
+            path = pathlib.Path(base + group) / f"gpupool-test-{os.getpid()}"
+            try:
+                path.mkdir()
+            except OSError:
+                continue
+            try:
+                (path / limit).write_text(str(limit_bytes))
+                return path
+            except OSError:
+                path.rmdir()
+    return None
+
+
+class ControlGroup(unittest.TestCase):
+    """A daemon whose control group allows 300 MiB, as a container does, or MemoryMax=."""
+
+    def setUp(self):
+        self.group = memory_group(300 * MIB)
+        if self.group is None:
+            self.skipTest("this takes root, and a memory controller that it may use")
+        self.addCleanup(lambda: wait_until(self.removed, "the control group is empty"))
+        self.prefix = ["sh", "-c", f'echo $$ > {self.group}/cgroup.procs && exec "$@"', "sh"]
+
+    def removed(self):
+        try:
+            self.group.rmdir()
+        except OSError:
+            return False
+        return True
+
+    def test_shares_are_of_what_the_group_allows(self):
+        with Daemon(gpu="none", prefix=self.prefix) as daemon:
+            self.assertEqual(host_pool(daemon)["limit_bytes"], 150 * MIB)
+            self.assertNotIn("warning", daemon.log_text())
+
+    def test_a_larger_limit_is_told_of_and_cut(self):
+        for text in ("[host]\nlimit = 1GiB\n", "[host 0]\nlimit = 301MiB\n"):
+            with Daemon(text, gpu="none", prefix=self.prefix) as daemon, Client(daemon) as client:
+                words = rf"above the 300 MiB that the daemon's control group \S*{self.group.name} allows \(memory\.\w+; MemoryMax="
+                self.assertRegex(daemon.log_text(), words)
+                self.assertEqual(host_pool(daemon)["limit_bytes"], 300 * MIB)
+                done = subprocess.run([*daemon.command(), "--check-config"], check=False, capture_output=True, text=True, timeout=WAIT_S)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertRegex(done.stderr, words)
+                client.ask(1, 400 * MIB, 0)
+                data = client.socket.recv(16384)
+                self.assertEqual(struct.unpack_from("<H", data)[0], 70)
+                self.assertIn(b"which may grow to 300 MiB, although its limit is above the memory that the daemon's control group", data)
+
+    def test_growth_ends_before_the_kernel_kills_the_daemon(self):
+        """Simulated GPUs are the daemon's memory, too, while their memory is made."""
+        config = "[host]\nlimit = 100%\nreserve = 100%\n[device]\nlimit = 512MiB\nreserve = 512MiB\n"
+        with Daemon(config, prefix=self.prefix) as daemon:
+            words = (r"host memory, node 0: growth by .* failed: the daemon's control group \S* \(memory\.\w+: 300 MiB\) has .* left, "
+                     r"too little for a segment of .* beside 32 MiB")
+            wait_until(lambda: daemon.ask("ping") and re.search(words, daemon.log_text()), "the host pool grows no more")
+            wait_until(lambda: all(pool["growing_bytes"] == 0 for pool in daemon.ask("pools")["pools"]), "no pool grows any more")
+            self.assertIn(host_pool(daemon)["reserved_bytes"], range(64 * MIB, 300 * MIB))
+
+
 class CheckConfig(unittest.TestCase):
     def test_what_is_wrong_on_this_machine_is_found(self):
         wrong = [
@@ -156,6 +222,9 @@ class CheckConfig(unittest.TestCase):
             ("[host 4000]\nlimit = 1GiB\n", (), "[host 4000]: this machine has no such NUMA node"),
             ("[device]\nlimit = 50%\nreserve = 5GiB\n", ("--gpu", "sim", "--sim-memory", "8GiB"),
              "its reserve of 5 GiB is above its limit of 4 GiB"),
+            ("[device]\nlimit = 9GiB\n", ("--gpu", "sim", "--sim-memory", "8GiB"),
+             "its limit of 9 GiB is above the 8 GiB that the GPU has, and is cut to that"),
+            ("[host]\nlimit = 1000TiB\n", (), "its limit of 1000 TiB is above the "),
             ("[device]\nlimit = 0\n", ("--gpu", "sim"), "its limit of 0 B is less than a segment"),
             ("[host]\nlimit = 1MiB\n", (), "its limit of 1 MiB is less than a segment"),
             ("[host]\nenabled = no\n", ("--gpu", "none"), "no pool is enabled"),
@@ -276,7 +345,7 @@ class Log(unittest.TestCase):
                 self.assertEqual(client.reply(), 70)
             wait_until(lambda: daemon.ask("sessions")["sessions"] == [], "the session ends")
             self.assertEqual(daemon.stop(), 0)
-            self.assertEqual(daemon.log_text(), "")
+            self.assertNotIn("warning", daemon.log_text())
 
 
 class Growth(unittest.TestCase):

@@ -32,6 +32,26 @@ static int read_text(struct config *config, const char *text, char *error, size_
     return r;
 }
 
+static void a_limit_above_the_memory_is_cut(void **state) {
+    static const char gpu_has[] = "the GPU has";
+    struct config_pool_sizes sizes;
+    struct config config;
+    char error[512];
+
+    (void)state;
+    assert_int_equal(read_text(&config, "[device]\nlimit = 9GiB\n", error, sizeof error), 0);
+    for (uint64_t total = 8 * GIB; total <= 10 * GIB; total += GIB) {
+        config_resolve(&config, PROTO_POOL_DEVICE, NULL, 0, total, &sizes);
+        assert_int_equal(sizes.limit_bytes, 9 * GIB);
+        assert_null(sizes.limit_of);
+        bool is_cut = total < 9 * GIB;
+        assert_int_equal(config_cut_limit("pool", total, gpu_has, &sizes), is_cut);
+        assert_int_equal(sizes.limit_bytes, is_cut ? total : 9 * GIB);
+        assert_ptr_equal(sizes.limit_of, is_cut ? gpu_has : NULL);
+    }
+    config_deinit(&config);
+}
+
 static void a_good_file_says_what_it_says(void **state) {
     struct config config;
     struct config_pool_sizes sizes;
@@ -388,6 +408,7 @@ int main(void) {
         cmocka_unit_test(an_indented_line_is_called_so),
         cmocka_unit_test(a_section_that_says_nothing_is_a_mistake),
         cmocka_unit_test(a_good_file_says_what_it_says),
+        cmocka_unit_test(a_limit_above_the_memory_is_cut),
         cmocka_unit_test(an_empty_file_leaves_the_defaults),
         cmocka_unit_test(a_reserve_is_made_in_steps_of_a_fixed_size),
         cmocka_unit_test(a_step_that_is_told_is_never_none),
