@@ -178,10 +178,13 @@ static void a_handler_of_another_library_does_not_fill_the_hole(void **state) {
     assert_true(own_mapping_unmap(mapping));
 }
 
+/* A sanitizer maps memory of its own in a child, before any handler, and may have taken the place. */
+#define NOT_TRIED 40
+
 static int others_memory_is_kept(void *argument) {
     char *memory = argument;
     if (of_other != wanted_by_other)
-        return 4;
+        return NOT_TRIED;
     of_other[0] = of_other[other_bytes - 1] = 1;
     for (uint64_t at = 0; at < SIZE_BYTES; at += PAGE_BYTES) {
         /* Something is mapped at each page: nothing new goes there. */
@@ -202,24 +205,26 @@ static void a_hole_that_was_not_inherited_is_filled_around_what_is_there(void **
     assert_int_equal(munmap(memory + SIZE_BYTES - PAGE_BYTES, PAGE_BYTES), 0);
     wanted_by_other = memory + MIB;
     other_bytes = 3ul * PAGE_BYTES;
-    ASSERT_SEGV(in_child(others_memory_is_kept, memory));
+    int status = in_child(others_memory_is_kept, memory);
     other_bytes = 0;
     own_mapping_forget(mapping);
     munmap(memory, SIZE_BYTES);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == NOT_TRIED)
+        skip();
+    ASSERT_SEGV(status);
 }
 
-static int is_free(void *argument) {
-    struct own_mapping *mapping = argument;
-    void *made = mmap(mapping->memory, PAGE_BYTES, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return made == mapping->memory ? 0 : 1;
+static int is_not_parents(void *address) {
+    return own_mapping_is_parents(address);
 }
 
 static void addresses_that_were_given_back_are_a_childs_to_use(void **state) {
-    struct own_mapping *mapping = make(SIZE_BYTES), copy = *mapping;
+    struct own_mapping *mapping = make(SIZE_BYTES);
+    void *address = mapping->memory;
 
     (void)state;
     assert_true(own_mapping_unmap(mapping));
-    assert_int_equal(in_child(is_free, &copy), 0);
+    assert_int_equal(in_child(is_not_parents, address), 0);
     assert_true(own_mapping_unmap(NULL));
     own_mapping_forget(NULL);
 }
