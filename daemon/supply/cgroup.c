@@ -158,6 +158,7 @@ static void note_limit(struct cgroup_memory *memory, uint64_t limit_bytes, uint6
     size_t length = strlen(group), room = sizeof memory->group - 1;
     memory->limit_bytes = limit_bytes;
     memory->setting = setting;
+    memory->unit_setting = strcmp(setting, "memory.high") == 0 ? "MemoryHigh" : "MemoryMax";
     if (length > room)
         group += length - room;
     memcpy(memory->group, group, strlen(group) + 1);

@@ -18,10 +18,10 @@ struct cgroup_memory {
     uint64_t available_bytes; /* the least that a group has left, page cache included; UINT64_MAX: no limit */
     char group[CGROUP_NAME_SIZE]; /* with that limit, as /proc/PID/cgroup names it; the end of a long name */
     const char *setting;          /* the limit's file there */
+    const char *unit_setting;     /* and the key of a unit that sets it: "MemoryMax" */
 };
 
-/* Reads the files below root, which is "" but in tests. A file that cannot be read
- * is no limit. */
+/* Reads the files below root, which is "" but in tests. A file that cannot be read is no limit. */
 void cgroup_memory(const char *root, struct cgroup_memory *ret_memory);
 
 #endif

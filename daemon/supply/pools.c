@@ -119,8 +119,8 @@ static struct pool_total host_total(const struct daemon *daemon, int node, uint6
         node_bytes - group->limit_bytes <= free_huge_bytes)
         return total;
     total.bytes = group->limit_bytes + free_huge_bytes;
-    snprintf(total.of, sizeof total.of, "the daemon's control group %s allows (%s; MemoryMax= in its unit)",
-             group->group, group->setting);
+    snprintf(total.of, sizeof total.of, "the daemon's control group %s allows (%s; %s= in its unit)",
+             group->group, group->setting, group->unit_setting);
     return total;
 }
 
@@ -138,8 +138,9 @@ static unsigned check_sum(const struct daemon *daemon, const struct cgroup_memor
         return 0;
     log_warning(
         "the limits of the host pools are %s together, above the %s that the daemon's control group %s "
-        "allows (%s; MemoryMax= in its unit): the pools cannot grow so far",
-        BYTES_TEXT(sum_bytes), BYTES_TEXT(group->limit_bytes), group->group, group->setting);
+        "allows (%s; %s= in its unit): the pools cannot grow so far",
+        BYTES_TEXT(sum_bytes), BYTES_TEXT(group->limit_bytes), group->group, group->setting,
+        group->unit_setting);
     return 1;
 }
 

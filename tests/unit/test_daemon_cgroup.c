@@ -55,6 +55,8 @@ static void check(uint64_t limit_bytes, uint64_t available_bytes, const char *gr
         return;
     assert_string_equal(memory.group, group);
     assert_string_equal(memory.setting, setting);
+    assert_string_equal(memory.unit_setting,
+                        strcmp(setting, "memory.high") == 0 ? "MemoryHigh" : "MemoryMax");
 }
 
 static void check_none(void) {
