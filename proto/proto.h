@@ -254,12 +254,14 @@ struct proto_token {
     uint8_t bytes[PROTO_TOKEN_BYTES];
 };
 
+#define PROTO_SEND_HELD 1u /* the lifetime counts from the end of the sender's session */
+
 struct proto_send {
     uint64_t lease, generation; /* as SHARE's */
     uint64_t size_bytes;  /* as SHARE's */
     uint64_t lifetime_ns; /* 1 to PROTO_PARCEL_NS_MAX */
     uint32_t takers;      /* ATTACHes that end it: 1 or more */
-    uint32_t reserved;    /* 0 */
+    uint32_t flags;       /* PROTO_SEND_… */
 };
 
 struct proto_opened {

@@ -173,7 +173,7 @@ static const struct wire_field wire_fields[] = {
     WIRE_FIELD(PROTO_SEND, proto_send, size_bytes),
     WIRE_FIELD(PROTO_SEND, proto_send, lifetime_ns),
     WIRE_FIELD(PROTO_SEND, proto_send, takers),
-    WIRE_FIELD(PROTO_SEND, proto_send, reserved),
+    WIRE_FIELD(PROTO_SEND, proto_send, flags),
     WIRE_AS(PROTO_REVOKE, proto_token, bytes, "token", WIRE_BYTES),
     WIRE_FIELD(PROTO_BOARD, proto_board_reply, size_bytes),
     WIRE_FIELD(PROTO_BOARD, proto_board_reply, slot),

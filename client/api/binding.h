@@ -15,6 +15,7 @@
 
 struct gpupool_buffer;
 struct gpupool_client;
+struct gpupool_token;
 
 /* As gpupool_acquire() without flags, if the thread's cache has a piece. False: nothing was done, and the
  * thread's error is as it was. */
@@ -46,6 +47,12 @@ int gpupool_internal_wait_for_device(struct gpupool_client *client, int device);
 /* Tells whether a stream is being captured into a graph. 0, INVALID, FORKED, NO_GPU, DRIVER. Thread-safe. */
 int gpupool_internal_is_captured(struct gpupool_client *client, int device, void *stream,
                                  bool *ret_is_captured);
+
+/* As gpupool_send(), but the lifetime counts from the end of this client's session: a program that sends so
+ * revokes tokens whose receivers have ended. */
+int gpupool_internal_send_held(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                               void *stream, uint32_t takers, uint64_t lifetime_ns,
+                               struct gpupool_token *ret_token);
 
 /* How long gpupool_alloc() waits for room. */
 uint64_t gpupool_internal_alloc_timeout_ns(const struct gpupool_client *client);

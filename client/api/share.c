@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "client/api/binding.h"
 #include "client/api/buffer.h"
 #include "client/api/client.h"
 #include "client/api/shared.h"
@@ -22,7 +23,7 @@
 
 /* How a buffer is sent. */
 struct sending {
-    uint32_t takers;
+    uint32_t takers, flags; /* PROTO_SEND_… */
     uint64_t lifetime_ns;
 };
 
@@ -38,8 +39,10 @@ static struct request *token_request(struct gpupool_client *client, uint64_t siz
     if (sending == NULL)
         request->message.share = (struct proto_share){.size_bytes = size_bytes};
     else
-        request->message.send = (struct proto_send){
-            .size_bytes = size_bytes, .lifetime_ns = sending->lifetime_ns, .takers = sending->takers};
+        request->message.send = (struct proto_send){.size_bytes = size_bytes,
+                                                    .lifetime_ns = sending->lifetime_ns,
+                                                    .takers = sending->takers,
+                                                    .flags = sending->flags};
     return request;
 }
 
@@ -145,23 +148,35 @@ int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *bu
     return enter_and_share(client, buffer, stream, NULL, "gpupool_share", "sharing", ret_token);
 }
 
-int gpupool_send(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
-                 uint32_t takers, uint64_t lifetime_ns, struct gpupool_token *ret_token) {
-    const struct sending sending = {takers, lifetime_ns};
+static int enter_and_send(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                          const struct sending *sending, struct gpupool_token *ret_token) {
     int r = client_enter(client);
 
     if (r < 0)
         return r;
-    if (takers == 0)
+    if (sending->takers == 0)
         return error_set(
             GPUPOOL_E_INVALID,
             "gpupool_send: takers is 0: name how many calls of gpupool_attach() the token serves");
-    if (lifetime_ns == 0 || lifetime_ns > PROTO_PARCEL_NS_MAX)
+    if (sending->lifetime_ns == 0 || sending->lifetime_ns > PROTO_PARCEL_NS_MAX)
         return error_set(GPUPOOL_E_INVALID,
                          "gpupool_send: lifetime_ns %" PRIu64 ": 1 to %" PRIu64
                          " (a day), so that what nobody takes comes back",
-                         lifetime_ns, (uint64_t)PROTO_PARCEL_NS_MAX);
-    return enter_and_share(client, buffer, stream, &sending, "gpupool_send", "sending", ret_token);
+                         sending->lifetime_ns, (uint64_t)PROTO_PARCEL_NS_MAX);
+    return enter_and_share(client, buffer, stream, sending, "gpupool_send", "sending", ret_token);
+}
+
+int gpupool_send(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                 uint32_t takers, uint64_t lifetime_ns, struct gpupool_token *ret_token) {
+    const struct sending sending = {.takers = takers, .lifetime_ns = lifetime_ns};
+    return enter_and_send(client, buffer, stream, &sending, ret_token);
+}
+
+int gpupool_internal_send_held(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                               void *stream, uint32_t takers, uint64_t lifetime_ns,
+                               struct gpupool_token *ret_token) {
+    const struct sending sending = {.takers = takers, .flags = PROTO_SEND_HELD, .lifetime_ns = lifetime_ns};
+    return enter_and_send(client, buffer, stream, &sending, ret_token);
 }
 
 int gpupool_revoke(struct gpupool_client *client, const struct gpupool_token *token) {

@@ -305,7 +305,10 @@ static cJSON *describe_parcel(const struct parcel *parcel, uint64_t now_ns) {
     report_integer(object, "bytes", parcel->block->held_bytes);
     report_integer(object, "takers", parcel->takers);
     report_integer(object, "sent_ns", now_ns - parcel->sent_ns);
-    report_integer(object, "left_ns", parcel->deadline_ns > now_ns ? parcel->deadline_ns - now_ns : 0);
+    report_integer(object, "left_ns",
+                   parcel->deadline_ns == NS_FOREVER ? parcel->lifetime_ns
+                   : parcel->deadline_ns > now_ns    ? parcel->deadline_ns - now_ns
+                                                     : 0);
     return object;
 }
 

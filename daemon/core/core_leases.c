@@ -284,9 +284,7 @@ static int send_lease(struct lease *lease, const struct proto_send *send,
     if (session->tenant->n_parcels >= PARCELS_MAX || !tenant_may_have(session->tenant, 1, 0))
         return PROTO_E_LIMIT;
     int r = share_lease(lease, send->size_bytes, &fresh[0], &shared);
-    return r != 0 ? r
-                  : parcel_open(session, lease->block, &fresh[1], send->takers, now_ns,
-                                clock_deadline_ns(now_ns, send->lifetime_ns));
+    return r != 0 ? r : parcel_open(session, lease->block, &fresh[1], send, now_ns);
 }
 
 int core_send(struct session *session, const struct proto_send *send,

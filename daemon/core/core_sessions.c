@@ -10,6 +10,7 @@
 #include "daemon/core/explain.h"
 #include "daemon/core/fence.h"
 #include "daemon/core/lease.h"
+#include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/request.h"
 #include "daemon/core/session.h"
@@ -80,6 +81,7 @@ static int session_open(struct core *core, const struct peer *peer, uint64_t now
     session->connected_ns = now_ns;
     list_init(&session->leases);
     list_init(&session->requests);
+    list_init(&session->held);
     list_init(&session->fenced);
     list_init(&session->reclaim_link);
     list_append(&core->sessions, &session->link);
@@ -183,7 +185,7 @@ static void session_free(struct session *session, uint64_t now_ns) {
 
     session_clear(session);
     assert(session->n_leases == 0 && session->n_requests == 0 && session->leased_bytes == 0 &&
-           session->fenced_bytes == 0 && session->n_segments == 0);
+           session->fenced_bytes == 0 && session->n_segments == 0 && list_is_empty(&session->held));
     list_remove(&session->reclaim_link);
     list_remove(&session->link);
     core->n_sessions--;
@@ -201,6 +203,7 @@ static void session_free(struct session *session, uint64_t now_ns) {
 
 void core_session_close(struct session *session, uint64_t now_ns) {
     assert(session->state == SESSION_ACTIVE);
+    parcels_let_go(session, now_ns);
     session_free(session, now_ns);
 }
 
@@ -211,6 +214,7 @@ void core_session_lose(struct session *session, uint64_t now_ns, const char *rea
     list_for_each_entry(struct lease, lease, &session->leases, session_link) {
         lease_quarantine(lease);
     }
+    parcels_let_go(session, now_ns);
     list_remove(&session->reclaim_link);
     session_fall_silent(session);
     session->state = SESSION_QUARANTINED;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "daemon/core/lease.h"
 #include "daemon/core/tenant.h"
 
@@ -87,11 +88,11 @@ static void extract(struct parcel_table *table, const struct parcel *parcel) {
 /* --- parcels --- */
 
 int parcel_open(struct session *session, struct block *block, const struct proto_token *token,
-                uint32_t takers, uint64_t now_ns, uint64_t deadline_ns) {
+                const struct proto_send *send, uint64_t now_ns) {
     struct tenant *tenant = session->tenant;
     struct parcel_table *table = &session->core->parcels;
 
-    assert(tenant == block->segment->owner->tenant && takers > 0);
+    assert(tenant == block->segment->owner->tenant && send->takers > 0);
     if (reserve(table) < 0)
         return -ENOMEM;
     _cleanup_(freep) struct parcel *parcel = calloc(1, sizeof *parcel);
@@ -99,16 +100,22 @@ int parcel_open(struct session *session, struct block *block, const struct proto
         return -ENOMEM;
     *parcel = (struct parcel){.block = block,
                               .token = *token,
-                              .takers = takers,
+                              .takers = send->takers,
                               .sent_ns = now_ns,
-                              .deadline_ns = deadline_ns,
+                              .lifetime_ns = send->lifetime_ns,
+                              .deadline_ns = NS_FOREVER,
                               .sender = session->id,
                               .pid = session->peer.pid};
+    list_init(&parcel->held_link);
     if (tsearch(parcel, &table->by_token, parcel_compare_tokens) == NULL)
         return -ENOMEM;
     charge_force(&parcel->charge, &tenant->quota, QUOTA_LEASES, 1);
     block_hold(block);
     tenant->n_parcels++;
+    if ((send->flags & PROTO_SEND_HELD) != 0)
+        list_append(&session->held, &parcel->held_link);
+    else
+        parcel->deadline_ns = clock_deadline_ns(now_ns, parcel->lifetime_ns);
     insert(table, take_ptr(&parcel));
     return 0;
 }
@@ -127,6 +134,7 @@ void parcel_take(struct core *core, struct parcel *parcel) {
 /* Frees a parcel that is not in the heap any more. */
 static void parcel_free(struct core *core, struct parcel *parcel) {
     parcel_tenant(parcel)->n_parcels--;
+    list_remove(&parcel->held_link);
     tdelete(parcel, &core->parcels.by_token, parcel_compare_tokens);
     charge_free(&parcel->charge);
     block_drop(parcel->block);
@@ -159,6 +167,15 @@ unsigned parcels_close(struct core *core, uint64_t sender, uint64_t *ret_bytes) 
     return (unsigned)(n_all - n_kept);
 }
 
+void parcels_let_go(struct session *session, uint64_t now_ns) {
+    while (!list_is_empty(&session->held)) {
+        struct parcel *parcel = container_of(session->held.next, struct parcel, held_link);
+        list_remove(&parcel->held_link);
+        parcel->deadline_ns = clock_deadline_ns(now_ns, parcel->lifetime_ns);
+        move_up(&session->core->parcels, parcel);
+    }
+}
+
 void parcels_expire(struct core *core, uint64_t now_ns) {
     for (unsigned n = 0; n < PARCELS_CLOSED_MAX && parcels_next_ns(core) <= now_ns; n++)
         parcel_close(core, core->parcels.entries[0]);
@@ -182,7 +199,8 @@ bool parcels_are_valid(const struct core *core) {
         if (parcel->place != i || parcel->takers == 0 || !parcel->block->shared ||
             parcel->block->n_parcels == 0 || parcel_find(core, &parcel->token) != parcel ||
             parcel->charge.item != QUOTA_LEASES || parcel->charge.amount != 1 ||
-            parcel->charge.quota != &parcel_tenant(parcel)->quota)
+            parcel->charge.quota != &parcel_tenant(parcel)->quota ||
+            list_is_empty(&parcel->held_link) == (parcel->deadline_ns == NS_FOREVER))
             return false;
         if (i > 0 && table->entries[(i - 1) / 2]->deadline_ns > parcel->deadline_ns)
             return false;

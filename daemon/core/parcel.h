@@ -9,6 +9,9 @@
  *   open --taken by as many sessions as were named--> gone
  *   open --revoked, or its time is up--> gone
  *
+ * The time counts from the sending, or, of a parcel that is held, from the end of the sender's session. Until
+ * then the session lists it, and it has no deadline.
+ *
  * A taker gets a lease on the block before the parcel goes. With the last holder, lease or parcel, the block
  * goes back to the heap.
  *
@@ -19,9 +22,10 @@
 #include "daemon/core/types.h"
 
 /* Opens a parcel on a shared block that the session holds. Whether the tenant may have it (PARCELS_MAX,
- * tenant_may_lease) is the caller's to ask before. token: random, fresh. Returns 0 or -ENOMEM. */
+ * tenant_may_lease) is the caller's to ask before. token: random, fresh. send: its takers, lifetime and
+ * flags. Returns 0 or -ENOMEM. */
 int parcel_open(struct session *session, struct block *block, const struct proto_token *token,
-                uint32_t takers, uint64_t now_ns, uint64_t deadline_ns);
+                const struct proto_send *send, uint64_t now_ns);
 
 /* The parcel of a token, or NULL. */
 struct parcel *parcel_find(const struct core *core, const struct proto_token *token);
@@ -30,6 +34,9 @@ struct parcel *parcel_find(const struct core *core, const struct proto_token *to
 void parcel_take(struct core *core, struct parcel *parcel);
 
 void parcel_close(struct core *core, struct parcel *parcel);
+
+/* The session ends, or is lost: the time of the parcels that it holds begins. */
+void parcels_let_go(struct session *session, uint64_t now_ns);
 
 /* Closes parcels whose time is up, a bounded number of them. */
 void parcels_expire(struct core *core, uint64_t now_ns);

@@ -92,6 +92,7 @@ struct session {
     struct list leases;            /* lease.session_link */
     struct proto_lease_name last_split; /* what its last SPLIT made; zero: nothing */
     struct list requests;          /* request.session_link: waiting, or answered and not yet sent */
+    struct list held;              /* parcel.held_link: their time begins with the session's end */
     unsigned n_leases, n_requests;
     uint64_t n_ranges;     /* of the blocks of its leases */
     uint64_t leased_bytes; /* what its leases hold; a shared block counts for each holder */
@@ -345,10 +346,12 @@ struct parcel {
     struct block *block;
     struct proto_token token;
     uint32_t takers; /* sessions that may still take it, 1 or more */
-    uint64_t sent_ns, deadline_ns;
+    uint64_t sent_ns, lifetime_ns;
+    uint64_t deadline_ns; /* NS_FOREVER while it is held */
     uint64_t sender;      /* the session's id; it may be gone */
     pid_t pid;            /* the sender's */
     size_t place;         /* in core->parcels.entries */
+    struct list held_link; /* in session->held of the sender */
     struct charge charge; /* one lease, to the tenant */
 };
 

@@ -5,10 +5,14 @@
 /* Every byte is accounted for: reserved = leased + fenced + quarantined + retiring + free, each as the model
  * has it. */
 static void check_sums(struct world *world) {
+    size_t parcels = 0;
     uint64_t leased[SIM_POOLS] = {0}, fenced[SIM_POOLS] = {0}, quarantined[SIM_POOLS] = {0},
              reserved[SIM_POOLS] = {0}, retiring[SIM_POOLS] = {0}, free_bytes[SIM_POOLS] = {0},
              waiters[SIM_POOLS] = {0};
 
+    for (unsigned p = 0; p < SIM_PARCELS; p++)
+        parcels += world->parcels[p].takers > 0;
+    must(world->core->parcels.count == parcels, "a parcel has ended too early, or not at all");
     for (unsigned b = 0; b < world->blocks_end; b++) {
         const struct model_block *block = &world->blocks[b];
         unsigned p = world->segments[block->segment].pool;

@@ -101,6 +101,7 @@ void step_bye(struct world *world) {
     struct session *session = world->sessions[s].session;
     struct proto_page *page = world->sessions[s].page;
     model_remove_session(world, s);
+    parcels_begin(world, session);
     core_session_close(session, world->now_ns);
     free(page);
     world->tally->byes++;
@@ -114,11 +115,13 @@ void session_end(struct world *world, unsigned s) {
         struct session *closed = session->session;
         struct proto_page *page = session->page;
         model_remove_session(world, s);
+        parcels_begin(world, closed);
         core_session_close(closed, world->now_ns);
         free(page);
         return;
     }
     model_lose_session(world, s);
+    parcels_begin(world, session->session);
     core_session_lose(session->session, world->now_ns, "waiting for its process to end");
 }
 

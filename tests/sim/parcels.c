@@ -44,6 +44,14 @@ void parcels_pass(struct world *world) {
         }
 }
 
+void parcels_begin(struct world *world, const struct session *sender) {
+    for (unsigned p = 0; p < SIM_PARCELS; p++) {
+        struct model_parcel *parcel = &world->parcels[p];
+        if (parcel->takers > 0 && parcel->sender == sender->id && parcel->deadline_ns == NS_FOREVER)
+            parcel->deadline_ns = world->now_ns + parcel->lifetime_ns;
+    }
+}
+
 uint64_t pick_parcel(struct world *world) {
     unsigned start = (unsigned)random_below(world, SIM_PARCELS);
 
@@ -71,7 +79,8 @@ void step_send(struct world *world) {
         .generation = name.generation,
         .size_bytes = one_in(world, 2) ? 0 : random_below(world, block->capacity + 2 * world->grain),
         .lifetime_ns = 1 + random_below(world, one_in(world, 2) ? NS_PER_S : 100 * NS_PER_S),
-        .takers = 1 + (uint32_t)random_below(world, 3)};
+        .takers = 1 + (uint32_t)random_below(world, 3),
+        .flags = one_in(world, 3) ? PROTO_SEND_HELD : 0};
     struct proto_token token;
     int expected = 0;
     if (tenant_is_full(world, world->sessions[s].tenant))
@@ -99,12 +108,14 @@ void step_send(struct world *world) {
         block->token = world->next_token - 1;
     block->shared = true;
     block->parcels++;
-    world->parcels[p] = (struct model_parcel){.token = world->next_token,
-                                              .block = b,
-                                              .tenant = world->sessions[s].tenant,
-                                              .sender = world->sessions[s].session->id,
-                                              .takers = send.takers,
-                                              .deadline_ns = world->now_ns + send.lifetime_ns};
+    world->parcels[p] = (struct model_parcel){
+        .token = world->next_token,
+        .block = b,
+        .tenant = world->sessions[s].tenant,
+        .sender = world->sessions[s].session->id,
+        .takers = send.takers,
+        .lifetime_ns = send.lifetime_ns,
+        .deadline_ns = send.flags == PROTO_SEND_HELD ? NS_FOREVER : world->now_ns + send.lifetime_ns};
     world->tokens[random_below(world, SIM_TOKENS)] = world->next_token;
     world->tally->sends++;
 }

@@ -128,7 +128,8 @@ struct model_parcel {
     unsigned block, tenant;
     uint64_t sender; /* a session's id */
     uint32_t takers; /* that are left; 0: unused */
-    uint64_t deadline_ns;
+    uint64_t lifetime_ns;
+    uint64_t deadline_ns; /* NS_FOREVER: held, until the sender's session ends */
 };
 
 /* The last value of each word that something waits for. */
@@ -455,6 +456,8 @@ unsigned parcels_of_tenant(const struct world *world, unsigned tenant);
 void parcel_was_taken(struct world *world, unsigned p);
 /* The token of a parcel, or of something else where there is none. */
 uint64_t pick_parcel(struct world *world);
+/* The sender's session ends, or is lost: the time of those that it holds begins. */
+void parcels_begin(struct world *world, const struct session *sender);
 /* Ends those whose time is up. */
 void parcels_pass(struct world *world);
 

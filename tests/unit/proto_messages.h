@@ -248,6 +248,7 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         message->send.size_bytes = random_size(PROTO_SIZE_MAX);
         message->send.lifetime_ns = random_size(PROTO_PARCEL_NS_MAX);
         message->send.takers = (uint32_t)random_size(UINT32_MAX);
+        message->send.flags = (uint32_t)random64() & PROTO_SEND_HELD;
         break;
     case PROTO_ATTACH:
     case PROTO_REVOKE:

@@ -142,6 +142,44 @@ static void a_parcel_ends_in_time_and_its_memory_serves(void **state) {
     expect_gone(&scene, &late);
 }
 
+static void the_time_of_what_is_held_counts_from_the_end_of_its_sender(void **state) {
+    for (unsigned dies = 0; dies < 2; dies++) {
+        struct scene scene = scene_of(state);
+        const struct proto_token fresh[3] = {token_of(1), token_of(2), token_of(3)};
+        struct proto_send send = {.lease = scene.lease->id,
+                                  .generation = scene.lease->generation,
+                                  .lifetime_ns = LIFETIME_NS,
+                                  .takers = 2,
+                                  .flags = PROTO_SEND_HELD};
+        const uint64_t late_ns = 1000 * LIFETIME_NS;
+        struct proto_token token;
+        struct lease *taken;
+
+        assert_int_equal(core_send(scene.sender, &send, fresh, 0, &token), 0);
+        send.flags = 0;
+        assert_int_equal(core_send(scene.sender, &send, &fresh[1], 0, &token), 0);
+        assert_int_equal(release(scene.sender, name_of(scene.lease), 0), 0);
+        tick(scene.core, late_ns);
+        expect_gone(&scene, &fresh[2]);
+        assert_int_equal(attach(scene.taker, &fresh[1], &taken), 0);
+        assert_int_equal(release(scene.taker, name_of(taken), 0), 0);
+        if (dies)
+            lose_session(scene.sender, late_ns);
+        else
+            close_session(scene.sender, late_ns);
+        tick(scene.core, late_ns + LIFETIME_NS - 1);
+        assert_int_equal(scene.pool->n_parcels, 1);
+        tick(scene.core, late_ns + LIFETIME_NS);
+        expect_gone(&scene, &fresh[1]);
+        assert_int_equal(scene.pool->n_parcels, 0);
+        if (dies)
+            session_gone(scene.sender, late_ns + LIFETIME_NS);
+        close_session(scene.taker, late_ns + LIFETIME_NS);
+        core_destroy(scene.core);
+        *state = core_make();
+    }
+}
+
 static void many_parcels_end_in_the_order_of_their_time(void **state) {
     struct scene scene = scene_of(state);
     struct proto_token tokens[100];
@@ -281,6 +319,7 @@ int main(void) {
         CORE_TEST(a_parcel_serves_as_many_as_it_was_sent_to),
         CORE_TEST(each_parcel_of_a_block_has_a_token_of_its_own),
         CORE_TEST(a_parcel_ends_in_time_and_its_memory_serves),
+        CORE_TEST(the_time_of_what_is_held_counts_from_the_end_of_its_sender),
         CORE_TEST(many_parcels_end_in_the_order_of_their_time),
         CORE_TEST(only_its_own_user_may_take_or_revoke_a_parcel),
         CORE_TEST(what_was_sent_is_held_by_others),

@@ -157,7 +157,7 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
     case PROTO_SEND:
         return size == 40 && message->send.size_bytes <= PROTO_SIZE_MAX && message->send.lifetime_ns > 0 &&
                message->send.lifetime_ns <= PROTO_PARCEL_NS_MAX && message->send.takers > 0 &&
-               message->send.reserved == 0;
+               message->send.flags <= PROTO_SEND_HELD;
     case PROTO_ATTACH:
     case PROTO_REVOKE:
     case PROTO_TOKEN:

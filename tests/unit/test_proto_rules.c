@@ -259,7 +259,7 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_SEND, BODY(proto_send, lifetime_ns), U64, 0},
         {PROTO_SEND, BODY(proto_send, lifetime_ns), U64, PROTO_PARCEL_NS_MAX + 1},
         {PROTO_SEND, BODY(proto_send, takers), U32, 0},
-        {PROTO_SEND, BODY(proto_send, reserved), U32, 1},
+        {PROTO_SEND, BODY(proto_send, flags), U32, PROTO_SEND_HELD << 1},
         {PROTO_HOLDERS, BODY(proto_holders, count), U32, 1},
         {PROTO_HOLDERS, BODY(proto_holders, count), U32, PROTO_HOLDERS_MAX + 1},
         {PROTO_HOLDERS, BODY(proto_holders, reserved), U32, 1},

@@ -2,4 +2,4 @@
 set(SOURCE daemon/core/parcel.c)
 set(FIND [==[if (--parcel->takers == 0)]==])
 set(REPLACE [==[if (parcel->takers-- == 0)]==])
-set(EXPECTED "a tenant is charged with something else than it has")
+set(EXPECTED "a parcel has ended too early, or not at all")

@@ -1,0 +1,6 @@
+# The time of a held parcel does not begin when its sender's session is lost: the memory is held for good.
+set(SOURCE daemon/core/core_sessions.c)
+set(FIND [==[    parcels_let_go(session, now_ns);
+    list_remove(&session->reclaim_link);]==])
+set(REPLACE [==[    list_remove(&session->reclaim_link);]==])
+set(EXPECTED "a parcel has ended too early, or not at all")
