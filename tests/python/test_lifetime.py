@@ -7,9 +7,11 @@ import sys
 import threading
 import unittest
 import weakref
+from unittest import mock
 
 import gpupool
 import scene
+from gpupool import _transfer
 from scene import needs_numpy, numpy
 
 THREADS, ROUNDS = 4, 300
@@ -64,6 +66,9 @@ class Lifetime(scene.Scene):
             1 / 0
 
     def test_no_references_are_leaked(self):
+        self.enterContext(mock.patch.object(_transfer, "_MESSAGES_MAX", 4))  # so many tokens are kept of what is pickled
+        _transfer._forget()
+        self.addCleanup(_transfer._forget)
         host, device = self.host, self.device
         stream = gpupool.Stream(0, client=self.client)
 

@@ -5,9 +5,11 @@ import multiprocessing
 import os
 import pickle
 import unittest
+from unittest import mock
 
 import gpupool
 import scene
+from gpupool import _transfer
 from scene import needs_numpy, numpy
 
 
@@ -33,6 +35,25 @@ def receive_token(connection):
     memoryview(buffer)[:4] = b"back"
     buffer.close()
     connection.send("done")
+
+
+LIFETIME_S = 0.05
+
+
+def receive_late(connection, go):
+    """In another process: receives a buffer when it is told to."""
+    go.recv_bytes()
+    connection.send_bytes(bytes(memoryview(connection.recv())[:4]))
+
+
+def send_and_wait(connection):
+    """In another process: sends a buffer, and ends when it is told to."""
+    _transfer.LIFETIME_S = LIFETIME_S
+    buffer = gpupool.host_pool().acquire(100)
+    memoryview(buffer)[:4] = b"sent"
+    connection.send(buffer)
+    del buffer
+    connection.recv_bytes()
 
 
 class Processes(scene.Scene):
@@ -188,6 +209,100 @@ class Processes(scene.Scene):
                 del capsule, other, buffer
         finally:
             daemon.close()
+
+
+class Lifetimes(scene.Scene):
+    """Messages, where the ten minutes are LIFETIME_S."""
+
+    start = Processes.start
+
+    def setUp(self):
+        _transfer._forget()
+        self.addCleanup(_transfer._forget)
+        self.addCleanup(setattr, _transfer, "LIFETIME_S", _transfer.LIFETIME_S)
+        _transfer.LIFETIME_S = LIFETIME_S
+
+    def tearDown(self):
+        self.wait_until_nothing_is_leased()
+
+    def parcels(self):
+        return self.daemon.ask("parcels")["parcels"]
+
+    def wait_until_it_is_old(self):
+        """It is on its way for many times the lifetime, or the test fails."""
+        def is_old():
+            parcels = self.parcels()
+            self.assertEqual(len(parcels), 1, "the message has ended")
+            return parcels[0]["sent_ns"] > 5 * LIFETIME_S * 1e9
+        scene.wait_until(is_old, "the message has waited")
+
+    def message(self):
+        buffer = self.host.acquire(100)
+        memoryview(buffer)[:4] = b"sent"
+        return buffer
+
+    def test_a_message_waits_while_both_sides_live(self):
+        (ours, theirs), (go, is_told) = multiprocessing.Pipe(), multiprocessing.Pipe()
+        end = self.start("fork", receive_late, theirs, is_told)  # it has no session yet
+        ours.send(self.message())
+        self.wait_until_it_is_old()
+        go.send_bytes(b"go")
+        self.assertTrue(ours.poll(scene.WAIT_S))
+        self.assertEqual(ours.recv_bytes(), b"sent")
+        end()
+
+    def test_a_message_to_a_process_that_has_ended_is_taken_back(self):
+        (ours, theirs), (_, is_told) = multiprocessing.Pipe(), multiprocessing.Pipe()
+        process = multiprocessing.get_context("fork").Process(target=receive_late, args=(theirs, is_told), daemon=True)
+        process.start()
+        ours.send(self.message())
+        self.wait_until_it_is_old()
+        process.kill()
+        scene.wait_until(lambda: not self.parcels(), "the message is taken back")
+        process.join(scene.WAIT_S)
+
+    def test_a_message_to_no_process_is_taken_back(self):
+        message = pickle.dumps(self.message())
+        scene.wait_until(lambda: not self.parcels(), "the message is taken back")
+        with self.assertRaises(gpupool.NoTokenError):
+            pickle.loads(message)
+
+    def test_a_message_of_a_child_waits_for_its_parent(self):
+        ours, theirs = multiprocessing.Pipe()
+        end = self.start("fork", send_and_wait, theirs)
+        scene.wait_until(self.parcels, "the message is on its way")
+        self.wait_until_it_is_old()
+        buffer = ours.recv()
+        self.assertEqual(bytes(memoryview(buffer)[:4]), b"sent")
+        buffer.close()
+        ours.send_bytes(b"end")
+        end()
+
+    def test_a_message_outlives_its_sender_by_the_lifetime(self):
+        ours, theirs = multiprocessing.Pipe()
+        end = self.start("fork", send_and_wait, theirs)
+        scene.wait_until(self.parcels, "the message is on its way")
+        self.wait_until_it_is_old()
+        ours.send_bytes(b"end")
+        end()
+        scene.wait_until(lambda: not self.parcels(), "its time is up")
+        with self.assertRaises(gpupool.NoTokenError):
+            ours.recv()
+
+    def test_what_a_long_life_sends_is_known_up_to_a_number(self):
+        watch, count = _transfer._Watch(), _transfer._MESSAGES_MAX
+        watch.is_started = True
+        with mock.patch.object(_transfer, "_family", lambda: {1}), mock.patch.object(_transfer, "_is_alive", lambda _: True):
+            for number in range(3 * count):
+                watch.note(self.client, number)
+                if number % 100 == 0:
+                    self.assertEqual(watch.look(), [])
+            self.assertEqual((watch.look(), watch.look()), ([], []))
+        newest, known = ([token for _, token in group.messages] for group in watch.groups)
+        self.assertEqual((newest, known[-1], len(known)), ([], 3 * count - 1, count))
+        with mock.patch.object(_transfer, "_is_alive", lambda _: False):
+            self.assertEqual([len(group.messages) for group in watch.look()], [0, count])
+        self.assertEqual(len(watch.groups), 1)
 
 
 if __name__ == "__main__":

@@ -213,6 +213,36 @@ del batches, loader
                 process.communicate()
             scene.wait_until(lambda: self.parcels() == 0, "nothing is on its way")
 
+    def test_batches_wait_for_a_trainer_that_pauses(self):
+        program = """
+import sys
+import gpupool.torch, torch
+from torch.utils.data import DataLoader
+
+gpupool._transfer.LIFETIME_S = 0.1
+batches = iter(DataLoader([torch.ones(5000)] * 64, batch_size=8, num_workers=2, collate_fn=gpupool.torch.collate))
+if sys.argv[1] == "later":
+    next(batches)
+print("begun", flush=True)
+sys.stdin.readline()
+print(sum(1 for batch in batches), flush=True)
+"""
+        for pause, count in ("first", 8), ("later", 7):
+            process = subprocess.Popen([sys.executable, "-c", program, pause], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                                       env=self.daemon.environment)
+            try:
+                self.assertEqual(scene.read_line(process.stdout), "begun\n")
+                scene.wait_until(lambda: self.parcels() == 4, "batches are on their way")
+                scene.wait_until(lambda: min(parcel["sent_ns"] for parcel in self.daemon.ask("parcels")["parcels"]) > 10**9, "they are old")
+                self.assertEqual(self.parcels(), 4)
+                process.stdin.write("\n")
+                process.stdin.flush()
+                self.assertEqual(scene.read_line(process.stdout), f"{count}\n")
+            finally:
+                process.kill()
+                process.communicate()
+            scene.wait_until(lambda: self.parcels() == 0, "nothing is on its way")
+
     def parcels(self):
         return sum(pool["parcels"] for pool in self.daemon.ask("pools")["pools"])
 

@@ -1,9 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The other end of a pickled buffer: finds the client of the sender's daemon, and attaches."""
+"""Pickled buffers. The receiver finds the client of the sender's daemon, and attaches. The sender holds the memory.
+
+A message holds its memory until it is received, as long as its sender lives, and LIFETIME_S longer. A message whose receiver has ended
+is taken back: nothing tells to which process a pickle goes, but the receivers that can be known are the processes of multiprocessing
+that are there LIFETIME_S after it was sent. When none of them lives any more, or there is none, the sender revokes the message.
+"""
+import collections
+import contextlib
+import multiprocessing.connection
+import multiprocessing.process
 import os
 import threading
+import weakref
 
-from gpupool._gpupool import Client, attach, default_client
+from gpupool._gpupool import Client, Error, NoTokenError, _send_held, attach, default_client, revoke
 
 DEFAULT_PATH = "/run/gpupool/gpupool.sock"
 
@@ -22,13 +32,109 @@ def _client_of(path):
         return _clients[key]
 
 
-def _renew_lock():
-    """Another thread of the parent may have had it."""
-    global _lock
-    _lock = threading.Lock()
+LIFETIME_S = 600  # a message can wait for so long for a process that is to be started, and holds memory for so long in vain
+_MESSAGES_MAX = 4096  # of which one group knows: more than lie in the pipes of a process, which hold some 200 each
 
 
-os.register_at_fork(after_in_child=_renew_lock)
+class _Group:
+    """Messages that the same processes may receive."""
+
+    def __init__(self, messages, receivers):
+        self.messages, self.receivers = messages, receivers
+
+    def revoke(self):
+        for find_client, token in self.messages:
+            client = find_client()
+            try:
+                if client is not None:
+                    revoke(token, client=client)
+            except NoTokenError:
+                pass  # it was received
+            except Error:
+                return  # the daemon is gone
+
+
+class _Watch:
+    """Takes messages back, in a thread that looks once in LIFETIME_S. It starts with the first message.
+
+    A message is noted without a lock, as each one pays for it: a thread may be about to add to the messages that another one has just
+    made a group of. So a group is merged with others when it is looked at the next time."""
+
+    def __init__(self):
+        self.messages = collections.deque(maxlen=_MESSAGES_MAX)  # whose receivers are not known yet
+        self.groups = []
+        self.is_started = False
+
+    def note(self, client, token):
+        self.messages.append((weakref.ref(client), token))
+        if not self.is_started:
+            self.start()
+
+    def start(self):
+        with _lock:
+            if self.is_started:
+                return
+            self.is_started = True
+            with contextlib.suppress(RuntimeError):  # the process ends, and starts no threads any more
+                threading.Thread(target=self.run, name="gpupool-messages", daemon=True).start()
+
+    def run(self):
+        period = threading.Event()
+        while not period.wait(LIFETIME_S):
+            for group in self.look():
+                group.revoke()
+
+    def look(self):
+        """Returns the groups whose messages no process can receive any more."""
+        ended, known = [], {}
+        for group in self.groups:  # from the newest one to the oldest one
+            group.receivers = frozenset(filter(_is_alive, group.receivers))
+            newer = known.setdefault(group.receivers, group)
+            if not group.receivers:
+                ended.append(group)
+            elif newer is not group:
+                newer.messages = collections.deque([*group.messages, *newer.messages], _MESSAGES_MAX)
+        known.pop(frozenset(), None)
+        added, self.messages = self.messages, collections.deque(maxlen=_MESSAGES_MAX)
+        self.groups = [_Group(added, frozenset(filter(_is_alive, _family()))), *known.values()]
+        return ended
+
+
+def _family():
+    """The processes that this one can reach by a queue or a pipe of multiprocessing, as far as it knows them."""
+    parent = multiprocessing.process.parent_process()
+    return {*multiprocessing.process._children, *(() if parent is None else (parent,))}
+
+
+def _is_alive(process):
+    """As Process.is_alive(), and leaves it to the program to wait for the process."""
+    try:
+        return not multiprocessing.connection.wait([process.sentinel], 0)
+    except (OSError, ValueError):  # the program has closed the object, as it may when the process has ended
+        return False
+
+
+def _forget():
+    """In a forked child: messages are the parent's, and another thread of it may have had a lock."""
+    global _lock, _watch
+    _lock, _watch = threading.Lock(), _Watch()
+
+
+_watch = _Watch()
+os.register_at_fork(after_in_child=_forget)
+
+
+def send(client, buffer, stream=None):
+    """The token of a pickled message."""
+    token = _send_held(buffer, stream, LIFETIME_S)
+    _watch.note(client, token)
+    return token
+
+
+def reduce_buffer(buffer):
+    client = buffer.pool.client
+    path = client.socket_path
+    return attach_sent, (send(client, buffer), path, buffer.read_only)
 
 
 def attach_sent(token, path, read_only):

@@ -297,11 +297,11 @@ def _reduce(tensor):
 
 def _reduce_keeper(keeper):
     """A pickler asks once for each of its messages, and remembers the answer."""
-    buffer = keeper.buffer
-    token = buffer.send(_writer_of(buffer))
+    buffer, client = keeper.buffer, keeper.buffer.pool.client
+    token = _transfer.send(client, buffer, _writer_of(buffer))
     if keeper.is_of_batch:
-        _note_sent(buffer.pool.client, token)
-    return _attach, (token, buffer.pool.client.socket_path, buffer.pool.id, buffer.read_only)
+        _note_sent(client, token)
+    return _attach, (token, client.socket_path, buffer.pool.id, buffer.read_only)
 
 
 def _attach(token, path, pool_id, read_only):

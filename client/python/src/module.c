@@ -45,6 +45,9 @@ static PyMethodDef methods[] = {
      "_wait_for_device(client, device)\n--\n\nWaits for all work of the process on a device."},
     {"_is_captured", (PyCFunction)(void (*)(void))hooks_is_captured, METH_FASTCALL,
      "_is_captured(client, device, stream)\n--\n\nWhether a stream is being captured into a graph."},
+    {"_send_held", (PyCFunction)(void (*)(void))share_send_held, METH_FASTCALL,
+     "_send_held(buffer, stream, lifetime)\n--\n\nAs Buffer.send() for one taker. The lifetime counts from "
+     "the end of the session."},
     {"_alloc_timeout", hooks_alloc_timeout, METH_O,
      "_alloc_timeout(client)\n--\n\nThe seconds that a hook waits for room. None: for ever."},
     {"_check_memory", hooks_check_memory, METH_O,

@@ -3,10 +3,11 @@
 
 #include <string.h>
 
+#include "client/api/binding.h"
 #include "client/python/src/arguments.h"
 #include "client/python/src/error.h"
 
-/* A message can wait in a queue for this long, and a pickle that is never read holds memory for this long. */
+/* A message can wait in a queue for this long. */
 #define SENT_LIFETIME_NS (UINT64_C(600) * 1000000000)
 
 static int make_token(struct buffer_object *self, void *stream, struct gpupool_token *ret_token) {
@@ -22,15 +23,18 @@ static int make_token(struct buffer_object *self, void *stream, struct gpupool_t
     return r < 0 ? -1 : 0;
 }
 
+typedef int sender(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                   uint32_t takers, uint64_t lifetime_ns, struct gpupool_token *ret_token);
+
 /* A token that holds the buffer until it was taken. */
-static int make_parcel(struct buffer_object *self, void *stream, uint32_t takers, uint64_t lifetime_ns,
-                       struct gpupool_token *ret_token) {
+static int make_parcel(struct buffer_object *self, sender *send, void *stream, uint32_t takers,
+                       uint64_t lifetime_ns, struct gpupool_token *ret_token) {
     const struct client_object *client = self->pool->client;
     int r;
 
     if (!buffer_begin(self))
         return -1;
-    WITHOUT_LOCK(r = gpupool_send(client->handle, &self->buffer, stream, takers, lifetime_ns, ret_token));
+    WITHOUT_LOCK(r = send(client->handle, &self->buffer, stream, takers, lifetime_ns, ret_token));
     buffer_end(self);
     if (r < 0)
         error_raise(client->state, r);
@@ -56,17 +60,15 @@ PyObject *share_buffer(PyObject *object, PyObject *const *given, Py_ssize_t coun
     return r < 0 ? NULL : token_bytes(&token);
 }
 
-PyObject *share_send(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
-    static const struct signature signature = {"send", 0, 1, {"stream", "takers", "lifetime", NULL}};
-    struct buffer_object *self = (struct buffer_object *)object;
-    PyObject *values[ARGUMENTS_MAX];
+/* values: of stream, takers and lifetime. */
+static PyObject *convert_and_send(struct buffer_object *self, sender *send,
+                                  PyObject *const values[static 3]) {
     struct gpupool_token token;
     struct stream stream;
     uint64_t lifetime_ns;
     int takers = 1;
 
-    if (arguments_read(&signature, given, count, names, values) < 0 ||
-        arguments_read_int(values[1], "takers", &takers) < 0 ||
+    if (arguments_read_int(values[1], "takers", &takers) < 0 ||
         arguments_read_seconds(values[2], "lifetime", SENT_LIFETIME_NS, &lifetime_ns) < 0)
         return NULL;
     if (takers < 1) {
@@ -75,9 +77,27 @@ PyObject *share_send(PyObject *object, PyObject *const *given, Py_ssize_t count,
     }
     if (stream_read(self->pool->client->state, values[0], self->stream, &stream) < 0)
         return NULL;
-    int r = make_parcel(self, stream.handle, (uint32_t)takers, lifetime_ns, &token);
+    int r = make_parcel(self, send, stream.handle, (uint32_t)takers, lifetime_ns, &token);
     stream_drop(self->pool->client->state, stream.object);
     return r < 0 ? NULL : token_bytes(&token);
+}
+
+PyObject *share_send(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
+    static const struct signature signature = {"send", 0, 1, {"stream", "takers", "lifetime", NULL}};
+    PyObject *values[ARGUMENTS_MAX];
+
+    return arguments_read(&signature, given, count, names, values) < 0
+               ? NULL
+               : convert_and_send((struct buffer_object *)object, gpupool_send, values);
+}
+
+PyObject *share_send_held(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+    const struct module_state *state = PyModule_GetState(module);
+
+    if (count != 3 || Py_TYPE(given[0]) != state->buffer_type)
+        return PyErr_Format(PyExc_TypeError, "_send_held() takes a gpupool.Buffer, a stream and a lifetime");
+    return convert_and_send((struct buffer_object *)given[0], gpupool_internal_send_held,
+                            (PyObject *[]){given[1], NULL, given[2]});
 }
 
 PyObject *share_function(const char *name) {
@@ -88,23 +108,10 @@ PyObject *share_function(const char *name) {
 }
 
 PyObject *share_reduce(PyObject *object, PyObject *none) {
-    struct buffer_object *self = (struct buffer_object *)object;
-    PyObject *attach = NULL, *path = NULL, *reduced = NULL;
-    struct gpupool_token token;
-
+    PyObject *reduce = share_function("reduce_buffer");
     (void)none;
-    if (!buffer_use(self))
-        return NULL;
-    /* Before the parcel is made: an import may run code of the program, and fail. */
-    attach = share_function("attach_sent");
-    if (attach != NULL)
-        path = PyUnicode_DecodeFSDefault(gpupool_socket_path(self->pool->client->handle));
-    if (path != NULL && make_parcel(self, self->stream, 1, SENT_LIFETIME_NS, &token) == 0)
-        reduced = Py_BuildValue("O(y#OO)", attach, (const char *)token.bytes, (Py_ssize_t)sizeof token.bytes,
-                                path, self->is_read_only ? Py_True : Py_False);
-    buffer_unuse(self);
-    Py_XDECREF(path);
-    Py_XDECREF(attach);
+    PyObject *reduced = reduce == NULL ? NULL : PyObject_CallFunctionObjArgs(reduce, object, NULL);
+    Py_XDECREF(reduce);
     return reduced;
 }
 

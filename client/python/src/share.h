@@ -10,6 +10,9 @@ PyObject *share_buffer(PyObject *buffer, PyObject *const *given, Py_ssize_t coun
 /* Buffer.send() */
 PyObject *share_send(PyObject *buffer, PyObject *const *given, Py_ssize_t count, PyObject *names);
 
+/* gpupool._gpupool._send_held() */
+PyObject *share_send_held(PyObject *module, PyObject *const *given, Py_ssize_t count);
+
 /* Buffer.__reduce__() */
 PyObject *share_reduce(PyObject *buffer, PyObject *none);
 
