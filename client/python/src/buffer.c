@@ -76,8 +76,6 @@ void buffer_unuse(struct buffer_object *self) {
 bool buffer_begin(struct buffer_object *self) {
     if (!buffer_use(self))
         return false;
-    if (self->turn.is_taken && client_is_parents(self->pool->client))
-        turn_reset(&self->turn);
     if (turn_take(&self->turn) == 0)
         return true;
     buffer_unuse(self);

@@ -3,7 +3,6 @@
 
 #include <string.h>
 #include <structmember.h>
-#include <unistd.h>
 
 #include "client/api/binding.h"
 #include "client/python/src/arguments.h"
@@ -45,10 +44,6 @@ void client_unuse(struct client_object *self) {
     self->uses--;
 }
 
-bool client_is_parents(const struct client_object *self) {
-    return getpid() != self->process;
-}
-
 static struct client_object *client_new(struct module_state *state, struct gpupool_client *handle) {
     struct client_object *self = PyObject_New(struct client_object, state->client_type);
     if (self == NULL)
@@ -56,7 +51,6 @@ static struct client_object *client_new(struct module_state *state, struct gpupo
     memset((char *)self + sizeof self->ob_base, 0, sizeof *self - sizeof self->ob_base);
     self->handle = handle;
     self->state = state;
-    self->process = getpid();
     return self;
 }
 

@@ -12,8 +12,6 @@
  * forked child, another one takes its place as soon as it is asked for. The one before lives as long as
  * objects of it do: then it is closed.
  */
-#include <sys/types.h>
-
 #include "client/python/src/module.h"
 
 struct client_object {
@@ -24,7 +22,6 @@ struct client_object {
     struct gpupool_pool *pools; /* as they were when the daemon was asked last */
     size_t n_pools;
     uint32_t uses, exports;
-    pid_t process;    /* that opened it */
     uint64_t buffers; /* open ones */
     struct default_client *as_default; /* NULL: opened by gpupool.Client() */
 };
@@ -51,9 +48,6 @@ bool client_is_open(const struct client_object *client);
 /* Counts a use of an open client, which cannot be closed until its end. False with StaleError. */
 bool client_use(struct client_object *client);
 void client_unuse(struct client_object *client);
-
-/* Whether the client is the parent's: this is a forked child. */
-bool client_is_parents(const struct client_object *client);
 
 /* Has the daemon list its pools anew. -1 with an exception. */
 int client_fetch_pools(struct client_object *client);

@@ -38,10 +38,6 @@ int turn_take(struct turn *turn) {
     return turn_await(turn);
 }
 
-void turn_reset(struct turn *turn) {
-    *turn = (struct turn){0};
-}
-
 void turn_pass(struct turn *turn) {
     struct turn_waiter *next = turn->first;
 

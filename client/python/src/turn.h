@@ -20,9 +20,6 @@ struct turn {
 /* Takes the turn, after the threads that wait for it. -1 with an exception. */
 int turn_take(struct turn *turn);
 
-/* In a forked child, where the thread that has the turn does not run: frees the turn. */
-void turn_reset(struct turn *turn);
-
 /* Passes the turn on to the thread that has waited longest. */
 void turn_pass(struct turn *turn);
 
