@@ -251,13 +251,13 @@ static const char *check_segments(const struct proto_message *message) {
 static const char *check_ask_parts(const struct proto_message *message) {
     if (message->ask_parts.part >= PROTO_ROW_PARTS_MAX)
         return "ASK_PARTS.part: above 4095";
-    return message->ask_parts.reserved != 0 ? "ASK_PARTS.reserved: not 0" : NULL;
+    return message->ask_parts.flags != 0 ? "ASK_PARTS.flags: not 0" : NULL;
 }
 
 static const char *check_describe(const struct proto_message *message) {
     if (message->describe.part >= PROTO_ROW_PARTS_MAX)
         return "DESCRIBE.part: above 4095";
-    return message->describe.reserved != 0 ? "DESCRIBE.reserved: not 0" : NULL;
+    return (message->describe.flags & ~PROTO_DESCRIBE_AGAIN) != 0 ? "DESCRIBE.flags: unknown ones" : NULL;
 }
 
 static const char *check_part(const struct proto_part *part) {

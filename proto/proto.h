@@ -232,11 +232,16 @@ struct proto_merge {
     uint64_t other_lease, other_generation;
 };
 
-/* ASK_PARTS: which row, and from which part on. DESCRIBE: which part of which row. */
+/* DESCRIBE: with the description and the descriptor, also if the session was told of the segment before: that
+ * descriptor did not arrive. */
+#define PROTO_DESCRIBE_AGAIN 1u
+
+/* ASK_PARTS: which row, and from which part on; flags is 0. DESCRIBE: which part of which row; with
+ * PROTO_DESCRIBE_AGAIN also part 0 of a lease that is no row. */
 struct proto_part_name {
     uint64_t lease, generation;
     uint32_t part;
-    uint32_t reserved; /* 0 */
+    uint32_t flags;
 };
 
 /* QUERY: which lease. */

@@ -15,6 +15,8 @@
 #include "client/api/client.h"
 #include "client/api/recorded.h"
 #include "client/api/shared.h"
+#include "client/cache/split_off.h"
+#include "client/session/call_time.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
 
@@ -168,6 +170,7 @@ int buffer_finish(struct gpupool_client *client, const struct gpupool_buffer *bu
 
 static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, void *stream,
                    uint64_t timeout_ns, uint32_t flags, uint32_t probe, struct gpupool_buffer *ret_buffer) {
+    _cleanup_(call_time_end) struct call_time time = call_time_begin(timeout_ns);
     struct gpupool_buffer buffer;
     struct acquiring acquiring;
 
@@ -256,13 +259,21 @@ static int find_piece(const struct gpupool_client *client, const struct gpupool_
     return 0;
 }
 
-int buffer_enter(const struct gpupool_client *client, const struct gpupool_buffer *buffer, const char *call,
+/* The daemon may have answered since a share() that it did not answer in time. */
+static int look_at_split(struct gpupool_client *client, struct piece *piece) {
+    int r = cache_end_split(&client->cache, piece, false);
+    return r == GPUPOOL_E_STALE ? r : 0;
+}
+
+int buffer_enter(struct gpupool_client *client, const struct gpupool_buffer *buffer, const char *call,
                  struct piece **ret_piece) {
     int r = client_enter(client);
     if (r == 0)
         r = buffer_check(buffer);
     if (r == 0 && ret_piece != NULL)
         r = find_piece(client, buffer, ret_piece);
+    if (r == 0 && ret_piece != NULL && *ret_piece != NULL && (*ret_piece)->splitting)
+        r = look_at_split(client, *ret_piece);
     return r < 0 ? error_prefix(r, "%s", call) : 0;
 }
 
@@ -277,6 +288,11 @@ struct proto_lease_name buffer_lease(const struct gpupool_buffer *buffer, const 
 static int release_behind(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                           struct piece *piece, struct fence fence,
                           const struct proto_board_fence *board_fence) {
+    if (piece != NULL && piece->splitting) {
+        int given = cache_give_splitting(&client->cache, piece, fence);
+        if (given != GPUPOOL_E_TIMED_OUT)
+            return given;
+    }
     if (piece != NULL && !piece->split_off)
         return cache_put_behind(&client->cache, piece, fence);
     struct proto_lease_name lease = buffer_lease(buffer, piece);
@@ -314,7 +330,8 @@ static int settle(struct gpupool_client *client, const struct gpupool_buffer *bu
     struct recorded_stream *others = recorded_take(&client->recorded, recorded_key_of(buffer, piece));
     *ret_fence = FENCE_NONE;
     *ret_others = others;
-    if (others == NULL && piece != NULL && !piece->split_off && cache_orders(piece->stream_heap, stream))
+    if (others == NULL && piece != NULL && !piece->split_off && !piece->splitting &&
+        cache_orders(piece->stream_heap, stream))
         return 0;
     r = fence_buffer(client, buffer->kind, device_of(buffer, named), stream, ret_fence);
     if (r == 0 && others != NULL)
@@ -392,6 +409,11 @@ static int release_tail(struct gpupool_client *client, const struct gpupool_buff
     if (r < 0)
         return r;
     recorded_put_back(&client->recorded, others); /* they use what is left, too */
+    if (piece != NULL && piece->splitting) {
+        r = cache_end_split(&client->cache, piece, true);
+        if (r < 0)
+            return r;
+    }
     if (piece == NULL || piece->split_off) {
         struct proto_lease_name lease = buffer_lease(buffer, piece);
         r = lease_release_patiently(&client->session, lease.lease, lease.generation, kept_bytes,

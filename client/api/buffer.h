@@ -53,7 +53,7 @@ int buffer_fail_acquire(int error, uint64_t size_bytes, uint32_t pool);
 
 /* Begins a call on a buffer: FORKED, INVALID, STALE. ret_piece gets the buffer's piece, NULL if it is a lease
  * of its own; where it is NULL itself, the piece is looked for later. */
-int buffer_enter(const struct gpupool_client *client, const struct gpupool_buffer *buffer, const char *call,
+int buffer_enter(struct gpupool_client *client, const struct gpupool_buffer *buffer, const char *call,
                  struct piece **ret_piece);
 
 /* The lease that a buffer lies in, by its piece. */

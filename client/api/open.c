@@ -10,6 +10,7 @@
 #include "client/api/client.h"
 #include "client/api/options.h"
 #include "client/api/private_daemon.h"
+#include "client/session/call_time.h"
 #include "client/session/error.h"
 
 _Atomic(struct gpupool_client *) client_default;
@@ -125,6 +126,7 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
     if (r < 0)
         return r;
     if (own.prepare_host_bytes > 0) {
+        _cleanup_(call_time_end) struct call_time time = call_time_begin(own.alloc_timeout_ns);
         r = client_prepare_host(client, own.prepare_host_bytes);
         if (r < 0) {
             gpupool_close(take_ptr(&client)); /* it has leases, mappings and a thread by now */
@@ -153,6 +155,9 @@ void gpupool_close(struct gpupool_client *client) {
 
     if (client == NULL)
         return;
+    /* One time for all exchanges: a daemon that does not answer makes this call wait once. */
+    _cleanup_(call_time_end) struct call_time time =
+        call_time_begin_until(connection_deadline_ns(&client->session.connection, 0));
     atomic_compare_exchange_strong(&client_default, &expected, NULL);
     if (fork_guard_is_child(&client->session.guard)) {
         client_forget(client);

@@ -13,6 +13,7 @@
 #include "base/thread.h"
 #include "client/api/buffer.h"
 #include "client/api/client.h"
+#include "client/session/call_time.h"
 #include "client/session/submit.h"
 
 /* The first slots of a table that has none. */
@@ -144,8 +145,8 @@ static bool uses_loop(const struct gpupool_client *client) {
 }
 
 static int fail(const char *what, int error) {
-    return error_set(GPUPOOL_E_NO_MEMORY, "%s: %s (%s)", what, strerrorname_np(error),
-                     strerrordesc_np(error));
+    return error_set(GPUPOOL_E_NO_MEMORY, "%s: %s (%s)%s", what, strerrorname_np(error),
+                     strerrordesc_np(error), error_advice(error));
 }
 
 /* Sees to it that questions are answered: starts the runner, or has the program's loop watch. Locked. 0 or
@@ -212,6 +213,7 @@ static void proceed(struct gpupool_client *client, struct open_request *request,
 
 /* Takes the daemon's answer to a question. */
 static void advance(struct gpupool_client *client, struct open_request *request) {
+    _cleanup_(call_time_end) struct call_time time = call_time_begin_until(request->end_ns);
     struct requests *requests = &client->requests;
     struct asking *asking = acquiring_asking(&request->acquiring);
 
@@ -256,9 +258,11 @@ int requests_begin(struct gpupool_client *client, uint32_t pool, uint64_t size_b
     request->flags = flags;
     request->size_bytes = size_bytes;
     request->stream = stream;
+    request->end_ns = call_time_end_ns(timeout_ns);
     int r = enter(requests, request);
     if (r < 0)
         return r;
+    _cleanup_(call_time_end) struct call_time time = call_time_begin_until(request->end_ns);
     r = acquiring_begin(&request->acquiring, client, pool, size_bytes, stream, timeout_ns, flags, 0,
                         &request->buffer);
     if (r < 0) {

@@ -33,6 +33,7 @@ struct open_request {
     uint32_t pool, flags;
     uint64_t size_bytes;
     void *stream;
+    uint64_t end_ns; /* of the steps that wait for the daemon (call_time.h) */
     /* the steps' */
     struct acquiring acquiring;
     /* under the lock */

@@ -14,6 +14,7 @@
 #include "client/api/client.h"
 #include "client/api/shared.h"
 #include "client/cache/split_off.h"
+#include "client/session/call_time.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
 
@@ -239,6 +240,7 @@ static int wait_for_writer(struct gpupool_client *client, const struct gpupool_b
 static int attach(struct gpupool_client *client, const struct proto_token *name,
                   const struct shared_fence *fence, void *stream, uint32_t flags,
                   struct gpupool_buffer *ret_buffer) {
+    _cleanup_(call_time_end) struct call_time time = call_time_begin(client->alloc_timeout_ns);
     char text[ERROR_TEXT_SIZE];
     struct grant grant;
     _cleanup_(shared_unreservep) struct shared_lease *note = shared_reserve();
@@ -334,6 +336,7 @@ static int find_holders(struct gpupool_client *client, const struct proto_lease_
 /* Has the stream wait for those that released the block. */
 static int reuse(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                  const struct proto_lease_name *lease, void *stream) {
+    _cleanup_(call_time_end) struct call_time time = call_time_begin(client->alloc_timeout_ns);
     struct proto_holders holders;
     int r = find_holders(client, lease, &holders);
 

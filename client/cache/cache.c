@@ -13,6 +13,7 @@
 #include "client/cache/deferred.h"
 #include "client/cache/give_back.h"
 #include "client/cache/grow.h"
+#include "client/cache/split_off.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
 #include "client/session/session.h"
@@ -36,6 +37,7 @@ void cache_init(struct cache *cache, struct session *session) {
     pthread_mutex_init(&cache->split_lock, NULL);
     pthread_mutex_init(&cache->give_lock, NULL);
     list_init(&cache->stream_heaps);
+    list_init(&cache->splits);
     list_init(&cache->threads);
     counters_init(&cache->counters);
     shortage_init(&cache->shortage);
@@ -47,6 +49,7 @@ static void free_bookkeeping(struct cache *cache) {
         list_remove(&stream_heap->link);
         stream_heap_free(stream_heap);
     }
+    cache_forget_splits(cache);
     free(cache->pending);
     offers_deinit(&cache->offers);
     purger_deinit(&cache->purger);

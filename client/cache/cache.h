@@ -15,10 +15,10 @@
  * stream first (deferred.h). Memory that goes to the daemon does so behind a fence of its stream heap's
  * stream. No thread waits for a stream.
  *
- * Locks, in this order: that of pieces that are split off, or that of who gives back; the list of stream
+ * Locks, in this order: that of pieces that are split off; that of who gives back; the list of stream
  * heaps; the registry of thread caches; a thread cache; a stream heap; a stream heap's depot, or the
- * counters'. Only the first is held over an exchange with the daemon, and only the first two while the driver
- * is asked something.
+ * counters'. Only the first two are held over an exchange with the daemon, and only the first three while the
+ * driver is asked something.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -45,13 +45,16 @@ struct cache {
     struct list threads;      /* thread_cache.link */
     struct counters counters; /* where the threads count */
     struct shortage shortage;
-    pthread_mutex_t split_lock; /* one piece at a time is split off */
+    pthread_mutex_t split_lock; /* one piece at a time is split off; guards splits */
+    struct list splits;         /* pending ones (split_off.h) */
     pthread_mutex_t give_lock; /* one giver-back at a time; guards pending */
     struct stream_heap_part *pending; /* taken out of stream heaps and not released yet */
     size_t pending_count, pending_capacity;
     unsigned one_way; /* parts released since the daemon last had to answer one */
     bool is_at_limit; /* it said LIMIT: each is to be answered until one is accepted */
     bool unheard;     /* parts were released since it answered something that came after */
+    struct request *unanswered; /* the RELEASE of a part, which the daemon took; NULL: none */
+    struct stream_heap_part unanswered_part;
     struct offers offers;
     struct purger purger;
 };

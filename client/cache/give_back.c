@@ -4,9 +4,12 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "client/cache/arena.h"
 #include "client/cache/cache.h"
 #include "client/cache/deferred.h"
+#include "client/cache/split_off.h"
+#include "client/session/call_time.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
 #include "client/session/session.h"
@@ -141,11 +144,30 @@ static int release_part(struct cache *cache, const struct stream_heap_part *part
     if (cache->unheard)
         return lease_release_one_way(cache->session, part->lease, part->generation, part->offset_bytes,
                                      part->size_bytes, part->fence);
-    int r = lease_release(cache->session, part->lease, part->generation, part->offset_bytes, part->size_bytes,
-                          part->fence);
+    int r = lease_release_kept(cache->session, part->lease, part->generation, part->offset_bytes,
+                               part->size_bytes, part->fence, &cache->unanswered);
+    cache->unanswered_part = *part;
     if (r == 0 || r == GPUPOOL_E_LIMIT)
         cache->is_at_limit = r == GPUPOOL_E_LIMIT;
     return r;
+}
+
+/* Takes the answer to the last RELEASE, if that did not come in time: a part that the daemon refused for now
+ * is pending again. TIMED_OUT: it has not come. */
+static int hear_unanswered(struct cache *cache) {
+    struct connection *connection = &cache->session->connection;
+
+    if (cache->unanswered == NULL)
+        return 0;
+    uint64_t deadline_ns = atomic_load(&connection->is_mute) ? 0 : connection_deadline_ns(connection, 0);
+    int r = connection_go_on(connection, &cache->unanswered, deadline_ns);
+    if (cache->unanswered != NULL && r < 0)
+        return r;
+    request_recycle(take_ptr(&cache->unanswered));
+    cache->is_at_limit = r == GPUPOOL_E_LIMIT;
+    if (r == GPUPOOL_E_LIMIT && pending_reserve(cache)) /* else the part returns with the farewell */
+        cache->pending[cache->pending_count++] = cache->unanswered_part;
+    return daemon_is_mute(r) ? r : 0;
 }
 
 /* Its addresses may map other memory once the fence is ready. */
@@ -172,8 +194,11 @@ static int release_pending(struct cache *cache, bool hears, bool decays, uint64_
     struct fence fence = FENCE_NONE;
     uint64_t bytes = 0;
     size_t kept = 0;
-    int failed = 0, left = 0;
+    int failed = hear_unanswered(cache), left = 0;
 
+    *ret_bytes = 0;
+    if (failed < 0)
+        return failed;
     for (size_t i = 0; i < cache->pending_count; i++) {
         struct stream_heap_part part = cache->pending[i];
         if (!part.has_fence && part.stream_heap != fenced) {
@@ -189,7 +214,8 @@ static int release_pending(struct cache *cache, bool hears, bool decays, uint64_
             note_offer(cache, &part); /* now: the daemon may have the segment closed when nothing is leased */
         if (r == 0)
             r = release_part(cache, &part, hears && i + 1 == cache->pending_count);
-        if (r == 0) {
+        if (r == 0 || cache->unanswered != NULL) { /* the daemon took it, and will do it */
+            failed = r < 0 ? r : failed;
             bytes += part.size_bytes;
             note_released(&part);
         } else if (!part_is_refused(r)) { /* it stays pending, for the next time */
@@ -213,14 +239,23 @@ static int hear(struct cache *cache) {
     return r;
 }
 
+static int say_late(void) {
+    return error_set(GPUPOOL_E_TIMED_OUT, "another thread gives memory back, and waits for the daemon");
+}
+
 static int give_back(struct cache *cache, const struct choice *choice, uint64_t *ret_bytes) {
     *ret_bytes = 0;
     /* While the connection is broken, memory stays where the process can use it. */
     int broken = connection_check(&cache->session->connection);
     if (broken < 0)
         return broken;
-    pthread_mutex_lock(&cache->give_lock);
+    connection_hear_late(&cache->session->connection);
+    cache_end_splits(cache);
+    if (!call_time_lock(&cache->give_lock))
+        return say_late();
     int offered = choice->idle_only ? offers_send(&cache->offers, cache->session) : 0;
+    if (choice->idle_only && offered == 0)
+        offered = lease_close_named(cache->session);
     if (!choice->of_stream && choice->pool == 0)
         thread_caches_collect(&cache->threads, NULL, NULL, choice->idle_only);
     int taken = take_out(cache, choice);
@@ -291,8 +326,7 @@ uint64_t give_back_stream_heap(struct cache *cache, struct stream_heap *stream_h
     uint64_t bytes = 0;
 
     error_save(text);
-    if (may_give_back(cache, stream_heap)) {
-        pthread_mutex_lock(&cache->give_lock);
+    if (may_give_back(cache, stream_heap) && call_time_lock(&cache->give_lock)) {
         take_free(cache, stream_heap, HEAP_GRANULE, false);
         take_deferred(cache, stream_heap, HEAP_GRANULE);
         (void)release_pending(cache, false, false, &bytes);

@@ -32,8 +32,8 @@ void purger_deinit(struct purger *purger) {
 }
 
 static int fail(const char *what, int error) {
-    return error_set(GPUPOOL_E_NO_MEMORY, "%s: %s (%s)", what, strerrorname_np(error),
-                     strerrordesc_np(error));
+    return error_set(GPUPOOL_E_NO_MEMORY, "%s: %s (%s)%s", what, strerrorname_np(error),
+                     strerrordesc_np(error), error_advice(error));
 }
 
 /* The daemon asked, because requests wait for memory of a pool: gives back what lies idle there, keeps

@@ -6,6 +6,7 @@
 #include "base/cleanup.h"
 #include "client/cache/arena.h"
 #include "client/cache/cache.h"
+#include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
 #include "client/session/session.h"
@@ -17,6 +18,18 @@ struct part {
     bool is_all;                       /* that the lease has */
     bool is_rest;                      /* of what the lease has: it ends when the part is split off */
     struct proto_lease lease;          /* its own */
+};
+
+/* A SPLIT of which nothing was heard yet. */
+struct pending_split {
+    struct list link; /* in cache->splits, under the split lock */
+    struct piece *piece;
+    struct request *request;
+    struct part part;
+    unsigned count;        /* parts of the piece */
+    struct lending *first; /* of the first of them */
+    bool is_given;         /* the buffer was released, behind the fence */
+    struct fence fence;
 };
 
 static uint64_t smaller(uint64_t a, uint64_t b) {
@@ -57,30 +70,51 @@ static void list_parts_locked(const struct piece *piece, struct part *parts, uns
     }
 }
 
-/* Gives the leases of the parts back to those that they were split from. */
+/* Gives the lease of a part back to the one that it was split from. first: that of the piece's first part. */
+static void undo_part(struct cache *cache, struct piece *piece, const struct part *part,
+                      const struct lending *first) {
+    struct lending *lending = part->lending;
+
+    if (!part->is_rest) {
+        (void)lease_merge_one_way(cache->session, lending->lease, lending->generation, &part->lease);
+        return;
+    }
+    pthread_mutex_lock(&piece->stream_heap->lock); /* that lease is no more */
+    lending->lease = part->lease.lease;
+    lending->generation = part->lease.generation;
+    piece->lease = first->lease;
+    piece->lease_generation = first->generation;
+    pthread_mutex_unlock(&piece->stream_heap->lock);
+}
+
 static void undo(struct cache *cache, struct piece *piece, const struct part *parts, unsigned count) {
     char text[ERROR_TEXT_SIZE];
 
     error_save(text);
-    for (unsigned i = 0; i < count; i++) {
-        struct lending *lending = parts[i].lending;
-        if (!parts[i].is_rest) {
-            (void)lease_merge_one_way(cache->session, lending->lease, lending->generation, &parts[i].lease);
-            continue;
-        }
-        pthread_mutex_lock(&piece->stream_heap->lock); /* that lease is no more */
-        lending->lease = parts[i].lease.lease;
-        lending->generation = parts[i].lease.generation;
-        piece->lease = parts[0].lending->lease;
-        piece->lease_generation = parts[0].lending->generation;
-        pthread_mutex_unlock(&piece->stream_heap->lock);
-    }
+    for (unsigned i = 0; i < count; i++)
+        if (!parts[i].is_all)
+            undo_part(cache, piece, &parts[i], parts[0].lending);
     error_restore(text);
 }
 
-/* Makes a lease of each part, and of all one. */
+/* Makes one lease of those of the parts. Of a row that was begun nothing can be taken back. */
+static int append(struct cache *cache, const struct part *parts, unsigned count) {
+    int r = 0;
+
+    for (unsigned i = 1; i < count && r == 0; i++)
+        r = lease_append(cache->session, &parts[0].lease, &parts[i].lease, i % LEASE_ONE_WAY_MAX == 0);
+    if (r < 0)
+        connection_break(&cache->session->connection, GPUPOOL_E_DISCONNECTED,
+                         "the daemon took no more messages while a buffer in %u segments was made one lease",
+                         count);
+    return r;
+}
+
+/* Makes a lease of each part, and of all one. A SPLIT that is not answered is entered into *pending, which is
+ * taken. */
 static int split(struct cache *cache, struct piece *piece, struct part *parts, unsigned count,
-                 struct follower *follower) {
+                 struct follower *follower, struct pending_split **pending) {
+    struct request *kept;
     int r = 0;
 
     for (unsigned i = 0; i < count; i++) {
@@ -90,23 +124,29 @@ static int split(struct cache *cache, struct piece *piece, struct part *parts, u
             continue;
         }
         r = lease_split(cache->session, lending->lease, lending->generation, parts[i].offset_bytes,
-                        parts[i].size_bytes, count == 1 ? follower : NULL, &parts[i].lease);
-        if (r < 0) {
-            undo(cache, piece, parts, i);
-            return r;
+                        parts[i].size_bytes, count == 1 ? follower : NULL, &parts[i].lease, &kept);
+        if (r == 0)
+            continue;
+        undo(cache, piece, parts, i);
+        if (kept != NULL) {
+            struct pending_split *entry = take_ptr(pending);
+            *entry = (struct pending_split){
+                .piece = piece, .request = kept, .part = parts[i], .count = count, .first = parts[0].lending};
+            list_init(&entry->link);
+            list_append(&cache->splits, &entry->link);
         }
+        return r;
     }
-    for (unsigned i = 1; i < count && r == 0; i++)
-        r = lease_append(cache->session, &parts[0].lease, &parts[i].lease, i % LEASE_ONE_WAY_MAX == 0);
-    return r;
+    return append(cache, parts, count);
 }
 
 static int split_off(struct cache *cache, struct piece *piece, struct follower *follower) {
     struct stream_heap *stream_heap = piece->stream_heap;
     unsigned count = count_parts(piece);
     _cleanup_(freep) struct part *parts = malloc(count * sizeof *parts);
+    _cleanup_(freep) struct pending_split *pending = malloc(sizeof *pending);
 
-    if (parts == NULL)
+    if (parts == NULL || pending == NULL)
         return error_no_memory();
     if (count > PROTO_ROW_PARTS_MAX)
         return error_set(GPUPOOL_E_LIMIT, "the buffer lies in %u segments, and a lease covers %u at most",
@@ -115,11 +155,13 @@ static int split_off(struct cache *cache, struct piece *piece, struct follower *
     list_parts_locked(piece, parts, count);
     stream_heap_begin_split_locked(piece);
     pthread_mutex_unlock(&stream_heap->lock);
-    int r = split(cache, piece, parts, count, follower);
+    int r = split(cache, piece, parts, count, follower, &pending);
     pthread_mutex_lock(&stream_heap->lock);
     if (r == 0)
         stream_heap_split_off_locked(piece, parts[0].lease.lease, parts[0].lease.generation);
-    else if (r != GPUPOOL_E_TIMED_OUT)
+    else if (pending == NULL)
+        piece->splitting = true;
+    else
         stream_heap_cancel_split_locked(piece);
     pthread_mutex_unlock(&stream_heap->lock);
     if (r < 0)
@@ -128,9 +170,115 @@ static int split_off(struct cache *cache, struct piece *piece, struct follower *
     return 0;
 }
 
+/* --- pending SPLITs; the split lock is held --- */
+
+/* The buffer was released while it was not known which lease its memory is of. */
+static void give_late(struct cache *cache, const struct pending_split *pending) {
+    struct piece *piece = pending->piece;
+
+    if (!piece->split_off) {
+        (void)cache_put_behind(cache, piece, pending->fence);
+        return;
+    }
+    (void)lease_release_one_way(cache->session, piece->lease, piece->lease_generation, 0, 0, pending->fence);
+    pthread_mutex_lock(&piece->stream_heap->lock);
+    piece->generation++;
+    stream_heap_forget_piece_locked(piece->stream_heap, piece, pending->fence);
+    pthread_mutex_unlock(&piece->stream_heap->lock);
+}
+
+/* Goes on with a SPLIT. 0: it is over, and the entry is gone; TIMED_OUT: it is not; or what the connection
+ * broke with. */
+static int go_on(struct cache *cache, struct pending_split *pending, uint64_t deadline_ns) {
+    struct piece *piece = pending->piece;
+    struct part *part = &pending->part;
+
+    int r = lease_split_go_on(cache->session, &pending->request, part->size_bytes, deadline_ns, &part->lease);
+    if (pending->request != NULL)
+        return r;
+    bool is_split_off = r == 0 && pending->count == 1;
+    pthread_mutex_lock(&piece->stream_heap->lock);
+    piece->splitting = false;
+    if (is_split_off)
+        stream_heap_split_off_locked(piece, part->lease.lease, part->lease.generation);
+    else
+        stream_heap_cancel_split_locked(piece);
+    pthread_mutex_unlock(&piece->stream_heap->lock);
+    if (is_split_off)
+        cache_count_given(cache, piece->stream_heap, piece->capacity_bytes);
+    else if (r == 0)
+        undo_part(cache, piece, part, pending->first);
+    if (pending->is_given)
+        give_late(cache, pending);
+    list_remove(&pending->link);
+    free(pending);
+    return connection_check(&cache->session->connection); /* a refusal is told when the piece is split anew */
+}
+
+static struct pending_split *find_pending(struct cache *cache, const struct piece *piece) {
+    list_for_each_entry(struct pending_split, pending, &cache->splits, link) {
+        if (pending->piece == piece)
+            return pending;
+    }
+    return NULL;
+}
+
+static int end_split(struct cache *cache, struct piece *piece, bool waits) {
+    struct pending_split *pending = find_pending(cache, piece);
+
+    if (pending == NULL)
+        return 0;
+    if (pending->is_given)
+        return error_set(GPUPOOL_E_STALE, "the buffer was released before");
+    return go_on(cache, pending, waits ? connection_deadline_ns(&cache->session->connection, 0) : 0);
+}
+
+int cache_end_split(struct cache *cache, struct piece *piece, bool waits) {
+    pthread_mutex_lock(&cache->split_lock);
+    int r = end_split(cache, piece, waits);
+    pthread_mutex_unlock(&cache->split_lock);
+    return r;
+}
+
+int cache_give_splitting(struct cache *cache, struct piece *piece, struct fence fence) {
+    pthread_mutex_lock(&cache->split_lock);
+    int r = end_split(cache, piece, false);
+    struct pending_split *pending = r == GPUPOOL_E_TIMED_OUT ? find_pending(cache, piece) : NULL;
+    if (pending != NULL) {
+        pending->is_given = true;
+        pending->fence = fence;
+    }
+    pthread_mutex_unlock(&cache->split_lock);
+    return pending != NULL ? 0 : r == GPUPOOL_E_STALE ? r : GPUPOOL_E_TIMED_OUT;
+}
+
+void cache_end_splits(struct cache *cache) {
+    char text[ERROR_TEXT_SIZE];
+    int r = 0;
+
+    if (pthread_mutex_trylock(&cache->split_lock) != 0)
+        return; /* a thread splits, and does this first */
+    error_save(text);
+    list_for_each_entry_safe(struct pending_split, pending, &cache->splits, link) {
+        if (r == 0)
+            r = go_on(cache, pending, 0);
+    }
+    error_restore(text);
+    pthread_mutex_unlock(&cache->split_lock);
+}
+
+void cache_forget_splits(struct cache *cache) {
+    list_for_each_entry_safe(struct pending_split, pending, &cache->splits, link) {
+        list_remove(&pending->link);
+        free(pending);
+    }
+}
+
 int cache_split_off(struct cache *cache, struct piece *piece, struct follower *follower) {
     pthread_mutex_lock(&cache->split_lock);
-    int r = piece->split_off ? 0 : split_off(cache, piece, follower);
+    int r = piece->splitting ? end_split(cache, piece, true) : 0;
+    if (r == 0 && !piece->split_off)
+        r = split_off(cache, piece, follower);
     pthread_mutex_unlock(&cache->split_lock);
     return r;
 }

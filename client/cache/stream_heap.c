@@ -231,7 +231,8 @@ int stream_heap_take_at_locked(struct extent *extent, uint64_t offset_bytes, uin
 }
 
 void stream_heap_give_locked(struct stream_heap *stream_heap, struct piece *piece) {
-    assert(piece->stream_heap == stream_heap && piece->range != NULL && !piece->split_off);
+    assert(piece->stream_heap == stream_heap && piece->range != NULL && !piece->split_off &&
+           !piece->splitting);
     heap_give(piece->range);
     piece_put(stream_heap, piece);
 }

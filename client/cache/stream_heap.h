@@ -50,8 +50,9 @@ struct piece {
     bool mapped;                 /* it is in the pointer map, under its memory */
     union {
         struct {
-            bool split_off; /* shared: it has a lease of its own, and ends with its buffer */
-            bool recorded;  /* further streams use it: client/api/recorded.h */
+            bool split_off : 1; /* shared: it has a lease of its own, and ends with its buffer */
+            bool splitting : 1; /* the daemon was asked to split it off, and has not answered (split_off.h) */
+            bool recorded;      /* further streams use it: client/api/recorded.h */
         };
         uint16_t marks; /* both at once: not 0 when a release has more to do */
     };

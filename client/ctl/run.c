@@ -137,10 +137,11 @@ static int preload(const char *library) {
 static int read_reply(int fd, uint64_t deadline_ns, char *packet, struct proto_message *ret_reply) {
     int fds[SOCKET_FDS_MAX];
     unsigned count = 0;
+    bool has_lost; /* descriptors, which are not looked at */
     const char *reason;
     size_t size = 0;
 
-    int r = socket_receive(fd, packet, PROTO_PACKET_MAX, deadline_ns, &size, fds, &count);
+    int r = socket_receive(fd, packet, PROTO_PACKET_MAX, deadline_ns, &size, fds, &count, &has_lost);
     if (r < 0)
         return r;
     for (unsigned i = 0; i < count; i++)

@@ -88,7 +88,8 @@ static int accept_segments(struct asking *asking) {
     if (r == 0 && pool.kind != PROTO_POOL_DEVICE)
         return connection_refuse(&session->connection, "a segment of another kind than its pool");
     for (uint32_t i = 0; r == 0 && i < asking->part.count; i++)
-        r = segments_import(&session->segments, grants[i].segment, &session->devices, pool.uuid);
+        r = lease_bring(session, &(struct lease_part){grants[i].lease, grants[i].generation, 0},
+                        grants[i].segment, pool.uuid, true);
     if (r < 0)
         lease_give_back_segments(session, grants, asking->part.count);
     else

@@ -9,23 +9,25 @@
 #include "client/session/session.h"
 #include "client/session/wait.h"
 
-static int board_open(struct session *session) {
+#define BOARD_TEXT "the board of fences for other processes"
+
+static int board_open(struct session *session, bool *ret_may_retry) {
     struct connection *connection = &session->connection;
+    _cleanup_(request_recyclep) struct request *request = NULL;
     struct board *board = &session->board;
 
+    *ret_may_retry = false;
     if (session->version < PROTO_VERSION_BOARD)
         return error_set(GPUPOOL_E_VERSION,
                          "the daemon is older than the library, and knows no fences for other "
                          "processes: update gpupoold");
-    _cleanup_(request_recyclep) struct request *request = connection_request(connection, PROTO_ASK_BOARD);
-    if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
-    int r = connection_exchange(connection, &request, connection_deadline_ns(connection, 0));
+    int r = connection_ask_descriptor(connection, PROTO_ASK_BOARD, &board->request, BOARD_TEXT,
+                                      connection_deadline_ns(connection, 0), &request, ret_may_retry);
     if (r < 0)
-        return error_prefix(r, "asking for the board of fences for other processes");
+        return r;
     if (memfd_flaw(request->fd, PROTO_BOARD_BYTES) != NULL)
         return connection_refuse(connection, "a board that is no sealed memfd of its size");
-    r = memfd_map(request->fd, PROTO_BOARD_BYTES, "the board of fences for other processes", &board->mapping);
+    r = memfd_map(request->fd, PROTO_BOARD_BYTES, BOARD_TEXT, &board->mapping);
     if (r < 0)
         return r;
     board->slot = request->message.board.slot;
@@ -35,11 +37,11 @@ static int board_open(struct session *session) {
 
 static int need_locked(struct session *session) {
     struct board *board = &session->board;
-    bool before = board->asked;
+    bool before = board->asked, may_retry;
 
     if (!before) {
-        board->error = board_open(session);
-        board->asked = true;
+        board->error = board_open(session, &may_retry);
+        board->asked = !may_retry;
     }
     return board->error < 0 && before
                ? error_set(board->error,

@@ -7,8 +7,8 @@
  * children.
  *
  * Invariant: memory != NULL exactly when open; it does not move until the client closes. It is registered
- * with the driver at the first use of a stream, once. Without a board (an exchange that failed: the daemon
- * answers one request for it in a session) there is none until the client closes.
+ * with the driver at the first use of a stream, once. Where the daemon or the kernel refused it, there is
+ * none until the client closes; otherwise as with the page (page.h).
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -19,11 +19,13 @@
 #include "proto/proto.h"
 
 struct gpu;
+struct request;
 struct session;
 
 struct board {
     pthread_mutex_t lock; /* over the exchange and the registration */
-    bool asked, tried;    /* it was asked for; it was to be registered */
+    bool asked, tried;    /* it was asked for, and that is over; it was to be registered */
+    struct request *request; /* that was not answered yet; NULL: none */
     int error;            /* why there is none, once it was asked for */
     struct own_mapping *mapping;
     struct proto_board *memory;

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "client/include/gpupool/gpupool.h"
+#include "client/session/call_time.h"
 #include "client/session/reader.h"
 #include "client/session/socket.h"
 #include "client/session/submit.h"
@@ -25,6 +26,7 @@ void connection_init(struct connection *connection, struct segments *segments, u
     list_init(&connection->waiting);
     list_init(&connection->abandoned);
     list_init(&connection->spare);
+    list_init(&connection->kept);
     list_init(&connection->completed);
     connection->wake_fd = -1;
     connection->submitted_deadline_ns = NS_FOREVER;
@@ -33,7 +35,16 @@ void connection_init(struct connection *connection, struct segments *segments, u
 }
 
 uint64_t connection_deadline_ns(const struct connection *connection, uint64_t timeout_ns) {
-    return clock_deadline_ns(clock_deadline_ns(clock_now_ns(), timeout_ns), connection->answer_timeout_ns);
+    uint64_t call_end_ns = client_thread()->call_end_ns, now_ns = clock_now_ns();
+    uint64_t deadline_ns =
+        clock_deadline_ns(clock_deadline_ns(now_ns, timeout_ns), connection->answer_timeout_ns);
+
+    if (call_end_ns == 0)
+        return deadline_ns;
+    /* What the call did itself may have taken its time: closing a mapping waits for the GPU. */
+    if (call_end_ns < now_ns + CALL_GRACE_NS && !atomic_load(&connection->is_mute))
+        call_end_ns = now_ns + CALL_GRACE_NS;
+    return call_end_ns < deadline_ns ? call_end_ns : deadline_ns;
 }
 
 static void free_spares(struct request *request) {
@@ -49,11 +60,15 @@ static void requests_free(struct list *requests, bool in_child) {
         if (!in_child)
             pthread_cond_destroy(&request->wake);
         free_spares(request);
+        if (!in_child)
+            close_fd(request->fd);
         free(request);
     }
 }
 
 void connection_deinit(struct connection *connection) {
+    requests_free(&connection->waiting, false); /* kept by callers */
+    requests_free(&connection->kept, false);
     requests_free(&connection->abandoned, false);
     requests_free(&connection->spare, false);
     connection->fd = close_fd(connection->fd);
@@ -64,6 +79,7 @@ void connection_forget(struct connection *connection) {
     /* Those of the parent's threads that were waiting at the fork are copies, and no thread of this process
      * takes them. */
     requests_free(&connection->waiting, true);
+    requests_free(&connection->kept, true);
     requests_free(&connection->completed, true);
     requests_free(&connection->abandoned, true);
     requests_free(&connection->spare, true);
@@ -84,7 +100,7 @@ int connection_open(struct connection *connection, const char *path, uint64_t de
             : r == -EPROTOTYPE ? "; that is a stream socket, such as gpupoold's admin socket: GPUPOOL_SOCKET "
                                  "has to name the data socket"
             : r == -EACCES     ? "; your user has to be in the group that the socket belongs to"
-                               : "");
+                               : error_advice(-r));
     connection->broken = 0;
     return 0;
 }
@@ -186,8 +202,9 @@ static struct request *make_request(struct connection *connection, enum proto_op
     request->operation = operation;
     request->done = false;
     request->asleep = false;
-    request->is_sent = request->is_submitted = request->is_cancelled = false;
+    request->is_sent = request->is_kept = request->is_submitted = request->is_cancelled = false;
     request->error = 0;
+    request->has_lost_fd = false;
     request->segment = NULL;
     request->grants = NULL;
     request->n_grants = request->n_wanted = 0;
@@ -322,6 +339,7 @@ int connection_finish_locked(struct request **request_pointer, int r) {
     struct connection *connection = request->connection;
 
     if (request->done) {
+        list_remove(&request->link);
         pthread_mutex_unlock(&connection->lock);
         if (request->message.header.operation != PROTO_ERROR) {
             *request_pointer = request;
@@ -334,15 +352,27 @@ int connection_finish_locked(struct request **request_pointer, int r) {
         return r;
     }
 
-    list_remove(&request->link);
+    bool is_kept = request->is_kept && connection->broken == 0 && r == -ETIMEDOUT;
+    if (!is_kept || !request->is_sent)
+        list_remove(&request->link);
     if (connection->broken != 0)
         r = error_set(connection->broken, "%s", connection->broken_text);
-    else if (r == -ETIMEDOUT)
-        r = error_set(GPUPOOL_E_TIMED_OUT, request->is_sent ? "the daemon did not answer in time"
-                                                            : "the daemon took no message in time");
-    else
+    else if (r == -ETIMEDOUT) {
+        atomic_store(&connection->is_mute, true);
+        r = error_set(GPUPOOL_E_TIMED_OUT,
+                      request->is_sent
+                          ? "the daemon did not answer in time: is it stopped, or the machine overloaded?"
+                          : "the daemon took no message in time");
+    } else
         r = error_set(r == -ENOMEM || r == -ENOBUFS ? GPUPOOL_E_NO_MEMORY : GPUPOOL_E_DISCONNECTED,
                       "sending to the daemon: %s (%s)", strerrorname_np(-r), strerrordesc_np(-r));
+    if (is_kept) {
+        if (!request->is_sent) /* else it waits on */
+            list_append(&connection->kept, &request->link);
+        pthread_mutex_unlock(&connection->lock);
+        *request_pointer = request;
+        return r;
+    }
     const struct segment_grant *grants =
         take_ptr(&request->grants); /* the caller's, and this thread's again */
     unsigned n_grants = request->n_grants;
@@ -421,11 +451,90 @@ int connection_exchange(struct connection *connection, struct request **request,
     return connection_finish_locked(request, result);
 }
 
+int connection_exchange_kept(struct connection *connection, struct request **request, uint64_t deadline_ns) {
+    (*request)->is_kept = true;
+    return connection_exchange(connection, request, deadline_ns);
+}
+
+int connection_go_on(struct connection *connection, struct request **request, uint64_t deadline_ns) {
+    int r = 0;
+
+    pthread_mutex_lock(&connection->lock);
+    if ((*request)->is_sent) {
+        r = request_wait(*request, deadline_ns);
+        reader_pass_on_locked(connection);
+    } else {
+        list_remove(&(*request)->link);
+        exchange_locked(connection, request, 1, deadline_ns, &r);
+    }
+    return connection_finish_locked(request, r);
+}
+
+void connection_hear_late(struct connection *connection) {
+    int r = 0;
+
+    pthread_mutex_lock(&connection->lock);
+    while (r == 0 && connection->broken == 0 && !connection->reading &&
+           !list_is_empty(&connection->abandoned)) {
+        connection->reading = true;
+        pthread_mutex_unlock(&connection->lock);
+        r = reader_step(connection, 0);
+        pthread_mutex_lock(&connection->lock);
+        connection->reading = false;
+    }
+    reader_pass_on_locked(connection);
+    pthread_mutex_unlock(&connection->lock);
+}
+
+void connection_let_go(struct request **request_pointer) {
+    struct request *request = take_ptr(request_pointer);
+
+    if (request == NULL)
+        return;
+    struct connection *connection = request->connection;
+    pthread_mutex_lock(&connection->lock);
+    bool is_over = request->done || connection->broken != 0 || !request->is_sent;
+    if (!is_over) {
+        list_remove(&request->link);
+        list_append(&connection->abandoned, &request->link);
+    }
+    pthread_mutex_unlock(&connection->lock);
+    if (is_over)
+        request_recycle(request);
+}
+
+int connection_ask_descriptor(struct connection *connection, enum proto_operation operation,
+                              struct request **kept, const char *what, uint64_t deadline_ns,
+                              struct request **ret_reply, bool *ret_may_retry) {
+    bool is_new = *kept == NULL;
+    int r;
+
+    *ret_may_retry = false;
+    if (is_new)
+        *kept = connection_request(connection, operation);
+    if (*kept == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    r = is_new ? connection_exchange_kept(connection, kept, deadline_ns)
+               : connection_go_on(connection, kept, deadline_ns);
+    if (r < 0) {
+        *ret_may_retry = *kept != NULL;
+        return error_prefix(r, "asking for %s", what);
+    }
+    if ((*kept)->has_lost_fd) {
+        request_recycle(take_ptr(kept));
+        *ret_may_retry = true;
+        return error_lost_descriptor(what);
+    }
+    *ret_reply = take_ptr(kept);
+    return 0;
+}
+
 int connection_exchange_both(struct connection *connection, struct request **first, struct request **second,
                              uint64_t deadline_ns, int *ret_second) {
     struct request *const requests[] = {*first, *second};
     int results[2];
 
+    (*first)->is_kept = true;
     pthread_mutex_lock(&connection->lock);
     exchange_locked(connection, requests, 2, deadline_ns, results);
     *ret_second = connection_finish_locked(second, results[1]);

@@ -11,15 +11,18 @@
  * arrival and confirms descriptors; it never maps anything.
  *
  *     request:  fresh ──exchange──▶ WAITING ──reply──▶ its caller's, until request_recycle ──▶ spare
- *                                      └──timeout──▶ ABANDONED ──late reply──▶ spare
+ *                                    │   └──timeout──▶ ABANDONED ──late reply──▶ spare
+ *                                    └──timeout──▶ KEPT: WAITING until its reply comes, and its caller goes
+ * on
  *
  * A request for which no thread waits is *submitted* (submit.h), and has its place in the same lists. When
  * its reply comes, or it fails, it is put into `completed`, and the thread that completes such requests is
  * woken.
  *
- * A request whose caller gave up stays known until its reply comes. When that reply is a lease, the request
- * turns into the RELEASE that gives the lease back. Leases of an ACQUIRE_SEGMENTS are released one-way, as
- * they come.
+ * A request whose caller gave up stays known until its reply comes, so that a late reply spoils nothing. A
+ * table in reader.c says for each operation what becomes of it: a lease is released, a parcel is revoked,
+ * segments to close are noted. Where the caller's own state depends on the reply (PAGE, BOARD, SPLIT, a
+ * RELEASE of a part), the caller keeps the request, and takes the reply later.
  *
  * The connection is alive until it breaks, once and for good: end of file, or something that does not check
  * out. Then it is shut down (the daemon sees that at once) and every call, those under way and those to come,
@@ -48,12 +51,13 @@ struct segment_grant {
 
 struct request {
     struct connection *connection;
-    struct list link; /* in waiting, completed, abandoned or spare */
+    struct list link; /* in waiting, kept, completed, abandoned or spare */
     uint64_t id;
     enum proto_operation operation;
     bool done;   /* the reply is in message */
     bool asleep; /* its thread waits on wake */
     bool is_sent;
+    bool is_kept; /* its caller goes on with it after a timeout */
     /* submit.h */
     bool is_submitted;
     bool is_cancelled; /* before it was sent: a CANCEL is to follow it */
@@ -64,7 +68,9 @@ struct request {
     struct segment *segment; /* of a LEASE that has come */
     struct segment_grant *grants; /* of the LEASES that have come; n_wanted in all. The caller's array */
     unsigned n_grants, n_wanted;
-    int fd;                  /* of a HELLO_REPLY or PAGE that has come, for the caller to take; -1: none */
+    int fd;             /* of a HELLO_REPLY, PAGE or BOARD that has come, for the caller to take; -1: none;
+                           FD_LOST */
+    bool has_lost_fd;   /* a descriptor of its reply did not arrive */
     struct list spares; /* struct segment.link: memory for the segments that a LEASE or LEASES may describe,
                            so that the reader need not allocate */
     struct proto_message message; /* what to send, then the reply */
@@ -77,6 +83,7 @@ struct connection {
     uint64_t answer_timeout_ns;
     pthread_mutex_t lock;
     struct list waiting, abandoned, spare;
+    struct list kept; /* requests whose reply came while no thread waited for it, and whose caller takes it */
     struct list completed;          /* submitted requests that are to be collected */
     unsigned n_submitted;           /* in waiting */
     uint64_t submitted_deadline_ns; /* no deadline of these is before */
@@ -84,6 +91,7 @@ struct connection {
     _Atomic uint64_t told;  /* one-way messages that were sent */
     _Atomic uint64_t heard; /* of these, the daemon had read so many by an answer */
     uint64_t last_id;
+    _Atomic bool is_mute; /* a request was not answered in time, and nothing has come since */
     bool reading; /* some thread is the reader */
     int broken;   /* 0 or the GPUPOOL_E_… that it broke with */
     char broken_text[ERROR_TEXT_SIZE];
@@ -119,9 +127,26 @@ struct request *connection_request_segments(struct connection *connection, struc
  * Returns 0, the daemon's error, DISCONNECTED, PROTOCOL, TIMED_OUT. */
 int connection_exchange(struct connection *connection, struct request **request, uint64_t deadline_ns);
 
+/* As connection_exchange(), for a caller that goes on with the request when no reply came in time: after
+ * TIMED_OUT the request is still the caller's, who calls connection_go_on() or connection_let_go();
+ * (*request)->is_sent says whether the daemon will read it. The connection frees it at its end. */
+int connection_exchange_kept(struct connection *connection, struct request **request, uint64_t deadline_ns);
+
+/* Waits again for the reply of a request that is kept, and sends it if that failed before: as
+ * connection_exchange_kept(). With a deadline that has passed it takes what has come. */
+int connection_go_on(struct connection *connection, struct request **request, uint64_t deadline_ns);
+
+/* Reads what has come for requests that were abandoned, so that it is undone also where no thread has a
+ * request under way. Waits for nothing. */
+void connection_hear_late(struct connection *connection);
+
+/* Abandons a request that is kept. Accepts NULL. */
+void connection_let_go(struct request **request);
+
 /* As connection_exchange() of two requests, of which the second is sent behind the first without waiting for
  * its reply. The daemon answers them in this order. *ret_second is what became of the second one. Where the
- * first fails, its error text is set, else that of the second. */
+ * first fails, its error text is set, else that of the second. The first one is exchanged as by
+ * connection_exchange_kept(). */
 int connection_exchange_both(struct connection *connection, struct request **first, struct request **second,
                              uint64_t deadline_ns, int *ret_second);
 
@@ -132,6 +157,13 @@ int connection_tell(struct connection *connection, const struct proto_message *m
 
 /* How many one-way messages the daemon may not have read yet: no exchange that began after them has ended. */
 uint64_t connection_unheard(struct connection *connection);
+
+/* Asks for what comes as a descriptor, by an operation without a body, or goes on with *kept (NULL: it is
+ * new). what: for texts, such as "the page …". 0: *ret_reply, with its descriptor in fd. Else *ret_may_retry
+ * says whether a later call may have it: no answer came in time, or this process had no descriptor free. */
+int connection_ask_descriptor(struct connection *connection, enum proto_operation operation,
+                              struct request **kept, const char *what, uint64_t deadline_ns,
+                              struct request **ret_reply, bool *ret_may_retry);
 
 /* Gives a request object back. Accepts NULL. */
 void request_recycle(struct request *request);
@@ -163,7 +195,9 @@ void connection_break(struct connection *connection, int error, const char *form
  * before). */
 int connection_refuse(struct connection *connection, const char *reason);
 
-/* The deadline of a request over which the daemon may take timeout_ns, and an answer's time more. */
+/* The deadline of a request over which the daemon may take timeout_ns, and an answer's time more. If the
+ * thread is in a call that has a timeout, it is not after the end of that call (call_time.h); but a daemon
+ * that has answered all that it was asked gets CALL_GRACE_NS in any case. */
 uint64_t connection_deadline_ns(const struct connection *connection, uint64_t timeout_ns);
 
 /* Whether the socket is connected, which tells of an end that no call has met yet. Makes one system call. */

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/session/error.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include "client/include/gpupool/gpupool.h"
 #include "proto/proto.h"
@@ -50,6 +54,32 @@ int error_prefix(int error, const char *format, ...) {
 
 int error_no_memory(void) {
     return error_set(GPUPOOL_E_NO_MEMORY, "no memory for the process's heap");
+}
+
+bool error_lacks_descriptors(void) {
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+
+    if (fd >= 0)
+        close(fd);
+    return fd < 0 && errno == EMFILE;
+}
+
+const char *error_advice(int number) {
+    return number == EMFILE
+               ? ": this process has as many descriptors as RLIMIT_NOFILE allows; raise it (ulimit -n)"
+           : number == ENFILE ? ": the machine has as many open files as fs.file-max allows"
+                              : "";
+}
+
+int error_lost_descriptor(const char *what) {
+    struct rlimit limit;
+    unsigned long long most = getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : 0;
+
+    return error_set(
+        GPUPOOL_E_DRIVER,
+        "%s: its descriptor did not arrive: EMFILE (%s): this process has as many as RLIMIT_NOFILE "
+        "allows (%llu). Close some, or raise it (ulimit -n), and try again",
+        what, strerrordesc_np(EMFILE), most);
 }
 
 void error_save(char text[static ERROR_TEXT_SIZE]) {

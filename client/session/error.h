@@ -11,6 +11,7 @@
  * the last such call, also where a part of the call failed and another way was taken. While the number is 0,
  * users see no text.
  */
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "client/session/thread.h"
@@ -23,6 +24,16 @@ int error_prefix(int error, const char *format, ...) __attribute__((format(print
 
 /* Says that the process's heap has no memory for bookkeeping. Returns NO_MEMORY. */
 int error_no_memory(void);
+
+/* Says that a descriptor which came with an answer was lost, because this process had none free. Returns
+ * DRIVER. what: what it was for. */
+int error_lost_descriptor(const char *what);
+
+/* Whether this process has no descriptor free at this moment. */
+bool error_lacks_descriptors(void);
+
+/* What to add to the text of a system call that failed: of EMFILE and ENFILE, which limit it is. Else "". */
+const char *error_advice(int number);
 
 /* Ends a public call that returns r: below 0, the call failed and has set the text. Returns r. */
 static inline int error_end(int r) {

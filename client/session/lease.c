@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "client/include/gpupool/gpupool.h"
+#include "client/session/call_time.h"
 #include "client/session/error.h"
 #include "client/session/segment_kind.h"
 #include "client/session/session.h"
@@ -28,6 +29,43 @@ static int refuse_reading(const struct segment *segment) {
                      is_of_host ? "" : ", or have the pool configured with export = vmm");
 }
 
+/* Has the daemon describe the segment of a lease's part again. */
+static int describe_again(struct session *session, const struct lease_part *part,
+                          const struct segment *segment) {
+    struct connection *connection = &session->connection;
+    _cleanup_(request_recyclep) struct request *request = connection_request(connection, PROTO_DESCRIBE);
+
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.describe = (struct proto_part_name){.lease = part->lease,
+                                                         .generation = part->generation,
+                                                         .part = part->part,
+                                                         .flags = PROTO_DESCRIBE_AGAIN};
+    int r = connection_exchange(connection, &request, connection_deadline_ns(connection, 0));
+    if (r < 0)
+        return r;
+    return request->message.lease.segment == segment->id
+               ? 0
+               : connection_refuse(connection, "a description of another segment than asked for");
+}
+
+int lease_bring(struct session *session, const struct lease_part *part, struct segment *segment,
+                const uint8_t uuid[PROTO_UUID_BYTES], bool imports) {
+    int (*bring)(struct segments *, struct segment *, struct devices *, const uint8_t *) =
+        imports ? segments_import : segments_open;
+    int r = bring(&session->segments, segment, &session->devices, uuid);
+
+    if (r == SEGMENT_IS_LOST)
+        r = describe_again(session, part, segment);
+    else if (r == 0)
+        return 0;
+    if (r == 0)
+        r = bring(&session->segments, segment, &session->devices, uuid);
+    if (r < 0 && error_lacks_descriptors()) /* the driver does not say why it failed */
+        return error_prefix(r, "no descriptor is free (EMFILE%s)", error_advice(EMFILE));
+    return r == SEGMENT_IS_LOST ? error_lost_descriptor("mapping a segment") : r;
+}
+
 /* Makes the memory of a lease accessible: *ret_memory. A row is mapped apart, and memory that is for
  * reading. */
 static int open_memory(struct session *session, const struct proto_lease *lease, struct segment *segment,
@@ -36,8 +74,8 @@ static int open_memory(struct session *session, const struct proto_lease *lease,
 
     if (is_apart && !segment_is_movable(segment))
         return refuse_reading(segment);
-    int r = is_apart ? segments_import(&session->segments, segment, &session->devices, pool->uuid)
-                     : segments_open(&session->segments, segment, &session->devices, pool->uuid);
+    int r = lease_bring(session, &(struct lease_part){lease->lease, lease->generation, 0}, segment,
+                        pool->uuid, is_apart);
     if (r < 0)
         return r;
     if (is_apart)
@@ -89,30 +127,69 @@ void lease_give_back_segments(struct session *session, const struct segment_gran
     error_restore(text);
 }
 
+/* Ends the exchange of a CLOSED. One that the daemon took is as good as answered. */
+static int end_closed(struct closing *closing, int r) {
+    if (r == 0) {
+        request_recycle(take_ptr(&closing->closed));
+    } else if (closing->closed != NULL && closing->closed->is_sent) {
+        connection_let_go(&closing->closed);
+    }
+    return r;
+}
+
 /* Closes a segment and tells the daemon. A segment that the driver would not close stays the session's until
  * its end. */
 static int close_segment(struct session *session, uint32_t pool_id, uint64_t segment) {
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(&session->connection, PROTO_CLOSED);
     uint64_t start_ns = clock_now_ns();
+
+    if (request == NULL) {
+        (void)segments_name(&session->segments, segment);
+        return GPUPOOL_E_NO_MEMORY;
+    }
     int r = rows_remove_segment(session, segment, pool_id);
     if (r == -EBADMSG)
         return connection_refuse(&session->connection, "it has a segment closed that is not there");
     if (r < 0)
         return 0;
-    _cleanup_(request_recyclep) struct request *request =
-        connection_request(&session->connection, PROTO_CLOSED);
-    if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
     request->message.closed = (struct proto_closed){.segment = segment, .time_ns = clock_now_ns() - start_ns};
-    return connection_exchange(&session->connection, &request,
-                               connection_deadline_ns(&session->connection, 0));
+    session->closing.closed = take_ptr(&request);
+    r = connection_exchange_kept(&session->connection, &session->closing.closed,
+                                 connection_deadline_ns(&session->connection, 0));
+    return end_closed(&session->closing, r);
 }
 
-static int close_named(struct session *session, uint32_t pool_id, const struct proto_segments *segments) {
+static int close_all_named(struct session *session) {
+    struct closing *closing = &session->closing;
+    uint64_t id;
+    uint32_t pool;
     int r = 0;
 
-    for (uint32_t i = 0; r == 0 && i < segments->count; i++)
-        r = close_segment(session, pool_id, segments->ids[i]);
+    if (closing->closed != NULL)
+        r = end_closed(closing, connection_go_on(&session->connection, &closing->closed,
+                                                 connection_deadline_ns(&session->connection, 0)));
+    while (r == 0 && segments_take_named(&session->segments, &id, &pool))
+        r = close_segment(session, pool, id);
     return r;
+}
+
+int lease_close_named(struct session *session) {
+    struct closing *closing = &session->closing;
+
+    if (!call_time_lock(&closing->lock))
+        return error_set(GPUPOOL_E_TIMED_OUT, "another thread closes segments, and waits for the daemon");
+    int r = close_all_named(session);
+    pthread_mutex_unlock(&closing->lock);
+    return r;
+}
+
+/* Closes the segments of a reply. What is not closed now, because the daemon does not answer, is so later. */
+static int close_named(struct session *session, const struct proto_segments *segments) {
+    for (uint32_t i = 0; i < segments->count; i++)
+        if (!segments_name(&session->segments, segments->ids[i]))
+            return connection_refuse(&session->connection, "it has a segment closed that is not there");
+    return lease_close_named(session);
 }
 
 /* As many as one message has room for. */
@@ -131,7 +208,7 @@ static int close_some_offered(struct session *session, const struct proto_offer 
         for (uint32_t j = 0; j < segments->count; j++)
             if (segments->ids[j] == offer->ids[i])
                 ids[i] = 0;
-    return close_named(session, offer->pool, segments);
+    return close_named(session, segments);
 }
 
 int lease_close_offered(struct session *session, uint32_t pool_id, uint64_t *ids, size_t count) {
@@ -159,7 +236,7 @@ static int close_some(struct session *session, const struct proto_idle *idle, bo
     if (r < 0)
         return r;
     const struct proto_segments *segments = &request->message.segments;
-    r = close_named(session, idle->pool, segments);
+    r = close_named(session, segments);
     *ret_more = segments->count == PROTO_CLOSE_MAX;
     *ret_any = *ret_any || segments->count > 0;
     return r;
@@ -199,15 +276,47 @@ int lease_release_one_way(struct session *session, uint64_t lease, uint64_t gene
     return connection_tell(&session->connection, &message, connection_deadline_ns(&session->connection, 0));
 }
 
+/* Exchanges a request of which it is enough that the daemon has taken it: it reads its messages in order, and
+ * does as this one says. */
+static int exchange_or_trust(struct session *session, struct request *request) {
+    int r = connection_exchange_kept(&session->connection, &request,
+                                     connection_deadline_ns(&session->connection, 0));
+    bool is_taken = r == GPUPOOL_E_TIMED_OUT && request != NULL && request->is_sent;
+
+    if (r == 0)
+        request_recycle(request);
+    else
+        connection_let_go(&request);
+    return is_taken ? 0 : r;
+}
+
 int lease_release(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                   uint64_t size_bytes, struct fence fence) {
-    _cleanup_(request_recyclep) struct request *request =
-        connection_request(&session->connection, PROTO_RELEASE);
+    struct request *request = connection_request(&session->connection, PROTO_RELEASE);
+
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.release = release_of(session, lease, generation, offset_bytes, size_bytes, fence);
-    return connection_exchange(&session->connection, &request,
-                               connection_deadline_ns(&session->connection, 0));
+    return exchange_or_trust(session, request);
+}
+
+int lease_release_kept(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
+                       uint64_t size_bytes, struct fence fence, struct request **ret_kept) {
+    struct request *request = connection_request(&session->connection, PROTO_RELEASE);
+
+    *ret_kept = NULL;
+    if (request == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    request->message.release = release_of(session, lease, generation, offset_bytes, size_bytes, fence);
+    int r = connection_exchange_kept(&session->connection, &request,
+                                     connection_deadline_ns(&session->connection, 0));
+    if (r == 0)
+        request_recycle(request);
+    else if (request != NULL && request->is_sent)
+        *ret_kept = request;
+    else
+        connection_let_go(&request);
+    return r;
 }
 
 /* At the daemon's limit of what waits for fences: releases when the fence is ready. */
@@ -235,12 +344,11 @@ int lease_release_shared(struct session *session, uint64_t lease, uint64_t gener
                                               .release_shared = release};
         return connection_tell(&session->connection, &message, deadline_ns);
     }
-    _cleanup_(request_recyclep) struct request *request =
-        connection_request(&session->connection, PROTO_RELEASE_SHARED);
+    struct request *request = connection_request(&session->connection, PROTO_RELEASE_SHARED);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.release_shared = release;
-    return connection_exchange(&session->connection, &request, deadline_ns);
+    return exchange_or_trust(session, request);
 }
 
 int lease_release_patiently(struct session *session, uint64_t lease, uint64_t generation,
@@ -251,11 +359,29 @@ int lease_release_patiently(struct session *session, uint64_t lease, uint64_t ge
                : r;
 }
 
+/* Ends the exchange of a SPLIT: r, and the request as connection_exchange_kept() left it. */
+static int end_split(struct session *session, int r, struct request *request, uint64_t size_bytes,
+                     struct proto_lease *ret_lease, struct request **ret_kept) {
+    if (r < 0) {
+        if (request != NULL && request->is_sent)
+            *ret_kept = request;
+        else
+            connection_let_go(&request);
+        return r;
+    }
+    bool fits = request->message.lease.capacity_bytes == size_bytes && request->message.lease.parts == 0;
+    *ret_lease = request->message.lease;
+    request_recycle(request);
+    return fits ? 0 : connection_refuse(&session->connection, "a lease of another part than asked for");
+}
+
 int lease_split(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
-                uint64_t size_bytes, struct follower *follower, struct proto_lease *ret_lease) {
+                uint64_t size_bytes, struct follower *follower, struct proto_lease *ret_lease,
+                struct request **ret_kept) {
     uint64_t deadline_ns = connection_deadline_ns(&session->connection, 0);
-    _cleanup_(request_recyclep) struct request *request =
-        connection_request(&session->connection, PROTO_SPLIT);
+    struct request *request = connection_request(&session->connection, PROTO_SPLIT);
+
+    *ret_kept = NULL;
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.split = (struct proto_release){
@@ -271,14 +397,15 @@ int lease_split(struct session *session, uint64_t lease, uint64_t generation, ui
         r = connection_exchange_both(&session->connection, &request, follower->request, deadline_ns,
                                      &follower->result);
     } else {
-        r = connection_exchange(&session->connection, &request, deadline_ns);
+        r = connection_exchange_kept(&session->connection, &request, deadline_ns);
     }
-    if (r < 0)
-        return r;
-    if (request->message.lease.capacity_bytes != size_bytes || request->message.lease.parts != 0)
-        return connection_refuse(&session->connection, "a lease of another part than asked for");
-    *ret_lease = request->message.lease;
-    return 0;
+    return end_split(session, r, request, size_bytes, ret_lease, ret_kept);
+}
+
+int lease_split_go_on(struct session *session, struct request **kept, uint64_t size_bytes,
+                      uint64_t deadline_ns, struct proto_lease *ret_lease) {
+    int r = connection_go_on(&session->connection, kept, deadline_ns);
+    return end_split(session, r, take_ptr(kept), size_bytes, ret_lease, kept);
 }
 
 int lease_merge_one_way(struct session *session, uint64_t lease, uint64_t generation,
@@ -295,14 +422,12 @@ int lease_append(struct session *session, const struct proto_lease *lease, const
                  bool is_answered) {
     if (!is_answered)
         return lease_merge_one_way(session, lease->lease, lease->generation, other);
-    _cleanup_(request_recyclep) struct request *request =
-        connection_request(&session->connection, PROTO_MERGE);
+    struct request *request = connection_request(&session->connection, PROTO_MERGE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.merge = (struct proto_merge){.lease = lease->lease,
                                                   .generation = lease->generation,
                                                   .other_lease = other->lease,
                                                   .other_generation = other->generation};
-    return connection_exchange(&session->connection, &request,
-                               connection_deadline_ns(&session->connection, 0));
+    return exchange_or_trust(session, request);
 }

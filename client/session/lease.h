@@ -45,6 +45,21 @@ int lease_close_idle(struct session *session, uint32_t pool_id, uint64_t size_by
 int lease_take(struct session *session, struct request *request, uint64_t deadline_ns, enum gpu_access access,
                struct grant *ret_grant);
 
+/* A lease's part of a segment: for DESCRIBE. */
+struct lease_part {
+    uint64_t lease, generation;
+    uint32_t part;
+};
+
+/* Opens a segment, or imports it, for a lease that lies in it: as segments_open() and segments_import().
+ * Where its descriptor did not arrive, has the daemon describe it again. DRIVER: it did not arrive again. */
+int lease_bring(struct session *session, const struct lease_part *part, struct segment *segment,
+                const uint8_t uuid[PROTO_UUID_BYTES], bool imports);
+
+/* Closes what the daemon had named and is still open: another thread's answer came late, or a CLOSED was not
+ * taken. 0, or what the connection says. */
+int lease_close_named(struct session *session);
+
 /* Makes the memory of a lease that has come accessible, as lease_take() does. Where it fails, the lease went
  * back. */
 int lease_accept(struct session *session, const struct request *reply, enum gpu_access access,
@@ -56,9 +71,16 @@ int lease_accept(struct session *session, const struct request *reply, enum gpu_
 int lease_close_offered(struct session *session, uint32_t pool_id, uint64_t *ids, size_t count);
 
 /* Gives a part of a lease back; size 0: all of it. No session gets the memory before the fence is ready.
- * LIMIT: the daemon keeps no more for this session that is not ready; nothing was released. */
+ * LIMIT: the daemon keeps no more for this session that is not ready; nothing was released. TIMED_OUT: the
+ * daemon took no message. Where it took the message and does not answer, this returns 0: it reads its
+ * messages in order, and refuses no whole lease that is the session's. */
 int lease_release(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                   uint64_t size_bytes, struct fence fence);
+
+/* As lease_release(), and *ret_kept is the request that the daemon took and did not answer yet (TIMED_OUT),
+ * for connection_go_on(). NULL: none. */
+int lease_release_kept(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
+                       uint64_t size_bytes, struct fence fence, struct request **ret_kept);
 
 /* The release of a shared lease is answered where the daemon may not have read so many one-way messages. It
  * serves eight of them at a time (SERVE_ONE_WAY_PER_TURN), so a session is at most so far behind that
@@ -92,9 +114,17 @@ struct follower {
     int result;
 };
 
-/* Makes a part of a lease one of its own. follower: NULL: none. The session makes one such call at a time. */
+/* Makes a part of a lease one of its own. follower: NULL: none. The session makes one such call at a time.
+ * *ret_kept: the request that the daemon took and did not answer yet (TIMED_OUT), for lease_split_go_on();
+ * NULL: none. */
 int lease_split(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
-                uint64_t size_bytes, struct follower *follower, struct proto_lease *ret_lease);
+                uint64_t size_bytes, struct follower *follower, struct proto_lease *ret_lease,
+                struct request **ret_kept);
+
+/* Goes on with a SPLIT of so many bytes that was not answered: as lease_split(). *kept is NULL when it is
+ * over. */
+int lease_split_go_on(struct session *session, struct request **kept, uint64_t size_bytes,
+                      uint64_t deadline_ns, struct proto_lease *ret_lease);
 
 /* Has a lease take over what another one holds, which lies above its start in the same segment; the other one
  * ends. Without an answer: for leases of which it is known that they can be merged, else the daemon ends the

@@ -7,17 +7,19 @@
 #include "client/session/error.h"
 #include "client/session/memfd.h"
 
-static int page_open(struct page *page, struct connection *connection, uint64_t deadline_ns) {
-    _cleanup_(request_recyclep) struct request *request = connection_request(connection, PROTO_ASK_PAGE);
+#define PAGE_TEXT "the page that fences and counters lie in"
 
-    if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
-    int r = connection_exchange(connection, &request, deadline_ns);
+static int page_open(struct page *page, struct connection *connection, uint64_t deadline_ns,
+                     bool *ret_may_retry) {
+    _cleanup_(request_recyclep) struct request *request = NULL;
+    int r = connection_ask_descriptor(connection, PROTO_ASK_PAGE, &page->request, PAGE_TEXT, deadline_ns,
+                                      &request, ret_may_retry);
+
     if (r < 0)
-        return error_prefix(r, "asking for the page that fences and counters lie in");
+        return r;
     if (memfd_flaw(request->fd, PROTO_PAGE_BYTES) != NULL)
         return connection_refuse(connection, "a page that is no sealed memfd of its size");
-    r = memfd_map(request->fd, PROTO_PAGE_BYTES, "the page that fences and counters lie in", &page->mapping);
+    r = memfd_map(request->fd, PROTO_PAGE_BYTES, PAGE_TEXT, &page->mapping);
     if (r == 0)
         page->memory = page->mapping->memory;
     return r;
@@ -25,10 +27,10 @@ static int page_open(struct page *page, struct connection *connection, uint64_t 
 
 int page_need(struct page *page, struct connection *connection, uint64_t deadline_ns) {
     pthread_mutex_lock(&page->lock);
-    bool before = page->asked;
+    bool before = page->asked, may_retry;
     if (!before) {
-        page->error = page_open(page, connection, deadline_ns);
-        page->asked = true;
+        page->error = page_open(page, connection, deadline_ns, &may_retry);
+        page->asked = !may_retry;
     }
     int r = page->error;
     pthread_mutex_unlock(&page->lock);

@@ -69,12 +69,41 @@ void reader_make_release(struct proto_message *message, uint64_t lease, uint64_t
     message->release = (struct proto_release){.lease = lease, .generation = generation};
 }
 
-/* The operation that gives back what a late reply brings: a lease, or a parcel. 0: there is none. */
-static enum proto_operation undoing(const struct request *request, unsigned reply) {
-    if (reply == PROTO_LEASE && (request->operation == PROTO_ACQUIRE || request->operation == PROTO_ATTACH))
-        return PROTO_RELEASE;
-    return reply == PROTO_TOKEN && request->operation == PROTO_SEND ? PROTO_REVOKE : 0;
-}
+/* What becomes of the reply to an abandoned request, if it is no ERROR. */
+enum late {
+    LATE_DROP,   /* nothing: it changed nothing, or nothing that the caller does not know */
+    LATE_UNDO,   /* what it brings is given back, by the operation beside it */
+    LATE_CLOSE,  /* the segments that it names are to be closed */
+    LATE_NOBODY, /* its caller keeps the request: it is not abandoned while the connection lives */
+};
+
+static const struct {
+    enum late what;
+    enum proto_operation undoing;
+} late_replies[] = {
+    [PROTO_HELLO] = {LATE_DROP, 0}, /* the connection ends */
+    [PROTO_LIST_POOLS] = {LATE_DROP, 0},
+    [PROTO_ACQUIRE] = {LATE_UNDO, PROTO_RELEASE},
+    [PROTO_ACQUIRE_SEGMENTS] = {LATE_UNDO, 0}, /* leases are released one by one, as they come */
+    [PROTO_ATTACH] = {LATE_UNDO, PROTO_RELEASE},
+    [PROTO_RELEASE] = {LATE_DROP, 0}, /* of a whole lease: see lease_release() */
+    [PROTO_RELEASE_SHARED] = {LATE_DROP, 0},
+    [PROTO_SHARE] = {LATE_DROP, 0}, /* sharing it again gives the same token */
+    [PROTO_SEND] = {LATE_UNDO, PROTO_REVOKE},
+    [PROTO_REVOKE] = {LATE_DROP, 0},
+    [PROTO_QUERY] = {LATE_DROP, 0},
+    [PROTO_ASK_HOLDERS] = {LATE_DROP, 0},
+    [PROTO_ASK_PARTS] = {LATE_DROP, 0},
+    [PROTO_DESCRIBE] = {LATE_DROP, 0}, /* what it describes is entered */
+    [PROTO_MERGE] = {LATE_DROP, 0},    /* see lease_append() */
+    [PROTO_IDLE] = {LATE_CLOSE, 0},
+    [PROTO_OFFER] = {LATE_CLOSE, 0},
+    [PROTO_CLOSED] = {LATE_DROP, 0},
+    [PROTO_BYE] = {LATE_DROP, 0},
+    [PROTO_SPLIT] = {LATE_NOBODY, 0},
+    [PROTO_ASK_PAGE] = {LATE_NOBODY, 0},
+    [PROTO_ASK_BOARD] = {LATE_NOBODY, 0},
+};
 
 /* Sends the RELEASE or the REVOKE that an abandoned request was turned into when its reply came. */
 static void request_give_back(struct request *request) {
@@ -118,7 +147,8 @@ static const char *enter_segment(struct connection *connection, struct request *
                                                    .size_bytes = leases->segment_bytes,
                                                    .pool = leases->pool,
                                                    .kind = PROTO_SEGMENT_VMM_FD};
-    const char *flaw = segments_enter(connection->segments, &lease, fd, &request->spares, &grant.segment);
+    const char *flaw =
+        segments_enter(connection->segments, &lease, fd, false, &request->spares, &grant.segment);
     if (flaw != NULL)
         return flaw;
     if (grant.segment->size_bytes != leases->segment_bytes || !segment_is_movable(grant.segment))
@@ -146,8 +176,9 @@ static const char *enter_leases(struct connection *connection, struct request *r
 }
 
 /* Hands the message that the reader holds to its request. fds are the message's descriptors, -1 where it has
- * none, taken when they are used. Returns NULL or what is wrong with the message. */
-static const char *reader_deliver(struct connection *connection, int *fds) {
+ * none, taken when they are used; FD_LOST where one did not arrive (has_lost). Returns NULL or what is wrong
+ * with the message. */
+static const char *reader_deliver(struct connection *connection, int *fds, bool has_lost) {
     const struct proto_message *message = &connection->message;
     uint64_t opened = 0;
     struct request *late = NULL;
@@ -166,14 +197,16 @@ static const char *reader_deliver(struct connection *connection, int *fds) {
     bool abandoned = request == NULL;
     if (abandoned)
         request = find(&connection->abandoned, message->header.request);
+    if (request != NULL)
+        request->has_lost_fd = has_lost;
     if (request == NULL)
         flaw = "a reply to no request";
     else if (!reply_fits(request->operation, message->header.operation) ||
              (request->n_grants > 0 && message->header.operation != PROTO_LEASES))
         flaw = "a reply of the wrong kind";
     else if (message->header.operation == PROTO_LEASE) {
-        flaw =
-            segments_enter(connection->segments, &message->lease, fds, &request->spares, &request->segment);
+        flaw = segments_enter(connection->segments, &message->lease, fds,
+                              request->operation == PROTO_DESCRIBE, &request->spares, &request->segment);
         if (flaw == NULL && proto_message_fds(message) > 0)
             opened = message->lease.description.id;
     } else if (message->header.operation == PROTO_LEASES) {
@@ -183,6 +216,10 @@ static const char *reader_deliver(struct connection *connection, int *fds) {
         late_segments = abandoned && flaw == NULL;
         has_more = message->leases.n_left > 0;
     }
+    if (flaw == NULL && abandoned && message->header.operation == PROTO_SEGMENTS &&
+        late_replies[request->operation].what == LATE_CLOSE)
+        for (uint32_t i = 0; i < message->segments.count; i++)
+            (void)segments_name(connection->segments, message->segments.ids[i]);
     if (flaw == NULL && !abandoned && !has_more) {
         if (message->header.operation == PROTO_HELLO_REPLY || message->header.operation == PROTO_PAGE ||
             message->header.operation == PROTO_BOARD)
@@ -193,15 +230,16 @@ static const char *reader_deliver(struct connection *connection, int *fds) {
             submit_complete_locked(request, 0);
         } else {
             list_remove(&request->link);
+            if (request->is_kept)
+                list_append(&connection->kept, &request->link);
             if (request->asleep)
                 pthread_cond_signal(&request->wake);
         }
-    } else if (flaw == NULL && undoing(request, message->header.operation) != 0) {
-        /* Stays abandoned, until the answer to its RELEASE or REVOKE comes. The part that was split off,
-         * though, is in use: it is the session's until its end. A DESCRIBE is answered by a lease that its
-         * caller has. */
+    } else if (flaw == NULL && message->header.operation != PROTO_ERROR &&
+               late_replies[request->operation].undoing != 0) {
+        /* Stays abandoned, until the answer to its RELEASE or REVOKE comes. */
         late = request;
-        late->operation = undoing(request, message->header.operation);
+        late->operation = late_replies[request->operation].undoing;
         late->id = ++connection->last_id;
     } else if (flaw == NULL && abandoned && !has_more) {
         request_recycle_locked(request);
@@ -223,17 +261,17 @@ static const char *reader_deliver(struct connection *connection, int *fds) {
 
 int reader_step(struct connection *connection, uint64_t deadline_ns) {
     int fds[SOCKET_FDS_MAX];
-    unsigned count = 0;
+    unsigned count = 0, expected = 0;
+    bool has_lost = false;
     size_t size = 0;
     const char *flaw = NULL;
 
     int r = socket_receive(connection->fd, connection->packet, sizeof connection->packet, deadline_ns, &size,
-                           fds, &count);
+                           fds, &count, &has_lost);
     if (r == -ETIMEDOUT)
         return r;
     if (r == -EMSGSIZE) {
-        connection_refuse(connection,
-                          "a message larger than any, or more descriptors than this process may open");
+        connection_refuse(connection, "a message larger than any, or with more descriptors than any");
         return 0;
     }
     if (r < 0) {
@@ -241,18 +279,25 @@ int reader_step(struct connection *connection, uint64_t deadline_ns) {
                          strerrorname_np(-r), strerrordesc_np(-r));
         return 0;
     }
+    if (atomic_load(&connection->is_mute))
+        atomic_store(&connection->is_mute, false);
     if (size == 0 && count == 0) {
         connection_break(connection, GPUPOOL_E_DISCONNECTED, "the daemon has closed the connection");
         return 0;
     }
 
-    if (proto_decode(PROTO_FROM_DAEMON, connection->packet, size, &connection->message, &flaw) == 0 &&
-        count != proto_message_fds(&connection->message))
-        flaw = "another number of descriptors than the message goes with";
+    if (proto_decode(PROTO_FROM_DAEMON, connection->packet, size, &connection->message, &flaw) == 0) {
+        expected = proto_message_fds(&connection->message);
+        has_lost = has_lost && count < expected;
+        if (count != expected && !has_lost)
+            flaw = "another number of descriptors than the message goes with";
+    }
     if (flaw == NULL) {
-        if (count == 0)
+        if (expected == 0)
             fds[0] = -1;
-        flaw = reader_deliver(connection, fds);
+        while (count < expected)
+            fds[count++] = FD_LOST;
+        flaw = reader_deliver(connection, fds, has_lost);
     }
     for (unsigned i = 0; i < count; i++)
         close_fd(fds[i]);

@@ -9,6 +9,7 @@
 #include "base/cleanup.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
+#include "client/session/lease.h"
 #include "client/session/session.h"
 
 static void init_lists(struct list *lists) {
@@ -340,7 +341,8 @@ static int import_segments(struct session *session, const struct plan *plan) {
     int r = 0;
 
     for (uint32_t i = 0; i < plan->n_parts && r == 0; i++)
-        r = segments_import(&session->segments, plan->segments[i], &session->devices, plan->uuid);
+        r = lease_bring(session, &(struct lease_part){plan->lease->lease, plan->lease->generation, i},
+                        plan->segments[i], plan->uuid, true);
     return r;
 }
 

@@ -12,6 +12,7 @@
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
 #include "client/session/segment_kind.h"
+#include "client/session/socket.h"
 
 static struct list *bucket_of(struct segments *segments, uint64_t id) {
     return &segments->buckets[id % SEGMENT_BUCKETS];
@@ -111,6 +112,7 @@ int segments_remove(struct segments *segments, uint64_t id, uint32_t pool) {
         return -EBADMSG;
     }
     list_remove(&segment->link);
+    segments->n_named -= segment->is_named;
     pthread_mutex_unlock(&segments->lock);
 
     bool clean = segment_close(segments, segment, true);
@@ -121,6 +123,39 @@ int segments_remove(struct segments *segments, uint64_t id, uint32_t pool) {
     segments->unclean = true;
     pthread_mutex_unlock(&segments->lock);
     return -EIO;
+}
+
+bool segments_name(struct segments *segments, uint64_t id) {
+    pthread_mutex_lock(&segments->lock);
+    struct segment *segment = find(segments, id);
+    if (segment != NULL && !segment->is_named) {
+        segment->is_named = true;
+        segments->n_named++;
+    }
+    pthread_mutex_unlock(&segments->lock);
+    return segment != NULL;
+}
+
+static struct segment *find_named(struct segments *segments) {
+    for (unsigned i = 0; segments->n_named > 0 && i < SEGMENT_BUCKETS; i++)
+        list_for_each_entry(struct segment, segment, &segments->buckets[i], link) {
+            if (segment->is_named)
+                return segment;
+        }
+    return NULL;
+}
+
+bool segments_take_named(struct segments *segments, uint64_t *ret_id, uint32_t *ret_pool) {
+    pthread_mutex_lock(&segments->lock);
+    struct segment *segment = find_named(segments);
+    if (segment != NULL) {
+        segment->is_named = false;
+        segments->n_named--;
+        *ret_id = segment->id;
+        *ret_pool = segment->pool;
+    }
+    pthread_mutex_unlock(&segments->lock);
+    return segment != NULL;
 }
 
 uint64_t segments_pools(struct segments *segments) {
@@ -152,18 +187,36 @@ void *segments_locate(struct segments *segments, uint64_t id, uint32_t pool, uin
     return memory;
 }
 
+/* Enters the description of a segment that was described before: its descriptor is taken if that of the first
+ * one did not arrive, and no other one has since. */
+static const char *enter_again(struct segment *segment, const struct proto_segment *description, int *fd) {
+    if (segment->kind != (enum proto_segment_kind)description->kind || segment->pool != description->pool ||
+        segment->size_bytes != description->size_bytes)
+        return "a segment is described in two ways";
+    if (!segment->is_lost || *fd == FD_LOST)
+        return NULL;
+    const char *flaw = segment_kind(description->kind)->flaw(description, *fd);
+    if (flaw != NULL)
+        return flaw;
+    segment->fd = take_fd(fd);
+    segment->is_lost = false;
+    return NULL;
+}
+
 /* Enters a description; the table is locked. Returns NULL or what is wrong with it. */
 static const char *enter_description(struct segments *segments, const struct proto_lease *lease, int *fd,
-                                     struct list *spares) {
+                                     bool is_again, struct list *spares) {
     const struct proto_segment *description = &lease->description;
+    bool is_lost = *fd == FD_LOST;
 
     if (description->id != lease->segment)
         return "a lease describes another segment than its own";
     if (description->pool != lease->pool)
         return "a lease describes a segment of another pool";
-    if (find(segments, description->id) != NULL)
-        return "a segment is described twice";
-    const char *flaw = segment_kind(description->kind)->flaw(description, *fd);
+    struct segment *known = find(segments, description->id);
+    if (known != NULL)
+        return is_again ? enter_again(known, description, fd) : "a segment is described twice";
+    const char *flaw = is_lost ? NULL : segment_kind(description->kind)->flaw(description, *fd);
     if (flaw != NULL)
         return flaw;
     struct segment *segment = list_first(spares, struct segment, link);
@@ -175,7 +228,8 @@ static const char *enter_description(struct segments *segments, const struct pro
         .pool = description->pool,
         .kind = (enum proto_segment_kind)description->kind,
         .state = SEGMENT_DESCRIBED,
-        .fd = take_fd(fd),
+        .is_lost = is_lost,
+        .fd = is_lost ? -1 : take_fd(fd),
         .device = -1,
     };
     _Static_assert(sizeof segment->handle.bytes == sizeof description->handle,
@@ -186,10 +240,10 @@ static const char *enter_description(struct segments *segments, const struct pro
     return NULL;
 }
 
-static const char *enter(struct segments *segments, const struct proto_lease *lease, int *fd,
+static const char *enter(struct segments *segments, const struct proto_lease *lease, int *fd, bool is_again,
                          struct list *spares, struct segment **ret_segment) {
     if (lease->description.kind != 0) {
-        const char *flaw = enter_description(segments, lease, fd, spares);
+        const char *flaw = enter_description(segments, lease, fd, is_again, spares);
         if (flaw != NULL)
             return flaw;
     }
@@ -206,10 +260,10 @@ static const char *enter(struct segments *segments, const struct proto_lease *le
     return NULL;
 }
 
-const char *segments_enter(struct segments *segments, const struct proto_lease *lease, int *fd,
+const char *segments_enter(struct segments *segments, const struct proto_lease *lease, int *fd, bool is_again,
                            struct list *spares, struct segment **ret_segment) {
     pthread_mutex_lock(&segments->lock);
-    const char *flaw = enter(segments, lease, fd, spares, ret_segment);
+    const char *flaw = enter(segments, lease, fd, is_again, spares, ret_segment);
     pthread_mutex_unlock(&segments->lock);
     return flaw;
 }
@@ -224,12 +278,12 @@ static int bring(struct segments *segments, struct segment *segment, bool (*is_d
     while (segment->state == SEGMENT_OPENING)
         pthread_cond_wait(&segments->opened, &segments->lock);
     enum segment_state before = segment->state;
-    bool done = is_done(segment);
-    if (!done)
+    bool done = is_done(segment), lost = !done && segment->is_lost;
+    if (!done && !lost)
         segment->state = SEGMENT_OPENING;
     pthread_mutex_unlock(&segments->lock);
-    if (done)
-        return 0;
+    if (done || lost)
+        return lost ? SEGMENT_IS_LOST : 0;
 
     int r = function(segment, devices, uuid);
     if (r == 0)

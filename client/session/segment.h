@@ -18,6 +18,9 @@
  * A segment of device memory by descriptor can be mapped at further places (segments_map), whether it is OPEN
  * or not: what it needs for that is its handle (segments_import), which stays until the segment is closed.
  *
+ * A descriptor that does not arrive, because the process has none free, leaves the segment in the table,
+ * lost. Each later lease in it finds it there, and has the daemon describe it again (lease_bring()).
+ *
  * Invariants: fd ≥ 0 only for a segment that came with a descriptor, is not OPEN and has no handle;
  * memory != NULL exactly when OPEN.
  *
@@ -53,6 +56,8 @@ struct segment {
     uint32_t pool;
     enum proto_segment_kind kind;
     enum segment_state state;
+    bool is_lost;  /* its descriptor did not arrive: it is to be described again */
+    bool is_named; /* the daemon has it closed, and no thread has begun with that */
     int fd;
     struct gpu_ipc_handle handle;
     void *memory;
@@ -77,6 +82,7 @@ struct segments {
     pthread_mutex_t lock;
     pthread_cond_t opened; /* a segment has left OPENING */
     struct list buckets[SEGMENT_BUCKETS];
+    unsigned n_named; /* segments that are named */
     bool unclean; /* the driver would not close one that was removed */
     pthread_mutex_t mappings_lock;
 };
@@ -103,11 +109,17 @@ void segments_deinit(struct segments *segments);
 void segments_forget(struct segments *segments);
 
 /* Checks a lease against the table and enters the description that it brings, if it brings one. *fd is the
- * message's descriptor or -1, and is taken when the description is entered; so is the first of spares
- * (segment.link), the memory for the new segment. Returns NULL and the lease's segment, or what is wrong with
- * the lease. */
-const char *segments_enter(struct segments *segments, const struct proto_lease *lease, int *fd,
+ * message's descriptor, -1 or FD_LOST (socket.h), and is taken when the description is entered; so is the
+ * first of spares (segment.link), the memory for the new segment. is_again: the segment may have been
+ * described before. Returns NULL and the lease's segment, or what is wrong with the lease. */
+const char *segments_enter(struct segments *segments, const struct proto_lease *lease, int *fd, bool is_again,
                            struct list *spares, struct segment **ret_segment);
+
+/* Notes that the daemon has a segment closed. False: there is no such segment. */
+bool segments_name(struct segments *segments, uint64_t id);
+
+/* Takes one of the segments that were noted, for the caller to close. False: there is none. */
+bool segments_take_named(struct segments *segments, uint64_t *ret_id, uint32_t *ret_pool);
 
 /* Where a block lies in this process; NULL when there is no such block of this pool, or its segment is not
  * open. */
@@ -117,8 +129,11 @@ void *segments_locate(struct segments *segments, uint64_t id, uint32_t pool, uin
 /* The segment of an id, or NULL. It stays as long as something of it is leased. */
 struct segment *segments_find(struct segments *segments, uint64_t id);
 
+/* What segments_open() and segments_import() return where the segment's descriptor did not arrive. */
+#define SEGMENT_IS_LOST 1
+
 /* Opens a segment, unless it is open: afterwards its memory can be used. uuid names the device of a device
- * pool. Returns 0, DRIVER, NO_POOL (device not visible in this process), NO_GPU. */
+ * pool. Returns 0, SEGMENT_IS_LOST, DRIVER, NO_POOL (device not visible in this process), NO_GPU. */
 int segments_open(struct segments *segments, struct segment *segment, struct devices *devices,
                   const uint8_t uuid[PROTO_UUID_BYTES]);
 

@@ -16,6 +16,7 @@ void session_init(struct session *session, uint64_t answer_timeout_ns) {
     pthread_mutex_init(&session->board.lock, NULL);
     fences_init(&session->board_fences);
     session->board_fences.is_on_board = true;
+    pthread_mutex_init(&session->closing.lock, NULL);
     connection_init(&session->connection, &session->segments, answer_timeout_ns);
 }
 
@@ -31,6 +32,7 @@ void session_deinit(struct session *session) {
     board_deinit(&session->board);
     pthread_mutex_destroy(&session->devices.lock);
     pthread_mutex_destroy(&session->pools.lock);
+    pthread_mutex_destroy(&session->closing.lock);
     fork_guard_deinit(&session->guard);
 }
 
@@ -59,6 +61,8 @@ static int greet(struct session *session, uint64_t deadline_ns, bool wants_recla
     if (r < 0)
         /* Nothing was connected yet that could be said to be gone. */
         return r == GPUPOOL_E_DISCONNECTED ? GPUPOOL_E_CONNECT : r;
+    if (request->has_lost_fd)
+        return error_lost_descriptor("the reply");
     session->devices.kind = (enum proto_gpu_kind)request->message.hello_reply.gpu;
     session->id = request->message.hello_reply.session;
     session->version = request->message.hello_reply.version;

@@ -9,8 +9,8 @@
  * A session is made without a connection, and opened. From then on the daemon has it until the farewell, or
  * until this process ends. A forked child only forgets it.
  *
- * Locks: the rows', the fences', the page's and the board's, the connection's, then the segments'. Those of
- * devices and pools are leaves.
+ * Locks: the closing's, the rows', the fences', the page's and the board's, the connection's, then the
+ * segments'. Those of devices and pools are leaves.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -25,6 +25,12 @@
 #include "client/session/row.h"
 #include "client/session/segment.h"
 
+/* The closing of segments that the daemon has named: one thread at a time. */
+struct closing {
+    pthread_mutex_t lock;
+    struct request *closed; /* a CLOSED that could not be sent yet; NULL: none */
+};
+
 struct session {
     struct fork_guard guard;
     struct connection connection;
@@ -32,6 +38,7 @@ struct session {
     struct rows rows;
     struct devices devices;
     struct pools pools;
+    struct closing closing;
     struct page page; /* the counters' and the fences' */
     struct fences fences;
     struct board board;

@@ -122,7 +122,7 @@ static unsigned collect_fds(struct msghdr *message, int fds[static SOCKET_FDS_MA
 }
 
 int socket_receive(int fd, void *packet, size_t capacity, uint64_t deadline_ns, size_t *ret_size,
-                   int ret_fds[static SOCKET_FDS_MAX], unsigned *ret_count) {
+                   int ret_fds[static SOCKET_FDS_MAX], unsigned *ret_count, bool *ret_has_lost) {
     struct iovec piece = {.iov_base = packet, .iov_len = capacity};
     union {
         char bytes[CMSG_SPACE(SOCKET_FDS_MAX * sizeof(int))];
@@ -158,7 +158,10 @@ int socket_receive(int fd, void *packet, size_t capacity, uint64_t deadline_ns, 
         }
         int fds[SOCKET_FDS_MAX];
         unsigned count = collect_fds(&message, fds);
-        if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+        /* Where the room was not used up, the kernel found no free number for the next descriptor. */
+        *ret_has_lost = (message.msg_flags & MSG_CTRUNC) != 0 && count < SOCKET_FDS_MAX;
+        if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0 &&
+            ((message.msg_flags & MSG_TRUNC) != 0 || !*ret_has_lost)) {
             for (unsigned i = 0; i < count; i++)
                 close_fd(fds[i]);
             return -EMSGSIZE;

@@ -6,6 +6,7 @@
  * receiving one, each until a deadline, none of them ever raising SIGPIPE. Knows nothing of the packets'
  * meaning. Functions return 0 or a negative errno; the descriptor is the caller's.
  */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,6 +16,9 @@
  * the protocol allows lets the library see a daemon that sends too many, and close every one. */
 #define SOCKET_FDS_MAX (PROTO_LEASES_PER_MESSAGE + 16u)
 
+/* Stands for a descriptor that was sent and did not arrive. */
+#define FD_LOST (-2)
+
 /* Connects to a Unix socket of a type, SOCK_SEQPACKET or SOCK_STREAM. Returns 0 and the socket, -ETIMEDOUT,
  * -ENOENT (an empty path), -ENAMETOOLONG, or the error of socket() or connect(). */
 int socket_connect(const char *path, int type, uint64_t deadline_ns, int *ret_fd);
@@ -23,10 +27,11 @@ int socket_connect(const char *path, int type, uint64_t deadline_ns, int *ret_fd
 int socket_send(int fd, const void *packet, size_t size, uint64_t deadline_ns);
 
 /* Receives one packet. *ret_size is 0 at the end of file. *ret_fds gets its descriptors, close-on-exec,
- * *ret_count how many: the caller's. A packet or a control message that did not fit is -EMSGSIZE (its
+ * *ret_count how many: the caller's. *ret_has_lost: the kernel has dropped the rest of them, because this
+ * process had no descriptor free. A packet or a control message that did not fit is -EMSGSIZE (its
  * descriptors are closed, its rest is lost). Returns 0, -ETIMEDOUT, or another negative errno. */
 int socket_receive(int fd, void *packet, size_t capacity, uint64_t deadline_ns, size_t *ret_size,
-                   int ret_fds[static SOCKET_FDS_MAX], unsigned *ret_count);
+                   int ret_fds[static SOCKET_FDS_MAX], unsigned *ret_count, bool *ret_has_lost);
 
 /* Waits for poll events on any descriptor. Returns 0, -ETIMEDOUT or a negative errno. */
 int socket_wait(int fd, short events, uint64_t deadline_ns);

@@ -25,7 +25,8 @@ struct client_thread {
         *caches; /* of this thread; the first one is the one used last (cache/thread_cache.h) */
     int error;   /* of the thread's last public call; 0: it did not fail (error.h) */
     char error_text[ERROR_TEXT_SIZE];
-    uint64_t number; /* fence_thread_number(); 0: none yet */
+    uint64_t number;      /* fence_thread_number(); 0: none yet */
+    uint64_t call_end_ns; /* call_time.h; 0: the thread is in no call that has a timeout */
 };
 
 extern _Thread_local struct client_thread client_thread_itself;

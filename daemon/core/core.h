@@ -279,7 +279,8 @@ bool core_next_reclaim(struct core *core, struct session **ret_session);
 void core_describe_lease(struct lease *lease, struct proto_lease *ret_lease, bool *ret_describe);
 
 /* As core_describe_lease(), of one part of a row alone: ret_lease has its segment, offset and
- * size. Returns 0 and the segment, PROTO_E_STALE or PROTO_E_INVALID (no row, or no such part). */
+ * size. With PROTO_DESCRIBE_AGAIN ret_lease has the description in any case, and a lease that is no row is
+ * its own part 0. Returns 0 and the segment, PROTO_E_STALE or PROTO_E_INVALID (no row, or no such part). */
 int core_describe_part(struct session *session, const struct proto_part_name *name,
                        struct proto_lease *ret_lease, struct segment **ret_segment, bool *ret_describe);
 

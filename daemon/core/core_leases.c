@@ -444,22 +444,33 @@ int core_ask_parts(struct session *session, const struct proto_part_name *name,
     return 0;
 }
 
+static void add_description(const struct segment *segment, struct proto_lease *lease) {
+    lease->description.id = segment->id;
+    lease->description.size_bytes = segment->size_bytes;
+    lease->description.pool = segment->pool->id;
+}
+
 /* The session has the segment mapped from now on. Describes it, unless it had before. */
 static void describe_segment(struct session *session, struct segment *segment, struct proto_lease *lease,
                              bool *ret_describe) {
     lease->segment = segment->id;
     lease->pool = segment->pool->id;
     *ret_describe = session_map_segment(session, segment);
-    if (*ret_describe) {
-        lease->description.id = segment->id;
-        lease->description.size_bytes = segment->size_bytes;
-        lease->description.pool = segment->pool->id;
-    }
+    if (*ret_describe)
+        add_description(segment, lease);
 }
 
 int core_describe_part(struct session *session, const struct proto_part_name *name,
                        struct proto_lease *ret_lease, struct segment **ret_segment, bool *ret_describe) {
-    struct lease *lease;
+    bool is_again = (name->flags & PROTO_DESCRIBE_AGAIN) != 0;
+    struct lease *lease = lease_find(session->core, session, name->lease, name->generation);
+
+    if (lease != NULL && is_again && name->part == 0 && !lease->block->is_row) {
+        core_describe_lease(lease, ret_lease, ret_describe);
+        *ret_segment = lease->block->segment;
+        add_description(*ret_segment, ret_lease);
+        return 0;
+    }
     int r = find_row(session, name, &lease);
     if (r != 0)
         return r;
@@ -473,6 +484,8 @@ int core_describe_part(struct session *session, const struct proto_part_name *na
     };
     *ret_segment = range->span->user;
     describe_segment(session, *ret_segment, ret_lease, ret_describe);
+    if (is_again)
+        add_description(*ret_segment, ret_lease);
     return 0;
 }
 

@@ -34,16 +34,17 @@ static int send_error(struct client *client, uint64_t request, int error, const 
     return client_send(client, &message, -1);
 }
 
-/* Sends a LEASE whose body is filled in. describe: with the description and the descriptor of its segment. */
+/* Sends a LEASE whose body is filled in, with the descriptor of its segment if it describes one. is_new: it
+ * is the first one in the session that lies there. */
 static int send_described(struct client *client, struct proto_message *message, const struct segment *segment,
-                          bool describe) {
+                          bool is_new) {
     const struct backing *backing = segment->backing;
     int fd = -1;
 
-    if (describe) {
+    if (is_new)
         client_lend_segment(client, backing_needs_driver(backing));
+    if (message->lease.description.id != 0)
         fd = backing_describe(backing, &message->lease.description);
-    }
     return client_send(client, message, fd);
 }
 
@@ -323,15 +324,23 @@ static int merge_one_way(struct client *client, const struct proto_message *mess
     return r <= 0 ? r : refuse_one_way(client, "MERGE.other_lease: cannot become part of the lease", r);
 }
 
+/* Refuses what the kernel gave the daemon no memory or no descriptor for. */
+static int refuse_memory(struct client *client, uint64_t request, int error, const char *what) {
+    char text[PROTO_TEXT_MAX / 2];
+
+    snprintf(text, sizeof text, "the daemon cannot make %s: %s (%s)%s", what, strerrorname_np(-error),
+             strerrordesc_np(-error),
+             error == -EMFILE ? ": its descriptors are in use; raise LimitNOFILE or lower sessions_limit"
+                              : "");
+    return send_error(client, request, PROTO_E_DRIVER, text);
+}
+
 static int handle_ask_page(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 
-    if (client->page.memory != NULL)
-        return send_error(client, message->header.request, PROTO_E_INVALID,
-                          "this session has its page already");
-    if (client_make_page(client) < 0)
-        return send_error(client, message->header.request, PROTO_E_DRIVER,
-                          "the kernel gave the daemon no memory for the session's page");
+    int r = client->page.memory == NULL ? client_make_page(client) : 0;
+    if (r < 0)
+        return refuse_memory(client, message->header.request, r, "the session's page");
     reply_begin(&reply, PROTO_PAGE, message->header.request);
     reply.page = (struct proto_page_reply){.size_bytes = PROTO_PAGE_BYTES};
     return client_send(client, &reply, client->page.fd);
@@ -340,15 +349,12 @@ static int handle_ask_page(struct client *client, const struct proto_message *me
 static int handle_ask_board(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 
-    if (client->board != NULL)
-        return send_error(client, message->header.request, PROTO_E_INVALID,
-                          "this session has its slot on the board already");
-    int r = client_join_board(client);
+    int r = client->board == NULL ? client_join_board(client) : 0;
+    if (r == -ENOSPC)
+        return send_error(client, message->header.request, PROTO_E_LIMIT,
+                          "1,024 sessions of this user have fences that others wait for: more have none");
     if (r < 0)
-        return send_error(client, message->header.request, r == -ENOSPC ? PROTO_E_LIMIT : PROTO_E_DRIVER,
-                          r == -ENOSPC
-                              ? "1,024 sessions of this user have fences that others wait for: more have none"
-                              : "the kernel gave the daemon no memory for the user's board");
+        return refuse_memory(client, message->header.request, r, "the user's board");
     reply_begin(&reply, PROTO_BOARD, message->header.request);
     reply.board = (struct proto_board_reply){.size_bytes = PROTO_BOARD_BYTES, .slot = client->board_slot};
     return client_send(client, &reply, client->board->fd);

@@ -172,7 +172,7 @@ static void check_body(const struct proto_message *message) {
         return;
     case PROTO_ASK_PARTS:
     case PROTO_DESCRIBE:
-        MUST(message->describe.part < PROTO_ROW_PARTS_MAX && message->describe.reserved == 0);
+        MUST(message->describe.part < PROTO_ROW_PARTS_MAX && message->describe.flags <= PROTO_DESCRIBE_AGAIN);
         return;
     case PROTO_PARTS:
         check_parts(&message->parts);

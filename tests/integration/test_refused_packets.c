@@ -94,7 +94,7 @@ static void the_field_of_a_broken_packet_is_named_before_the_session_ends(void *
         {PROTO_IDLE, 20, 4, 2, "IDLE.flags"},
         {PROTO_CLOSED, 16, 8, 0, "CLOSED.segment"},
         {PROTO_ASK_PARTS, 32, 4, 4096, "ASK_PARTS.part"},
-        {PROTO_DESCRIBE, 36, 4, 1, "DESCRIBE.reserved"},
+        {PROTO_DESCRIBE, 36, 4, 2, "DESCRIBE.flags"},
         {PROTO_ACQUIRE_SEGMENTS, 24, 8, MIB, "ACQUIRE_SEGMENTS.segment_bytes"},
         {PROTO_ACQUIRE_SEGMENTS, 24, 8, PROTO_SIZE_MAX, "ACQUIRE_SEGMENTS.segment_bytes * count"},
         {PROTO_ACQUIRE_SEGMENTS, 32, 4, PROTO_LEASES_MAX + 1, "ACQUIRE_SEGMENTS.count"},

@@ -355,13 +355,11 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
         false_send(session, &reply, NULL, 0);
         return;
     case PROTO_ASK_PAGE:
-        must(!session->has_page); /* once in a session */
         session->has_page = true;
         change(daemon, &daemon->pages, 1);
         false_send_page(session, id, PROTO_PAGE_BYTES, true);
         return;
     case PROTO_ASK_BOARD:
-        must(!session->has_board); /* once in a session */
         session->has_board = true;
         send_board(session, id);
         return;

@@ -285,7 +285,7 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
     case PROTO_DESCRIBE:
         random_bytes(&message->describe, sizeof message->describe);
         message->describe.part = (uint32_t)random_to(PROTO_ROW_PARTS_MAX - 1);
-        message->describe.reserved = 0;
+        message->describe.flags = operation == PROTO_DESCRIBE ? (uint32_t)random_to(PROTO_DESCRIBE_AGAIN) : 0;
         break;
     case PROTO_PARTS:
         message->parts.count = (uint32_t)random_size(PROTO_PARTS_MAX);

@@ -177,8 +177,9 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
         return size == 520 && message->offer.count >= 1 && message->offer.count <= 64 &&
                ids_promises_hold(message->offer.ids, message->offer.count);
     case PROTO_ASK_PARTS:
+        return size == 24 && message->ask_parts.part <= 4095 && message->ask_parts.flags == 0;
     case PROTO_DESCRIBE:
-        return size == 24 && message->describe.part <= 4095 && message->describe.reserved == 0;
+        return size == 24 && message->describe.part <= 4095 && message->describe.flags <= 1;
     case PROTO_PARTS:
         return size == 2056 && parts_promises_hold(&message->parts);
     case PROTO_HELLO_REPLY:
