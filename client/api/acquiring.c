@@ -37,7 +37,7 @@ static int answer_lease(struct acquiring *acquiring, int r, struct gpupool_buffe
         return r < 0 ? r : asking_begin(asking, session, &acquire);
     }
     if (r == 0)
-        *ret_buffer = buffer_of_grant(&asking->grant);
+        *ret_buffer = buffer_of_grant(acquiring->client, &asking->grant);
     return r;
 }
 

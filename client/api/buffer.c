@@ -20,7 +20,8 @@
 #include "client/session/error.h"
 #include "client/session/lease.h"
 
-struct gpupool_buffer buffer_of_grant(const struct grant *grant) {
+struct gpupool_buffer buffer_of_grant(struct gpupool_client *client, const struct grant *grant) {
+    held_add(&client->session.held, grant->lease.lease, grant->lease.generation, grant->segment->id);
     return (struct gpupool_buffer){
         .data = grant->memory,
         .size_bytes = grant->lease.size_bytes,
@@ -156,8 +157,7 @@ void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer
     if (cache_piece(buffer) != NULL)
         cache_put(&client->cache, cache_piece(buffer));
     else
-        lease_give_back(&client->session,
-                        &(struct proto_lease){.lease = buffer->lease, .generation = buffer->generation});
+        buffer_end_lease(client, buffer);
 }
 
 int buffer_finish(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
@@ -171,6 +171,7 @@ int buffer_finish(struct gpupool_client *client, const struct gpupool_buffer *bu
 static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, void *stream,
                    uint64_t timeout_ns, uint32_t flags, uint32_t probe, struct gpupool_buffer *ret_buffer) {
     _cleanup_(call_time_end) struct call_time time = call_time_begin(timeout_ns);
+    _cleanup_(bringing_endp) struct session *bringing = bringing_begin(&client->session);
     struct gpupool_buffer buffer;
     struct acquiring acquiring;
 
@@ -283,6 +284,12 @@ struct proto_lease_name buffer_lease(const struct gpupool_buffer *buffer, const 
                : (struct proto_lease_name){.lease = piece->lease, .generation = piece->lease_generation};
 }
 
+/* A client without a cache has no thread that lets memory go when the daemon is gone. */
+static void let_go(struct gpupool_client *client) {
+    if (!client->cache.enabled)
+        session_let_go(&client->session, NULL, NULL);
+}
+
 /* Gives a buffer back: its piece into the cache, or to the daemon what is a lease of its own, as it is
  * without a cache or once it was shared. */
 static int release_behind(struct gpupool_client *client, const struct gpupool_buffer *buffer,
@@ -299,11 +306,16 @@ static int release_behind(struct gpupool_client *client, const struct gpupool_bu
     int r = board_fence != NULL
                 ? lease_release_shared(&client->session, lease.lease, lease.generation, fence, board_fence)
                 : lease_release_patiently(&client->session, lease.lease, lease.generation, 0, 0, fence);
+    if (r < 0 && connection_check(&client->session.connection) < 0) /* the daemon is gone: it is all ours */
+        r = held_release(&client->session.held, lease.lease, lease.generation, fence);
+    else if (r == 0)
+        held_end(&client->session.held, lease.lease, lease.generation);
     if (r < 0)
         return r;
     shared_end(&client->shared, lease.lease, lease.generation);
     if (piece == NULL) {
         rows_release(&client->session, lease.lease, lease.generation, fence);
+        let_go(client);
         return 0;
     }
     pthread_mutex_lock(&piece->stream_heap->lock);
@@ -609,6 +621,8 @@ int gpupool_trim(struct gpupool_client *client, uint64_t *ret_bytes) {
         return r;
     if (client->cache.enabled)
         r = cache_give_back(&client->cache, false, &bytes);
+    else if (session_is_over(&client->session))
+        let_go(client);
     if (ret_bytes != NULL)
         *ret_bytes = bytes;
     return error_end(r < 0 ? error_prefix(r, "gpupool_trim") : 0);

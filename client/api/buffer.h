@@ -60,7 +60,7 @@ int buffer_enter(struct gpupool_client *client, const struct gpupool_buffer *buf
 struct proto_lease_name buffer_lease(const struct gpupool_buffer *buffer, const struct piece *piece);
 
 /* A buffer that is a lease of its own. */
-struct gpupool_buffer buffer_of_grant(const struct grant *grant);
+struct gpupool_buffer buffer_of_grant(struct gpupool_client *client, const struct grant *grant);
 
 /* Gives such a buffer back, which nothing used. Does not fail, as buffer_give_back(). */
 void buffer_end_lease(struct gpupool_client *client, const struct gpupool_buffer *buffer);

@@ -151,6 +151,7 @@ static int prepare_segments(struct gpupool_client *client, const struct pool *po
 
 static int prepare(struct gpupool_client *client, uint32_t pool_id, uint64_t bytes) {
     _cleanup_(call_time_end) struct call_time time = call_time_begin(client->alloc_timeout_ns);
+    _cleanup_(bringing_endp) struct session *bringing = bringing_begin(&client->session);
     _cleanup_(preparation_deinit) struct preparation preparation = {.client = client, .pool = pool_id};
     uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), client->alloc_timeout_ns), idle = 0;
     struct pool pool;

@@ -214,6 +214,7 @@ static void proceed(struct gpupool_client *client, struct open_request *request,
 /* Takes the daemon's answer to a question. */
 static void advance(struct gpupool_client *client, struct open_request *request) {
     _cleanup_(call_time_end) struct call_time time = call_time_begin_until(request->end_ns);
+    _cleanup_(bringing_endp) struct session *bringing = bringing_begin(&client->session);
     struct requests *requests = &client->requests;
     struct asking *asking = acquiring_asking(&request->acquiring);
 
@@ -263,6 +264,7 @@ int requests_begin(struct gpupool_client *client, uint32_t pool, uint64_t size_b
     if (r < 0)
         return r;
     _cleanup_(call_time_end) struct call_time time = call_time_begin_until(request->end_ns);
+    _cleanup_(bringing_endp) struct session *bringing = bringing_begin(&client->session);
     r = acquiring_begin(&request->acquiring, client, pool, size_bytes, stream, timeout_ns, flags, 0,
                         &request->buffer);
     if (r < 0) {

@@ -241,6 +241,7 @@ static int attach(struct gpupool_client *client, const struct proto_token *name,
                   const struct shared_fence *fence, void *stream, uint32_t flags,
                   struct gpupool_buffer *ret_buffer) {
     _cleanup_(call_time_end) struct call_time time = call_time_begin(client->alloc_timeout_ns);
+    _cleanup_(bringing_endp) struct session *bringing = bringing_begin(&client->session);
     char text[ERROR_TEXT_SIZE];
     struct grant grant;
     _cleanup_(shared_unreservep) struct shared_lease *note = shared_reserve();
@@ -255,7 +256,7 @@ static int attach(struct gpupool_client *client, const struct proto_token *name,
                        (flags & GPUPOOL_READ_ONLY) != 0 ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE, &grant);
     if (r < 0)
         return r;
-    *ret_buffer = buffer_of_grant(&grant);
+    *ret_buffer = buffer_of_grant(client, &grant);
     const struct proto_lease_name lease = buffer_lease(ret_buffer, NULL);
     shared_note(&client->shared, &note, &lease, 0, NULL);
     r = wait_for_writer(client, ret_buffer, stream, fence);

@@ -239,16 +239,114 @@ static int hear(struct cache *cache) {
     return r;
 }
 
+/* --- when the daemon is gone --- */
+
+static void mark(struct cache *cache, const struct segment *segment) {
+    segments_mark(&cache->session->segments, segment->id);
+}
+
+/* Takes what is idle out of a stream heap, in segments of which nothing is in use. It is pending until a
+ * fence of the stream is ready: the GPU may still use it. */
+static void let_idle_go(struct cache *cache, struct stream_heap *stream_heap) {
+    struct fence fence;
+    size_t from = cache->pending_count;
+
+    if (!gather(stream_heap, false) || check_stream(cache, stream_heap) < 0)
+        return;
+    take_free(cache, stream_heap, UINT64_MAX, false);
+    if (cache->pending_count == from || cache_leave_fence(cache, stream_heap, &fence) < 0)
+        return;
+    for (; from < cache->pending_count; from++) {
+        cache->pending[from].has_fence = true;
+        cache->pending[from].fence = fence;
+    }
+}
+
+/* Forgets the parts that are pending, but for those that the GPU may still use. */
+static void let_pending_go(struct cache *cache) {
+    size_t kept = 0;
+
+    for (size_t i = 0; i < cache->pending_count; i++) {
+        const struct stream_heap_part *part = &cache->pending[i];
+        if (part->has_fence && fence_is_ready(cache->session, part->fence)) {
+            note_released(part);
+            continue;
+        }
+        mark(cache, part->segment);
+        cache->pending[kept++] = *part;
+    }
+    cache->pending_count = kept;
+}
+
+static void mark_arena_locked(struct cache *cache, const struct arena *arena) {
+    for (uint32_t i = 0; i < arena->n_slots; i++) {
+        const struct arena_slot *slot = &arena->slots[i];
+        const struct segment *mapped = segments_mapped(&cache->session->segments, &slot->mapping);
+        if (slot->segment != NULL && slot->state != ARENA_SLOT_VACANT)
+            mark(cache, slot->segment);
+        if (mapped != NULL && !fence_is_ready(cache->session, slot->fence))
+            mark(cache, mapped);
+    }
+}
+
+static void mark_stream_heap(struct cache *cache, struct stream_heap *stream_heap) {
+    pthread_mutex_lock(&stream_heap->lock);
+    list_for_each_entry(struct extent, extent, &stream_heap->extents, link) {
+        if (extent->is_arena)
+            mark_arena_locked(cache, arena_of(extent));
+        else
+            mark(cache, extent->segment);
+    }
+    pthread_mutex_unlock(&stream_heap->lock);
+}
+
+/* Parts that were pending before, and had no fence. */
+static void leave_fences(struct cache *cache) {
+    for (size_t i = 0; i < cache->pending_count; i++) {
+        struct stream_heap_part *part = &cache->pending[i];
+        if (!part->has_fence && check_stream(cache, part->stream_heap) == 0)
+            part->has_fence = cache_leave_fence(cache, part->stream_heap, &part->fence) == 0;
+    }
+}
+
+/* For session_let_go(): gives up what is idle in the cache, and marks the segments of the rest. */
+static bool let_cache_go(void *owner) {
+    struct cache *cache = owner;
+
+    connection_let_go(&cache->unanswered);
+    thread_caches_collect(&cache->threads, NULL, NULL, false);
+    leave_fences(cache);
+    pthread_mutex_lock(&cache->stream_heaps_lock);
+    list_for_each_entry(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
+        let_idle_go(cache, stream_heap);
+        mark_stream_heap(cache, stream_heap);
+    }
+    pthread_mutex_unlock(&cache->stream_heaps_lock);
+    let_pending_go(cache);
+    return cache_is_busy(cache);
+}
+
+void cache_let_go(struct cache *cache) {
+    cache_end_splits(cache);
+    pthread_mutex_lock(&cache->give_lock);
+    session_let_go(cache->session, let_cache_go, cache);
+    pthread_mutex_unlock(&cache->give_lock);
+}
+
+/* --- giving back --- */
+
 static int say_late(void) {
     return error_set(GPUPOOL_E_TIMED_OUT, "another thread gives memory back, and waits for the daemon");
 }
 
 static int give_back(struct cache *cache, const struct choice *choice, uint64_t *ret_bytes) {
     *ret_bytes = 0;
-    /* While the connection is broken, memory stays where the process can use it. */
     int broken = connection_check(&cache->session->connection);
-    if (broken < 0)
+    if (broken < 0) {
+        if (!choice->of_stream && choice->pool == 0)
+            cache_let_go(cache);
         return broken;
+    }
     connection_hear_late(&cache->session->connection);
     cache_end_splits(cache);
     if (!call_time_lock(&cache->give_lock))

@@ -80,16 +80,21 @@ static bool acknowledge(int fd) {
     return read(fd, &count, sizeof count) >= 0 || errno == EAGAIN || errno == EINTR;
 }
 
+/* How often memory is looked for that can be let go, once the daemon is gone: at most. */
+#define LET_GO_MS 1000
+
 static void *purger_main(void *argument) {
     struct cache *cache = argument;
     const struct purger *purger = &cache->purger;
+    /* Of the connection only the end is reported. */
     struct pollfd fds[] = {{.fd = purger->stop_fd, .events = POLLIN},
-                           {.fd = purger->reclaim_fd, .events = POLLIN}};
+                           {.fd = purger->reclaim_fd, .events = POLLIN},
+                           {.fd = cache->session->connection.fd}};
     uint64_t decay_ms = purger->decay_ns / NS_PER_MS;
     int timeout_ms = decay_ms > INT_MAX ? -1 : decay_ms == 0 ? 1 : (int)decay_ms;
 
     for (;;) {
-        int n = poll(fds, purger->reclaim_fd >= 0 ? 2 : 1, timeout_ms);
+        int n = poll(fds, sizeof fds / sizeof *fds, timeout_ms);
         if (n < 0 && errno != EINTR)
             return NULL;
         if (n > 0 && fds[0].revents != 0)
@@ -97,6 +102,10 @@ static void *purger_main(void *argument) {
         bool asked = n > 0 && (fds[1].revents & POLLIN) != 0;
         if (n > 0 && fds[1].revents != 0 && !(asked && acknowledge(purger->reclaim_fd)))
             fds[1].fd = -1; /* of no more use */
+        if (n > 0 && fds[2].revents != 0 && session_is_over(cache->session)) {
+            fds[2].fd = -1;
+            timeout_ms = timeout_ms < 0 || timeout_ms > LET_GO_MS ? LET_GO_MS : timeout_ms;
+        }
         if (n >= 0)
             (void)give_back(cache, asked);
     }
@@ -130,16 +139,20 @@ void purger_stop(struct purger *purger) {
 
 int purger_watch(const struct purger *purger, int fd) {
     int r = epoll_ctl(purger->loop_fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN});
+    if (r < 0 && errno == EEXIST) /* the connection's, of which the end is watched */
+        r = epoll_ctl(purger->loop_fd, EPOLL_CTL_MOD, fd, &(struct epoll_event){.events = EPOLLIN});
     return r < 0 ? -errno : 0;
 }
 
 void purger_unwatch(const struct purger *purger, int fd) {
-    (void)epoll_ctl(purger->loop_fd, EPOLL_CTL_DEL, fd, NULL);
+    int operation = purger->is_over ? EPOLL_CTL_DEL : EPOLL_CTL_MOD; /* its end is still watched */
+    (void)epoll_ctl(purger->loop_fd, operation, fd, &(struct epoll_event){0});
 }
 
-static int start_loop(struct purger *purger) {
+static int start_loop(struct purger *purger, int connection_fd) {
     purger->loop_fd = high_fd(epoll_create1(EPOLL_CLOEXEC));
-    if (purger->loop_fd < 0 || (purger->reclaim_fd >= 0 && purger_watch(purger, purger->reclaim_fd) < 0))
+    if (purger->loop_fd < 0 || (purger->reclaim_fd >= 0 && purger_watch(purger, purger->reclaim_fd) < 0) ||
+        epoll_ctl(purger->loop_fd, EPOLL_CTL_ADD, connection_fd, &(struct epoll_event){0}) < 0)
         return fail("epoll", errno);
     if (purger->decay_ns == GPUPOOL_FOREVER)
         return 0;
@@ -158,7 +171,7 @@ int purger_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool wi
 
     purger->decay_ns = decay_ns;
     purger->reclaim_fd = reclaim_fd;
-    return with_thread ? start_thread(cache) : start_loop(purger);
+    return with_thread ? start_thread(cache) : start_loop(purger, cache->session->connection.fd);
 }
 
 /* Whether a timer has gone off since the last call. The daemon's descriptor is one too; it is looked at
@@ -169,8 +182,30 @@ static bool has_gone_off(int fd) {
     return fd >= 0 && poll(&ready, 1, 0) == 1 && read(fd, &count, sizeof count) == sizeof count;
 }
 
+/* The end of the connection would be reported for ever: from now on the timer has the program dispatch. */
+static void end_watch(struct cache *cache) {
+    const struct timespec often = {.tv_sec = LET_GO_MS / 1000};
+    struct purger *purger = &cache->purger;
+
+    if (purger->is_over)
+        return;
+    purger->is_over = true;
+    (void)epoll_ctl(purger->loop_fd, EPOLL_CTL_DEL, cache->session->connection.fd, NULL);
+    if (purger->decay_fd < 0) {
+        purger->decay_fd = high_fd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
+        if (purger->decay_fd >= 0)
+            (void)purger_watch(purger, purger->decay_fd);
+    }
+    if (purger->decay_fd >= 0)
+        (void)timerfd_settime(purger->decay_fd, 0, &(struct itimerspec){often, often}, NULL);
+}
+
 int purger_dispatch(struct cache *cache) {
     bool asked = has_gone_off(cache->purger.reclaim_fd);
     bool decayed = has_gone_off(cache->purger.decay_fd);
+    if (cache->purger.is_over || session_is_over(cache->session)) {
+        end_watch(cache);
+        cache_let_go(cache);
+    }
     return asked || decayed ? give_back(cache, asked) : 0;
 }

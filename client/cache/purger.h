@@ -28,6 +28,7 @@ struct purger {
     /* the loop's */
     int loop_fd;  /* an epoll over the daemon's and the timer; -1: none */
     int decay_fd; /* a timerfd; -1: memory does not decay */
+    bool is_over; /* the connection has ended, and its end is not watched any more */
 };
 
 void purger_init(struct purger *purger);

@@ -15,6 +15,7 @@
 struct part {
     struct lending *lending;           /* of which it is a part */
     uint64_t offset_bytes, size_bytes; /* in the lease */
+    uint64_t segment;                  /* that it lies in */
     bool is_all;                       /* that the lease has */
     bool is_rest;                      /* of what the lease has: it ends when the part is split off */
     struct proto_lease lease;          /* its own */
@@ -54,6 +55,7 @@ static void list_parts_locked(const struct piece *piece, struct part *parts, uns
         parts[0] = (struct part){.lending = &piece->extent->lending,
                                  .offset_bytes = offset,
                                  .size_bytes = piece->capacity_bytes,
+                                 .segment = ((const struct segment *)piece->extent->segment)->id,
                                  .is_all = piece->capacity_bytes == piece->extent->size_bytes};
         return;
     }
@@ -64,6 +66,7 @@ static void list_parts_locked(const struct piece *piece, struct part *parts, uns
             (struct part){.lending = &arena->slots[number].lending,
                           .offset_bytes = offset - start,
                           .size_bytes = to - offset,
+                          .segment = arena->slots[number].segment->id,
                           .is_all = to - offset == arena->slot_bytes,
                           .is_rest = to - offset + arena->slots[number].absent_bytes == arena->slot_bytes};
         offset = to;
@@ -156,6 +159,8 @@ static int split_off(struct cache *cache, struct piece *piece, struct follower *
     stream_heap_begin_split_locked(piece);
     pthread_mutex_unlock(&stream_heap->lock);
     int r = split(cache, piece, parts, count, follower, &pending);
+    for (unsigned i = 0; r == 0 && i < count; i++)
+        held_add(&cache->session->held, parts[0].lease.lease, parts[0].lease.generation, parts[i].segment);
     pthread_mutex_lock(&stream_heap->lock);
     if (r == 0)
         stream_heap_split_off_locked(piece, parts[0].lease.lease, parts[0].lease.generation);
@@ -181,6 +186,7 @@ static void give_late(struct cache *cache, const struct pending_split *pending) 
         return;
     }
     (void)lease_release_one_way(cache->session, piece->lease, piece->lease_generation, 0, 0, pending->fence);
+    held_end(&cache->session->held, piece->lease, piece->lease_generation);
     pthread_mutex_lock(&piece->stream_heap->lock);
     piece->generation++;
     stream_heap_forget_piece_locked(piece->stream_heap, piece, pending->fence);
@@ -197,6 +203,8 @@ static int go_on(struct cache *cache, struct pending_split *pending, uint64_t de
     if (pending->request != NULL)
         return r;
     bool is_split_off = r == 0 && pending->count == 1;
+    if (is_split_off)
+        held_add(&cache->session->held, part->lease.lease, part->lease.generation, part->segment);
     pthread_mutex_lock(&piece->stream_heap->lock);
     piece->splitting = false;
     if (is_split_off)

@@ -277,10 +277,8 @@ static int request_wait(struct request *request, uint64_t deadline_ns) {
     return request->done ? 0 : r;
 }
 
-/* The daemon has closed its end: reads what it said before, so that the connection breaks with the reason
- * that it gave. Returns the error that the connection broke with, its text set; 0: another thread is reading.
- */
-static int connection_hear_end(struct connection *connection, uint64_t deadline_ns) {
+int connection_hear_end(struct connection *connection) {
+    uint64_t deadline_ns = connection_deadline_ns(connection, 0);
     int r = 0;
 
     pthread_mutex_lock(&connection->lock);
@@ -311,7 +309,7 @@ int connection_tell(struct connection *connection, const struct proto_message *m
         atomic_fetch_add(&connection->told, 1);
         return 0;
     }
-    int heard = r == -EPIPE ? connection_hear_end(connection, deadline_ns) : 0;
+    int heard = r == -EPIPE ? connection_hear_end(connection) : 0;
     if (heard != 0)
         return heard;
     return error_set(r == -ETIMEDOUT                 ? GPUPOOL_E_TIMED_OUT

@@ -203,6 +203,11 @@ uint64_t connection_deadline_ns(const struct connection *connection, uint64_t ti
 /* Whether the socket is connected, which tells of an end that no call has met yet. Makes one system call. */
 bool connection_is_up(const struct connection *connection);
 
+/* The daemon has closed its end: reads what it said before, so that the connection breaks with the reason
+ * that it gave. Returns the error that the connection broke with, its text set; 0: another thread is reading.
+ */
+int connection_hear_end(struct connection *connection);
+
 /* Whether the connection still lives: 0, or the error it broke with and its text. */
 int connection_check(struct connection *connection);
 

@@ -76,6 +76,18 @@ static _Atomic uint64_t *find_on_board(struct session *session, const struct gpu
                                                     : session->board.memory->slots[session->board.slot].words;
 }
 
+/* Where the page or the board may still come, so may the words. */
+static void prepare_again(struct session *session, struct fences *fences) {
+    if (fences->is_on_board ? session->board.asked : session->page.asked)
+        return;
+    fences->tried = false;
+    for (unsigned i = 0; i < fences->n_words; i++)
+        pthread_mutex_destroy(&fences->words[i].lock);
+    free(fences->words);
+    fences->words = NULL;
+    fences->n_words = 0;
+}
+
 /* Makes the words usable, once in the client's life. Where it cannot be, every fence is a wait. */
 static void prepare_locked(struct session *session, struct fences *fences, const struct gpu *gpu) {
     unsigned count = fences->is_on_board ? PROTO_BOARD_WORDS : PROTO_PAGE_FENCES;
@@ -95,6 +107,8 @@ static void prepare_locked(struct session *session, struct fences *fences, const
     error_restore(text);
     if (fences->memory != NULL)
         fences->gpu = gpu;
+    else
+        prepare_again(session, fences);
 }
 
 static struct list *bucket_of(struct fences *fences, unsigned device, const void *stream, uint64_t thread) {

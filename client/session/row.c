@@ -532,6 +532,20 @@ void rows_release(struct session *session, uint64_t lease, uint64_t generation, 
     pthread_mutex_unlock(&rows->lock);
 }
 
+void rows_mark(struct session *session) {
+    struct rows *rows = &session->rows;
+
+    pthread_mutex_lock(&rows->lock);
+    for (unsigned i = 0; i < ROW_BUCKETS; i++)
+        list_for_each_entry(struct mapped_row, row, &rows->rows[i], link) {
+            if (!is_in_use(session, row))
+                continue;
+            for (uint32_t part = 0; part < row->n_parts; part++)
+                segments_mark(&session->segments, row->parts[part].segment);
+        }
+    pthread_mutex_unlock(&rows->lock);
+}
+
 void *rows_locate(struct rows *rows, uint64_t lease, uint64_t generation, const struct proto_info *info) {
     void *memory = NULL;
 

@@ -103,6 +103,9 @@ int rows_open(struct session *session, const struct proto_lease *lease, const st
 /* A lease was released behind a fence. Does nothing for a lease that is not of a row. Thread-safe. */
 void rows_release(struct session *session, uint64_t lease, uint64_t generation, struct fence fence);
 
+/* Marks the segments of rows that leases lie in (held.h). */
+void rows_mark(struct session *session);
+
 /* Where the block of a lease lies in this process; NULL: the lease is of no row, or of another one than the
  * daemon tells. Thread-safe. */
 void *rows_locate(struct rows *rows, uint64_t lease, uint64_t generation, const struct proto_info *info);

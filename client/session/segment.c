@@ -158,6 +158,46 @@ bool segments_take_named(struct segments *segments, uint64_t *ret_id, uint32_t *
     return segment != NULL;
 }
 
+void segments_unmark(struct segments *segments) {
+    pthread_mutex_lock(&segments->lock);
+    for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
+        list_for_each_entry(struct segment, segment, &segments->buckets[i], link) {
+            segment->is_marked = false;
+        }
+    pthread_mutex_unlock(&segments->lock);
+}
+
+void segments_mark(struct segments *segments, uint64_t id) {
+    pthread_mutex_lock(&segments->lock);
+    struct segment *segment = find(segments, id);
+    if (segment != NULL)
+        segment->is_marked = true;
+    pthread_mutex_unlock(&segments->lock);
+}
+
+static bool may_go(const struct segment *segment, bool is_any) {
+    return !segment->is_marked && segment->state != SEGMENT_OPENING &&
+           (is_any || segment_kind(segment->kind)->pool_kind == PROTO_POOL_HOST ||
+            !segment_kind(segment->kind)->close_waits);
+}
+
+bool segments_find_unmarked(struct segments *segments, bool is_any, uint64_t *ret_id, uint32_t *ret_pool) {
+    bool found = false;
+
+    pthread_mutex_lock(&segments->lock);
+    for (unsigned i = 0; i < SEGMENT_BUCKETS && !found; i++)
+        list_for_each_entry(const struct segment, segment, &segments->buckets[i], link) {
+            if (!may_go(segment, is_any))
+                continue;
+            *ret_id = segment->id;
+            *ret_pool = segment->pool;
+            found = true;
+            break;
+        }
+    pthread_mutex_unlock(&segments->lock);
+    return found;
+}
+
 uint64_t segments_pools(struct segments *segments) {
     uint64_t pools = 0;
 

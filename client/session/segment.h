@@ -58,6 +58,7 @@ struct segment {
     enum segment_state state;
     bool is_lost;  /* its descriptor did not arrive: it is to be described again */
     bool is_named; /* the daemon has it closed, and no thread has begun with that */
+    bool is_marked; /* something lies in it (held.h) */
     int fd;
     struct gpu_ipc_handle handle;
     void *memory;
@@ -98,6 +99,12 @@ bool segments_close(struct segments *segments, bool is_idle);
  * -EBADMSG: there is no such segment of the pool, or it is being opened; -EIO: the driver would not close it.
  */
 int segments_remove(struct segments *segments, uint64_t id, uint32_t pool);
+
+/* Takes the marks from all segments; marks one; finds one without a mark. is_any: also one whose closing
+ * waits for the work of the process on a device. False: there is none. */
+void segments_unmark(struct segments *segments);
+void segments_mark(struct segments *segments, uint64_t id);
+bool segments_find_unmarked(struct segments *segments, bool is_any, uint64_t *ret_id, uint32_t *ret_pool);
 
 /* Which pools there are segments of: bit id - 1. */
 uint64_t segments_pools(struct segments *segments);

@@ -17,6 +17,7 @@ void session_init(struct session *session, uint64_t answer_timeout_ns) {
     fences_init(&session->board_fences);
     session->board_fences.is_on_board = true;
     pthread_mutex_init(&session->closing.lock, NULL);
+    held_init(&session->held);
     connection_init(&session->connection, &session->segments, answer_timeout_ns);
 }
 
@@ -33,6 +34,7 @@ void session_deinit(struct session *session) {
     pthread_mutex_destroy(&session->devices.lock);
     pthread_mutex_destroy(&session->pools.lock);
     pthread_mutex_destroy(&session->closing.lock);
+    held_deinit(&session->held);
     fork_guard_deinit(&session->guard);
 }
 
@@ -40,6 +42,7 @@ void session_forget(struct session *session) {
     connection_forget(&session->connection);
     segments_forget(&session->segments);
     rows_forget(&session->rows);
+    held_forget(&session->held);
     fences_forget(&session->fences);
     fences_forget(&session->board_fences);
     fork_guard_deinit(&session->guard);

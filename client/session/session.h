@@ -20,6 +20,7 @@
 #include "client/session/device.h"
 #include "client/session/fence.h"
 #include "client/session/fork_guard.h"
+#include "client/session/held.h"
 #include "client/session/page.h"
 #include "client/session/pool.h"
 #include "client/session/row.h"
@@ -39,6 +40,7 @@ struct session {
     struct devices devices;
     struct pools pools;
     struct closing closing;
+    struct holdings held;
     struct page page; /* the counters' and the fences' */
     struct fences fences;
     struct board board;
