@@ -101,6 +101,7 @@ int socket_send(int fd, const void *packet, size_t size, uint64_t deadline_ns) {
  */
 static unsigned collect_fds(struct msghdr *message, int fds[static SOCKET_FDS_MAX]) {
     unsigned count = 0;
+    bool has_lost = false;
 
     for (struct cmsghdr *part = CMSG_FIRSTHDR(message); part != NULL; part = CMSG_NXTHDR(message, part)) {
         if (part->cmsg_level != SOL_SOCKET || part->cmsg_type != SCM_RIGHTS)
@@ -110,9 +111,10 @@ static unsigned collect_fds(struct msghdr *message, int fds[static SOCKET_FDS_MA
             int fd;
             memcpy(&fd, CMSG_DATA(part) + i * sizeof fd, sizeof fd);
             fd = high_fd(fd);
-            if (fd < 0)
+            if (fd < 0) {
                 message->msg_flags |= MSG_CTRUNC;
-            else if (count < SOCKET_FDS_MAX)
+                has_lost = true; /* and so are those behind it: each stands for what its place says */
+            } else if (count < SOCKET_FDS_MAX && !has_lost)
                 fds[count++] = fd;
             else
                 close_fd(fd);

@@ -305,7 +305,6 @@ static void dead_daemon_leaves_buffers_usable(void **state) {
     }
     assert_error(gpupool_acquire(client, FALSE_POOL_HOST, 1, NULL, GPUPOOL_NOW, 0, &other),
                  GPUPOOL_E_DISCONNECTED);
-    assert_error(gpupool_release(client, &host, NULL), GPUPOOL_E_DISCONNECTED);
     assert_error(gpupool_pools(client, NULL, 0, &count), GPUPOOL_E_DISCONNECTED);
 
     memcpy(host.data, "alive", 6);
@@ -313,6 +312,9 @@ static void dead_daemon_leaves_buffers_usable(void **state) {
     assert_ok(gpupool_copy(client, 0, back, device.data, 6, NULL));
     assert_ok(gpupool_stream_synchronize(client, 0, NULL));
     assert_string_equal(back, "alive");
+    assert_ok(gpupool_release(client, &host, NULL));
+    assert_ok(gpupool_release(client, &device, NULL));
+    assert_error(gpupool_release(client, &device, NULL), GPUPOOL_E_STALE);
     gpupool_close(client);
 }
 
