@@ -427,6 +427,21 @@ bool arena_reclaim_locked(struct arena *arena, bool any_size, struct heap_range 
     return false;
 }
 
+bool arena_reclaim_rest_locked(struct arena *arena, struct heap_range **ret_range) {
+    for (struct heap_range *range = arena->extent.span->lowest; range != NULL; range = range->upper) {
+        if (!range->free)
+            continue;
+        uint64_t start = range->offset, end = start + range->size,
+                 last = slot_offset(arena, arena_slot_at(arena, end - 1));
+        uint64_t slot_end = slot_offset(arena, arena_slot_at(arena, start) + 1);
+        if (rest_is_free(arena, start))
+            return heap_claim_part(range, start, (slot_end < end ? slot_end : end) - start, ret_range) == 0;
+        if (last > start && rest_is_free(arena, last))
+            return heap_claim_part(range, last, end - last, ret_range) == 0;
+    }
+    return false;
+}
+
 /* Whether a range that the heap cannot cut may lie across slots of these states: a thread has claimed it, or
  * it was abandoned. */
 static bool may_span(const struct arena *arena, uint32_t first, uint32_t last) {

@@ -75,8 +75,8 @@ struct arena {
 struct arena_place {
     uint64_t offset_bytes, size_bytes;
     uint32_t first, last;
-    uint32_t n_vacant; /* slots that have to be filled */
-    uint32_t n_asked;  /* of these, as many as are wholly free nowhere else */
+    uint32_t n_vacant;  /* slots that have to be filled */
+    uint32_t n_asked;   /* of these, as many as are wholly free nowhere else */
     bool is_all_vacant; /* none of it is there */
 };
 
@@ -141,6 +141,10 @@ void arena_note_fence_locked(struct arena *arena, uint32_t number, struct fence 
  * taken.
  */
 bool arena_reclaim_locked(struct arena *arena, bool any_size, struct heap_range **ret_range);
+
+/* As arena_reclaim_locked(), for slots of which a part left before: what is left of one, if all of it is
+ * free. */
+bool arena_reclaim_rest_locked(struct arena *arena, struct heap_range **ret_range);
 
 /* For tests. */
 bool arena_is_valid(const struct arena *arena);

@@ -7,10 +7,11 @@
 /* How much is leased at a time. Small sizes and host memory: a share of what the stream heap has of it, so
  * that a process that uses much asks the daemon seldom.
  *
- * Where the last piece was split off, for another process, the next one of its size takes just this: the
- * memory comes back to the daemon, where it serves the size again, and a rest would stay here with each of
- * them. (Of 400 frames of 1.3 MB that were sent one after the other, each lay in one of 36 places.) Not so
- * sizes of EXTENT_MANY_BYTES and less: one extent serves many of them, and each would cost a message.
+ * Where pieces were split off of late, for other processes, up to EXTENT_LENT_COUNT of the size, without a
+ * rest: the memory of each comes back to the daemon, and the stream heap leases for the next ones only. Of
+ * host memory it is one, so that the next message lies where the last one did, which the processor has at
+ * hand. (Of 400 frames of 1.3 MB that were sent one after the other, each lay in one of 36 places.) Sizes of
+ * EXTENT_MANY_BYTES and less would cost a message each.
  *
  * Large sizes on a device: what is needed, and EXTENT_BYTES_LARGE for sizes below EXTENT_LARGE_BYTES, as
  * PyTorch's allocator does. A program whose tensors stay takes no more than that. But where the stream heap
@@ -41,6 +42,8 @@
 #define EXTENT_BYTES_LARGE (20 * MIB)
 #define EXTENT_FEW         4u
 #define EXTENT_MANY_BYTES  (512 * KIB)
+#define EXTENT_LENT_COUNT  8u
+#define EXTENT_LENT_BYTES  (32 * MIB)
 #define EXTENT_BYTES_MAX   (256 * MIB)
 
 static uint64_t smaller(uint64_t a, uint64_t b) {
@@ -62,11 +65,21 @@ static uint64_t large_extent_bytes(uint64_t free_bytes, uint64_t size_bytes) {
     return larger(bytes, least_bytes);
 }
 
+/* For pieces that are going to be split off. */
+static uint64_t lent_extent_bytes(const struct stream_heap *stream_heap, uint64_t size_bytes) {
+    bool is_one = stream_heap->kind != GPUPOOL_POOL_DEVICE && size_bytes > EXTENT_MANY_BYTES;
+    uint64_t bytes = larger(smaller(EXTENT_LENT_COUNT * size_bytes, EXTENT_LENT_BYTES), EXTENT_BYTES_MIN);
+
+    return is_one ? size_bytes : larger(bytes / size_bytes * size_bytes, size_bytes);
+}
+
 uint64_t extent_size_locked(const struct stream_heap *stream_heap, uint64_t size_bytes) {
     enum stream_heap_half kind = stream_heap_half_of(size_bytes);
     const struct heap *heap = &stream_heap->heaps[kind];
     uint64_t bytes = heap->free_bytes + heap->taken_bytes;
 
+    if (stream_heap->lent > 0)
+        return lent_extent_bytes(stream_heap, size_bytes);
     if (stream_heap->kind == GPUPOOL_POOL_DEVICE && stream_heap->stream == GPUPOOL_NO_STREAM &&
         size_bytes >= EXTENT_BYTES_MIN) {
         bytes = size_bytes;
@@ -74,8 +87,6 @@ uint64_t extent_size_locked(const struct stream_heap *stream_heap, uint64_t size
         bytes = smaller(bytes, stream_heap_held_bytes_locked(stream_heap)); /* without what is absent */
         unsigned share = stream_heap->arena == NULL ? EXTENT_SHARE : EXTENT_SHARE_ARENA;
         bytes = larger(smaller(bytes / share, EXTENT_BYTES_MAX), size_bytes);
-        if (bytes == size_bytes && bytes == stream_heap->given_bytes && bytes > EXTENT_MANY_BYTES)
-            return bytes;
     } else {
         bytes = large_extent_bytes(heap->free_bytes, size_bytes);
     }

@@ -24,10 +24,10 @@ struct choice {
     bool of_stream; /* only that of one stream */
     int device;
     const void *stream;
-    uint32_t pool;          /* only that of one pool; 0: of all */
+    uint32_t pool; /* only that of one pool; 0: of all */
     const struct stream_heap
-        *own; /* of this stream heap only parts that border on memory that the daemon may have */
-    uint64_t part_bytes;    /* parts of extents that are in use: of so many bytes at least */
+        *own;            /* of this stream heap only parts that border on memory that the daemon may have */
+    uint64_t part_bytes; /* parts of extents that are in use: of so many bytes at least */
 };
 
 /* Room for one more part, so that nothing taken out of a stream heap is lost. */
@@ -416,6 +416,24 @@ void give_back_piece(struct cache *cache, struct piece *piece) {
     if (may)
         (void)release_pending(cache, false, false, &bytes);
     pthread_mutex_unlock(&cache->give_lock);
+    error_restore(text);
+}
+
+void give_back_lent(struct cache *cache, struct stream_heap *stream_heap) {
+    char text[ERROR_TEXT_SIZE];
+    uint64_t bytes;
+
+    error_save(text);
+    if (may_give_back(cache, stream_heap)) {
+        pthread_mutex_lock(&cache->give_lock);
+        pthread_mutex_lock(&stream_heap->lock);
+        while (pending_reserve(cache) &&
+               stream_heap_reclaim_lent_locked(stream_heap, &cache->pending[cache->pending_count]))
+            cache->pending_count++;
+        pthread_mutex_unlock(&stream_heap->lock);
+        (void)release_pending(cache, false, false, &bytes);
+        pthread_mutex_unlock(&cache->give_lock);
+    }
     error_restore(text);
 }
 

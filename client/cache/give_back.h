@@ -27,6 +27,10 @@ void give_back_stream(struct cache *cache, int device, const void *stream);
  * GPU work. Returns how many bytes. Memory that cannot go back stays. */
 uint64_t give_back_pool(struct cache *cache, uint32_t pool, const struct stream_heap *own);
 
+/* Before a stream heap that lends grows: gives back what is idle in extents of which a part was split off.
+ * The memory of such parts goes to the daemon, and what stayed here would lie between. */
+void give_back_lent(struct cache *cache, struct stream_heap *stream_heap);
+
 /* In a shortage: gives back a piece that has just been released (its generation is even), behind a fence of
  * its stream heap's stream; or what else is idle in a stream heap, and returns how many bytes went. Memory
  * that cannot go back stays in the stream heap. */

@@ -5,6 +5,7 @@
 #include <limits.h>
 
 #include "base/clock.h"
+#include "client/cache/arena.h"
 #include "client/cache/arena_grow.h"
 #include "client/cache/cache.h"
 #include "client/cache/deferred.h"
@@ -28,6 +29,8 @@
 /* Where the daemon grants less than that of what a stream heap should have more of, the pool is nearly full.
  */
 #define TIGHT_SHARE 4u
+/* Longer pieces fill more slots of an arena than they keep from other uses. */
+#define LENT_SLOTS 2u
 
 /* Looks for a moment whether deferred pieces become ready. */
 static bool look(struct stream_heap *stream_heap) {
@@ -97,6 +100,7 @@ static int add_granted(struct growth *growth, struct piece **ret_piece) {
 static uint64_t wanted_bytes(struct stream_heap *stream_heap, uint64_t needed) {
     pthread_mutex_lock(&stream_heap->lock);
     uint64_t wanted = extent_size_locked(stream_heap, needed);
+    stream_heap->lent /= 2;
     pthread_mutex_unlock(&stream_heap->lock);
     return wanted;
 }
@@ -287,6 +291,28 @@ static int grow_arena(struct growth *growth, struct piece **ret_piece) {
     return is_refused(r) ? ask_for_range(growth) : r; /* the pool would not grow for a range either */
 }
 
+/* What earlier pieces that were split off left idle goes back, before more is leased for such pieces. Whether
+ * that is so. */
+static bool begin_to_lend(struct cache *cache, struct stream_heap *stream_heap) {
+    pthread_mutex_lock(&stream_heap->lock);
+    bool lends = stream_heap->lent > 0;
+    pthread_mutex_unlock(&stream_heap->lock);
+    if (lends)
+        give_back_lent(cache, stream_heap);
+    return lends;
+}
+
+/* Whether a piece that will be split off is leased as one range, though there is an arena. There it would be
+ * a row, and keep the segments that it begins and ends in from other uses. Not where the arena has as much
+ * free memory. */
+static bool is_lent_as_range(struct stream_heap *stream_heap, uint64_t size_bytes) {
+    pthread_mutex_lock(&stream_heap->lock);
+    bool is_range = size_bytes <= LENT_SLOTS * stream_heap->arena->slot_bytes &&
+                    size_bytes > stream_heap->heaps[STREAM_HEAP_LARGE].free_bytes;
+    pthread_mutex_unlock(&stream_heap->lock);
+    return is_range;
+}
+
 int growth_begin(struct growth *growth, struct cache *cache, struct stream_heap *stream_heap,
                  uint64_t size_bytes, uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece) {
     growth->cache = cache;
@@ -299,10 +325,12 @@ int growth_begin(struct growth *growth, struct cache *cache, struct stream_heap 
         return 0;
     if (shortage_is_on(&cache->shortage, stream_heap->pool))
         shortage_end_if_over(cache, stream_heap->pool);
-    if (arena_serves(cache, stream_heap, heap_round_up(size_bytes)))
+    bool is_short = shortage_is_on(&cache->shortage, stream_heap->pool);
+    bool lends = !is_short && begin_to_lend(cache, stream_heap);
+    if (arena_serves(cache, stream_heap, heap_round_up(size_bytes)) &&
+        !(lends && is_lent_as_range(stream_heap, size_bytes)))
         return grow_arena(growth, ret_piece);
-    return shortage_is_on(&cache->shortage, stream_heap->pool) ? wait_for_room(growth)
-                                                               : ask_for_growth(growth);
+    return is_short ? wait_for_room(growth) : ask_for_growth(growth);
 }
 
 int growth_answer(struct growth *growth, int r, struct piece **ret_piece) {
@@ -312,6 +340,9 @@ int growth_answer(struct growth *growth, int r, struct piece **ret_piece) {
         return r;
     switch (growth->step) {
     case GROWTH_ASKS:
+        if (is_refused(r) &&
+            arena_serves(growth->cache, growth->stream_heap, heap_round_up(growth->size_bytes)))
+            return grow_arena(growth, ret_piece); /* what the pool has may lie in pieces */
         if (is_refused(r))
             return wait_for_room(growth);
         break;

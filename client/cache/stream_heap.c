@@ -455,7 +455,8 @@ void stream_heap_split_off_locked(struct piece *piece, uint64_t lease, uint64_t 
 
     count_splitting(piece, -1);
     piece->split_off = true;
-    piece->stream_heap->given_bytes = piece->capacity_bytes;
+    if (piece->stream_heap->lent < STREAM_HEAP_LENT_MAX)
+        piece->stream_heap->lent++;
     piece->lease = lease;
     piece->lease_generation = generation;
     piece->range = NULL;
@@ -535,6 +536,25 @@ bool stream_heap_reclaim_locked(struct stream_heap *stream_heap, uint64_t minimu
             lose_part(extent, range, ret_part);
             return true;
         }
+    }
+    return false;
+}
+
+bool stream_heap_reclaim_lent_locked(struct stream_heap *stream_heap, struct stream_heap_part *ret_part) {
+    list_for_each_entry(struct extent, extent, &stream_heap->extents, link) {
+        struct heap_range *range = extent->span->lowest;
+        if (extent->absent_bytes == 0 ||
+            !(extent->is_arena ? arena_reclaim_rest_locked(arena_of(extent), &range)
+                               : stream_heap_extent_is_idle_locked(extent)))
+            continue;
+        while (!extent->is_arena && range != NULL && !range->free)
+            range = range->upper;
+        if (range == NULL) /* what is left is deferred */
+            continue;
+        if (!extent->is_arena)
+            heap_claim(range);
+        lose_part(extent, range, ret_part);
+        return true;
     }
     return false;
 }

@@ -47,7 +47,7 @@ struct piece {
     struct stream_heap *stream_heap;
     uint64_t lease; /* the extent's, or its own once it was split off */
     uint32_t size_class;
-    bool mapped;                 /* it is in the pointer map, under its memory */
+    bool mapped; /* it is in the pointer map, under its memory */
     union {
         struct {
             bool split_off : 1; /* shared: it has a lease of its own, and ends with its buffer */
@@ -87,10 +87,10 @@ struct extent {
 struct stream_heap_part {
     struct stream_heap *stream_heap;
     uint64_t lease, generation, offset_bytes, size_bytes;
-    bool whole;         /* the lease ends */
-    bool is_answered;   /* it may not go one-way */
-    bool has_fence;     /* else it stands behind one of the stream heap's stream */
-    struct fence fence; /* that it stands behind */
+    bool whole;          /* the lease ends */
+    bool is_answered;    /* it may not go one-way */
+    bool has_fence;      /* else it stands behind one of the stream heap's stream */
+    struct fence fence;  /* that it stands behind */
     const void *segment; /* of its lease */
     struct arena *arena; /* that it leaves; NULL: none */
     uint32_t slot;       /* of it */
@@ -109,6 +109,10 @@ struct stream_heap_part {
  * | 8   | 0.824  | 1.077   | 5          | 0.963 |
  */
 #define STREAM_HEAP_SMALL_MAX_BYTES (4 * MIB)
+
+/* How many pieces that were split off a stream heap remembers. It forgets half of them with each growth, so
+ * after seven growths without another one it is as one that never lent. */
+#define STREAM_HEAP_LENT_MAX 64u
 
 enum stream_heap_half {
     STREAM_HEAP_SMALL,
@@ -129,10 +133,11 @@ struct stream_heap {
     _Alignas(CACHE_LINE_BYTES) pthread_mutex_t lock;
     struct heap heaps[STREAM_HEAP_HALVES]; /* by enum stream_heap_half */
     struct list extents;
-    struct arena *arena;                  /* among the extents; NULL: none */
-    bool has_no_arena;                    /* it cannot have one */
-    uint64_t absent_bytes;                /* of all extents */
-    uint64_t given_bytes;                 /* the size of the piece that was split off last; 0: none was */
+    struct arena *arena;   /* among the extents; NULL: none */
+    bool has_no_arena;     /* it cannot have one */
+    uint64_t absent_bytes; /* of all extents */
+    unsigned
+        lent; /* pieces split off of late: STREAM_HEAP_LENT_MAX at most, and half of it after each growth */
     struct list deferred, deferred_spare; /* queues */
     uint64_t deferred_bytes;
     unsigned ordering; /* calls that are about to use deferred pieces: these stay */
@@ -231,6 +236,10 @@ void stream_heap_lose_locked(struct piece *piece, struct stream_heap_part *ret_p
 /* Takes the last part out of a piece in several, which is shorter then. False: there is no memory to divide
  * it; nothing changed. */
 bool stream_heap_lose_end_locked(struct piece *piece, struct stream_heap_part *ret_part);
+
+/* As stream_heap_reclaim_locked(), for the free memory of an extent, or of a slot, of which a part was split
+ * off and nothing is in use. */
+bool stream_heap_reclaim_lent_locked(struct stream_heap *stream_heap, struct stream_heap_part *ret_part);
 
 /* Whether nothing of an extent is in use or cached. */
 bool stream_heap_extent_is_idle_locked(const struct extent *extent);

@@ -254,27 +254,70 @@ static void an_extent_is_a_multiple_of_the_smallest_and_never_less_than_what_is_
     stream_heap_free(stream_heap);
 }
 
-/* A piece that was split off comes back to the daemon, and not here: a rest would stay with each of them. */
-static void host_memory_for_other_processes_is_leased_as_it_is_asked_for(void **state) {
-    struct stream_heap *stream_heap = stream_heap_new(NULL, 1, GPUPOOL_POOL_HOST, -1, GPUPOOL_NO_STREAM);
-    const uint64_t size_bytes = MIB + 300 * KIB;
-    const enum stream_heap_half half = stream_heap_half_of(size_bytes);
+/* Takes a piece out of an extent of its size and has it split off. */
+static void lend(struct stream_heap *stream_heap, uint64_t lease, uint64_t size_bytes) {
     struct piece *piece;
 
-    (void)state;
-    assert_non_null(stream_heap);
-    assert_int_equal(extent_bytes(stream_heap, size_bytes), 2 * MIB);
-    add_to(stream_heap, half, 1, 2 * MIB);
+    add_to(stream_heap, stream_heap_half_of(size_bytes), lease, size_bytes);
     assert_int_equal(stream_heap_take(stream_heap, size_bytes, &piece), 0);
     pthread_mutex_lock(&stream_heap->lock);
     stream_heap_begin_split_locked(piece);
-    stream_heap_split_off_locked(piece, 2, 1);
+    stream_heap_split_off_locked(piece, lease + 1000, 1);
     pthread_mutex_unlock(&stream_heap->lock);
-    assert_int_equal(extent_bytes(stream_heap, size_bytes), size_bytes);
-    assert_int_equal(extent_bytes(stream_heap, size_bytes + 512), 2 * MIB);
+}
+
+/* A piece that was split off comes back to the daemon, and not here: a rest would stay with each of them. */
+static void host_memory_for_other_processes_is_leased_as_it_is_asked_for(void **state) {
+    struct stream_heap *stream_heap = stream_heap_new(NULL, 1, GPUPOOL_POOL_HOST, -1, GPUPOOL_NO_STREAM);
+
+    (void)state;
+    assert_non_null(stream_heap);
+    assert_int_equal(extent_bytes(stream_heap, MIB + 300 * KIB), 2 * MIB);
+    lend(stream_heap, 1, 2 * MIB);
+    assert_int_equal(extent_bytes(stream_heap, MIB + 300 * KIB), MIB + 300 * KIB);
+    assert_int_equal(extent_bytes(stream_heap, 40 * MIB + 512), 40 * MIB + 512);
+    assert_int_equal(extent_bytes(stream_heap, 512), 2 * MIB); /* a message for each would cost more */
+    add_to(stream_heap, STREAM_HEAP_SMALL, 3, 64 * MIB);       /* whatever else it has */
+    assert_int_equal(extent_bytes(stream_heap, MIB + 300 * KIB), MIB + 300 * KIB);
+    stream_heap_free(stream_heap);
+}
+
+static void device_memory_for_other_processes_is_leased_for_a_few_pieces_without_a_rest(void **state) {
+    struct stream_heap *stream_heap = make_stream_heap();
+
+    (void)state;
+    lend(stream_heap, 1, 6 * MIB);
     assert_int_equal(extent_bytes(stream_heap, 512), 2 * MIB);
-    add_to(stream_heap, half, 3, 64 * MIB); /* of a stream heap that has much, a share as before */
-    assert_int_equal(extent_bytes(stream_heap, size_bytes), 10 * MIB);
+    assert_int_equal(extent_bytes(stream_heap, MIB + 512), 8 * (MIB + 512));
+    assert_int_equal(extent_bytes(stream_heap, 5 * MIB), 30 * MIB);
+    assert_int_equal(extent_bytes(stream_heap, 20 * MIB), 20 * MIB);
+    assert_int_equal(extent_bytes(stream_heap, 33 * MIB + 512), 33 * MIB + 512);
+    stream_heap_free(stream_heap);
+}
+
+/* What is idle in an extent of which a part was split off goes back; what never lent anything stays. */
+static void the_rest_of_what_was_lent_is_reclaimed_once_nothing_of_it_is_in_use(void **state) {
+    struct stream_heap *stream_heap = make_stream_heap();
+    struct stream_heap_part part;
+    struct piece *lent, *used;
+
+    (void)state;
+    add_to(stream_heap, STREAM_HEAP_SMALL, 1, 4 * MIB);
+    pthread_mutex_lock(&stream_heap->lock);
+    assert_false(stream_heap_reclaim_lent_locked(stream_heap, &part));
+    assert_int_equal(stream_heap_take_locked(stream_heap, MIB, true, &lent), 0);
+    assert_int_equal(stream_heap_take_locked(stream_heap, MIB, true, &used), 0);
+    stream_heap_begin_split_locked(lent);
+    stream_heap_split_off_locked(lent, 2, 1);
+    assert_false(stream_heap_reclaim_lent_locked(stream_heap, &part)); /* the other piece is in use */
+    stream_heap_give_locked(stream_heap, used);
+    assert_true(stream_heap_reclaim_lent_locked(stream_heap, &part));
+    assert_int_equal(part.lease, 1);
+    assert_int_equal(part.offset_bytes, MIB);
+    assert_int_equal(part.size_bytes, 3 * MIB);
+    assert_true(part.whole);
+    assert_false(stream_heap_reclaim_lent_locked(stream_heap, &part));
+    pthread_mutex_unlock(&stream_heap->lock);
     stream_heap_free(stream_heap);
 }
 
@@ -463,6 +506,8 @@ int main(void) {
         cmocka_unit_test(extents_for_small_sizes_grow_with_use_and_stay_bounded),
         cmocka_unit_test(an_extent_is_a_multiple_of_the_smallest_and_never_less_than_what_is_asked_for),
         cmocka_unit_test(host_memory_for_other_processes_is_leased_as_it_is_asked_for),
+        cmocka_unit_test(device_memory_for_other_processes_is_leased_for_a_few_pieces_without_a_rest),
+        cmocka_unit_test(the_rest_of_what_was_lent_is_reclaimed_once_nothing_of_it_is_in_use),
         cmocka_unit_test(for_large_sizes_on_a_device_as_much_is_leased_as_is_needed),
         cmocka_unit_test(device_memory_without_a_stream_is_leased_as_it_is_asked_for),
         cmocka_unit_test(where_sizes_vary_longer_extents_are_leased_but_bounded),
