@@ -419,6 +419,13 @@ void give_back_piece(struct cache *cache, struct piece *piece) {
     error_restore(text);
 }
 
+/* Whether work may be under way on memory that was taken out of a stream heap. */
+static bool is_in_use(struct cache *cache, const struct stream_heap *stream_heap) {
+    return cache_has_order(stream_heap) &&
+           devices_stream_is_busy(cache->session->devices.gpu, (unsigned)stream_heap->device,
+                                  stream_heap->stream);
+}
+
 void give_back_lent(struct cache *cache, struct stream_heap *stream_heap) {
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
@@ -426,11 +433,16 @@ void give_back_lent(struct cache *cache, struct stream_heap *stream_heap) {
     error_save(text);
     if (may_give_back(cache, stream_heap)) {
         pthread_mutex_lock(&cache->give_lock);
+        size_t first = cache->pending_count;
         pthread_mutex_lock(&stream_heap->lock);
         while (pending_reserve(cache) &&
                stream_heap_reclaim_lent_locked(stream_heap, &cache->pending[cache->pending_count]))
             cache->pending_count++;
         pthread_mutex_unlock(&stream_heap->lock);
+        /* A fence takes a while to arrive, and the memory is to serve the request that comes next. */
+        bool needs_fence = first < cache->pending_count && is_in_use(cache, stream_heap);
+        for (size_t i = first; i < cache->pending_count && !needs_fence; i++)
+            cache->pending[i].has_fence = true;
         (void)release_pending(cache, false, false, &bytes);
         pthread_mutex_unlock(&cache->give_lock);
     }

@@ -9,8 +9,8 @@
 
 #include "tests/random.h"
 
-/* Steps as an operator has them who says nothing about them. */
-#define TEST_CONFIG_TEXT "[device]\nlimit = 4GiB\n[host]\nlimit = 4GiB\n"
+/* With the steps that a pool has by itself, and without growth ahead, which is a step more. */
+#define TEST_CONFIG_TEXT "[device]\nlimit = 4GiB\n[host]\nlimit = 4GiB\nlow_water = 0\n"
 #include "tests/integration/cache_fixture.h"
 
 #define LIFETIME_NS (3600 * NS_PER_S)
