@@ -21,6 +21,7 @@
 /* The memory to give back. */
 struct choice {
     bool idle_only; /* of stream heaps that were not used since the last time */
+    bool is_trim;   /* the program says that it needs none of it */
     bool of_stream; /* only that of one stream */
     int device;
     const void *stream;
@@ -179,7 +180,7 @@ static void note_released(const struct stream_heap_part *part) {
     pthread_mutex_unlock(&part->stream_heap->lock);
 }
 
-/* The segment is to be offered after another time without use. */
+/* The segment is to be offered: after another time without use, or at the end of a trim. */
 static void note_offer(struct cache *cache, const struct stream_heap_part *part) {
     const struct segment *segment = part->segment;
 
@@ -188,8 +189,8 @@ static void note_offer(struct cache *cache, const struct stream_heap_part *part)
 }
 
 /* Releases what is pending, behind one fence for all parts of a stream heap. With hears, the daemon has done
- * it when this returns. decays: because it was not used for a time. give_lock is held. */
-static int release_pending(struct cache *cache, bool hears, bool decays, uint64_t *ret_bytes) {
+ * it when this returns. is_unused: the segments are to be offered. give_lock is held. */
+static int release_pending(struct cache *cache, bool hears, bool is_unused, uint64_t *ret_bytes) {
     const struct stream_heap *fenced = NULL;
     struct fence fence = FENCE_NONE;
     uint64_t bytes = 0;
@@ -210,7 +211,7 @@ static int release_pending(struct cache *cache, bool hears, bool decays, uint64_
             part.has_fence = true;
             part.fence = fence;
         }
-        if (r == 0 && decays)
+        if (r == 0 && is_unused)
             note_offer(cache, &part); /* now: the daemon may have the segment closed when nothing is leased */
         if (r == 0)
             r = release_part(cache, &part, hears && i + 1 == cache->pending_count);
@@ -357,16 +358,20 @@ static int give_back(struct cache *cache, const struct choice *choice, uint64_t 
     if (!choice->of_stream && choice->pool == 0)
         thread_caches_collect(&cache->threads, NULL, NULL, choice->idle_only);
     int taken = take_out(cache, choice);
-    int released = release_pending(cache, true, choice->idle_only, ret_bytes);
+    int released = release_pending(cache, true, choice->pool == 0, ret_bytes);
     if (cache->unheard && released == 0)
         released = hear(cache);
+    /* A trim offers at once. What a fence keeps is offered again when memory decays. */
+    if (choice->is_trim && released == 0)
+        offered = offers_send(&cache->offers, cache->session);
     pthread_mutex_unlock(&cache->give_lock);
     return released < 0 ? released : taken < 0 ? taken : offered;
 }
 
 int cache_give_back(struct cache *cache, bool idle_only, uint64_t *ret_bytes) {
-    return give_back(cache, &(struct choice){.idle_only = idle_only, .part_bytes = PART_BYTES_MIN},
-                     ret_bytes);
+    const struct choice choice = {
+        .idle_only = idle_only, .is_trim = !idle_only, .part_bytes = PART_BYTES_MIN};
+    return give_back(cache, &choice, ret_bytes);
 }
 
 void give_back_stream(struct cache *cache, int device, const void *stream) {
@@ -419,13 +424,6 @@ void give_back_piece(struct cache *cache, struct piece *piece) {
     error_restore(text);
 }
 
-/* Whether work may be under way on memory that was taken out of a stream heap. */
-static bool is_in_use(struct cache *cache, const struct stream_heap *stream_heap) {
-    return cache_has_order(stream_heap) &&
-           devices_stream_is_busy(cache->session->devices.gpu, (unsigned)stream_heap->device,
-                                  stream_heap->stream);
-}
-
 void give_back_lent(struct cache *cache, struct stream_heap *stream_heap) {
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
@@ -433,16 +431,11 @@ void give_back_lent(struct cache *cache, struct stream_heap *stream_heap) {
     error_save(text);
     if (may_give_back(cache, stream_heap)) {
         pthread_mutex_lock(&cache->give_lock);
-        size_t first = cache->pending_count;
         pthread_mutex_lock(&stream_heap->lock);
         while (pending_reserve(cache) &&
                stream_heap_reclaim_lent_locked(stream_heap, &cache->pending[cache->pending_count]))
             cache->pending_count++;
         pthread_mutex_unlock(&stream_heap->lock);
-        /* A fence takes a while to arrive, and the memory is to serve the request that comes next. */
-        bool needs_fence = first < cache->pending_count && is_in_use(cache, stream_heap);
-        for (size_t i = first; i < cache->pending_count && !needs_fence; i++)
-            cache->pending[i].has_fence = true;
         (void)release_pending(cache, false, false, &bytes);
         pthread_mutex_unlock(&cache->give_lock);
     }

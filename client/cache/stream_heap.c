@@ -169,6 +169,8 @@ static void piece_cover(struct piece *piece, struct heap_range *range) {
     piece->memory = piece->extent->memory + range->offset;
     piece->capacity_bytes = range->size;
     piece->size_class = size_class_of(range->size);
+    if (range->offset + range->size > piece->extent->used_bytes)
+        piece->extent->used_bytes = range->offset + range->size;
     const struct lending *lending = extent_lending_at(piece->extent, range->offset);
     piece->lease = lending->lease;
     piece->lease_generation = lending->generation;
@@ -505,6 +507,7 @@ static void lose_part(struct extent *extent, struct heap_range *range, struct st
         .offset_bytes = range->offset - (arena == NULL ? 0 : slot * arena->slot_bytes),
         .size_bytes = range->size,
         .is_answered = is_answered,
+        .has_fence = arena == NULL && range->offset >= extent->used_bytes,
         .segment = arena == NULL ? extent->segment : arena->slots[slot].segment,
         .arena = arena,
         .slot = slot,

@@ -78,6 +78,7 @@ struct extent {
     bool is_arena;
     struct lending lending; /* of an extent that is no arena */
     uint64_t size_bytes, absent_bytes, deferred_bytes;
+    uint64_t used_bytes; /* above, no piece has lain since it was leased */
     char *memory;
     const void *segment; /* only compared */
     struct list link;    /* in stream_heap->extents */
@@ -89,7 +90,7 @@ struct stream_heap_part {
     uint64_t lease, generation, offset_bytes, size_bytes;
     bool whole;          /* the lease ends */
     bool is_answered;    /* it may not go one-way */
-    bool has_fence;      /* else it stands behind one of the stream heap's stream */
+    bool has_fence;      /* or needs none; else it stands behind one of the stream heap's stream */
     struct fence fence;  /* that it stands behind */
     const void *segment; /* of its lease */
     struct arena *arena; /* that it leaves; NULL: none */

@@ -207,6 +207,47 @@ static void a_close_that_cannot_wait_leaves_the_memory_mapped(void **state) {
     daemon_remove(&daemon);
 }
 
+/* What a trim gives back is not mapped any more, so the driver can have it. What a fence still kept then is
+ * offered again when memory decays. */
+static void what_a_trim_gives_back_can_go_to_the_driver(void **state) {
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    struct gpupool_client *client;
+    struct gpupool_buffer buffer, small;
+    struct test_daemon daemon;
+    uint64_t bytes = 0;
+    uint32_t pool;
+    void *stream;
+
+    (void)state;
+    if (!test_has_device())
+        skip();
+    start(&daemon, NULL);
+    options.socket = daemon.socket;
+    for (unsigned behind_fence = 0; behind_fence < 2; behind_fence++) {
+        options.decay_ns = behind_fence ? 10 * NS_PER_MS : GPUPOOL_FOREVER;
+        assert_int_equal(gpupool_open(&options, &client), 0);
+        assert_int_equal(gpupool_device_pool(client, 0, &pool), 0);
+        assert_int_equal(gpupool_stream_create(client, 0, &stream), 0);
+        void *used_on = behind_fence ? stream : GPUPOOL_NO_STREAM;
+        assert_int_equal(gpupool_acquire(client, pool, 10 * MIB, used_on, GPUPOOL_FOREVER, 0, &buffer), 0);
+        assert_int_equal(gpupool_acquire(client, pool, 4096, used_on, GPUPOOL_FOREVER, 0, &small), 0);
+        assert_int_equal(gpupool_set(client, 0, buffer.data, 1, 10 * MIB, stream), 0);
+        assert_int_equal(gpupool_stream_synchronize(client, 0, stream), 0);
+        assert_int_equal(gpupool_release(client, &buffer, used_on), 0);
+        assert_int_equal(gpupool_release(client, &small, used_on), 0);
+        assert_int_equal(gpupool_trim(client, &bytes), 0);
+        if (!behind_fence) {
+            cJSON_Delete(daemon_ask(&daemon, "{\"command\":\"trim\"}"));
+            assert_int_equal(daemon_pool(&daemon, "device", 0, "segments"), 0);
+        }
+        WAIT_UNTIL((cJSON_Delete(daemon_ask(&daemon, "{\"command\":\"trim\"}")),
+                    daemon_pool(&daemon, "device", 0, "reserved_bytes") == 0));
+        assert_int_equal(gpupool_stream_destroy(client, 0, stream), 0);
+        gpupool_close(client);
+    }
+    daemon_stop(&daemon);
+}
+
 /* In the process that has it, too: test_rows.c has other processes attach. */
 static void a_buffer_in_several_segments_is_shared(void **state) {
     struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
@@ -367,6 +408,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_buffer_in_several_segments_is_shared),
         cmocka_unit_test(a_buffer_is_attached_for_reading),
         cmocka_unit_test(other_memory_is_not_mapped_for_reading_alone),
+        cmocka_unit_test(what_a_trim_gives_back_can_go_to_the_driver),
         cmocka_unit_test(another_export_needs_a_restart),
     };
 

@@ -415,7 +415,9 @@ GPUPOOL_API int gpupool_prepare(struct gpupool_client *client, uint32_t pool, ui
  * call, after a time without use, when the daemon asks for it, and with gpupool_close(). The library runs a thread for
  * that, unless the application's own loop does it: GPUPOOL_OPEN_NO_THREAD. A client that was opened with
  * GPUPOOL_OPEN_NO_CACHE keeps nothing. The stats count what a client keeps as leased. Memory that goes back stays mapped
- * here, and no mapping is closed by this call. While a pool is short of memory for requests that wait, a client keeps
+ * here. But of device pools with export = vmm this call unmaps the segments whose last memory it gave back, so that the
+ * daemon can give them to the driver (gpupoolctl trim). A segment that a fence keeps is unmapped after a time without use.
+ * Unmapping stops no work there. While a pool is short of memory for requests that wait, a client keeps
  * nothing of it: each release goes to the daemon.
  *
  * Streams that end: before a stream is destroyed its work must be done, what was acquired on it released, and then
