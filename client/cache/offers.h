@@ -3,11 +3,10 @@
 #define CLIENT_CACHE_OFFERS_H
 /*
  * Segments that the process may not need mapped any more. When idle memory of movable segments goes back to
- * the daemon because it was not used for a time, the segments are noted. The next time, they are offered; after
- * a trim, at once: the
- * daemon names those of which nothing is leased and that no other process has mapped, and the process closes
- * them. Memory that is used again in between, or that a fence keeps, is not named. It is offered a few times
- * more, and after that when it goes back again.
+ * the daemon because it was not used for a time, the segments are noted. The next time they are offered,
+ * and after a trim at once: the daemon names those of which nothing is leased and that no other process has
+ * mapped, and the process closes them. Memory that is used again in between, or that a fence keeps, is not
+ * named. It is offered a few times more, and after that when it goes back again.
  *
  * The lock of the giver-back (cache.give_lock) guards this object.
  */

@@ -316,7 +316,27 @@ static void the_rest_of_what_was_lent_is_reclaimed_once_nothing_of_it_is_in_use(
     assert_int_equal(part.offset_bytes, MIB);
     assert_int_equal(part.size_bytes, 3 * MIB);
     assert_true(part.whole);
+    assert_false(part.has_fence); /* the stream may still use what was given back */
     assert_false(stream_heap_reclaim_lent_locked(stream_heap, &part));
+    pthread_mutex_unlock(&stream_heap->lock);
+    stream_heap_free(stream_heap);
+}
+
+static void what_was_never_handed_out_goes_back_without_a_fence(void **state) {
+    struct stream_heap *stream_heap = make_stream_heap();
+    struct stream_heap_part part;
+    struct piece *lent;
+
+    (void)state;
+    add_to(stream_heap, STREAM_HEAP_SMALL, 1, 4 * MIB);
+    pthread_mutex_lock(&stream_heap->lock);
+    assert_int_equal(stream_heap_take_locked(stream_heap, MIB, true, &lent), 0);
+    stream_heap_begin_split_locked(lent);
+    stream_heap_split_off_locked(lent, 2, 1);
+    assert_true(stream_heap_reclaim_lent_locked(stream_heap, &part));
+    assert_int_equal(part.offset_bytes, MIB);
+    assert_true(part.has_fence);
+    assert_int_equal(part.fence.word, 0);
     pthread_mutex_unlock(&stream_heap->lock);
     stream_heap_free(stream_heap);
 }
@@ -508,6 +528,7 @@ int main(void) {
         cmocka_unit_test(host_memory_for_other_processes_is_leased_as_it_is_asked_for),
         cmocka_unit_test(device_memory_for_other_processes_is_leased_for_a_few_pieces_without_a_rest),
         cmocka_unit_test(the_rest_of_what_was_lent_is_reclaimed_once_nothing_of_it_is_in_use),
+        cmocka_unit_test(what_was_never_handed_out_goes_back_without_a_fence),
         cmocka_unit_test(for_large_sizes_on_a_device_as_much_is_leased_as_is_needed),
         cmocka_unit_test(device_memory_without_a_stream_is_leased_as_it_is_asked_for),
         cmocka_unit_test(where_sizes_vary_longer_extents_are_leased_but_bounded),
