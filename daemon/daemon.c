@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +17,7 @@
 #include "daemon/config/access.h"
 #include "daemon/admin/admin.h"
 #include "daemon/loop/closer.h"
+#include "daemon/loop/descriptors.h"
 #include "daemon/data/client.h"
 #include "daemon/data/serve.h"
 #include "daemon/loop/log.h"
@@ -278,6 +280,7 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
         free(daemon);
         return r;
     }
+    daemon->n_descriptors = descriptors_raise();
     daemon->core->sessions_limit = daemon->config->sessions_limit;
     daemon->core->session_leases_limit = daemon->config->session_leases_limit;
     lingering_init(&daemon->lingering, daemon->core, daemon->closer);
@@ -285,10 +288,30 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
     return 0;
 }
 
+void daemon_share_descriptors(struct daemon *daemon, uint32_t sessions) {
+    struct core *core = daemon->core;
+    struct descriptor_shares shares;
+
+    descriptors_share(daemon->n_descriptors, sessions, core->n_pools, &shares);
+    if (shares.sessions < sessions)
+        log_warning(
+            "sessions_limit is %" PRIu32 ", and %" PRIu64 " descriptors (RLIMIT_NOFILE) allow %" PRIu32
+            " sessions: raise LimitNOFILE of the unit, or the hard limit (ulimit -Hn) of the shell, to "
+            "65536, or lower sessions_limit",
+            sessions, daemon->n_descriptors, shares.sessions);
+    core->sessions_limit = shares.sessions;
+    core->segments_limit = shares.segments;
+}
+
 int daemon_start(struct daemon *daemon) {
     int r = pools_add(daemon);
-    if (r == 0)
+    if (r == 0) {
+        daemon_share_descriptors(daemon, daemon->config->sessions_limit);
+        log_info("%" PRIu64 " descriptors (RLIMIT_NOFILE): up to %" PRIu32 " sessions, and %" PRIu32
+                 " segments that take one",
+                 daemon->n_descriptors, daemon->core->sessions_limit, daemon->core->segments_limit);
         r = access_look_up(daemon->config);
+    }
     if (r == 0)
         r = access_apply(daemon);
     if (r == 0)

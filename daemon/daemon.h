@@ -79,6 +79,7 @@ struct daemon {
     const char *notices[DAEMON_NOTICES_MAX]; /* for the operator; constant strings */
     unsigned n_notices;
     struct journal journal;
+    uint64_t n_descriptors; /* that it may have; 0: not known */
     unsigned n_mistakes; /* in the configuration, that were told of when it took effect */
 };
 
@@ -112,6 +113,10 @@ const char *daemon_sim_path(const struct daemon *daemon, char path[DAEMON_SIM_PA
 void daemon_stop(struct daemon *daemon);
 
 /* Adds a constant text that the stats show to the operator. */
+/* Bounds sessions and segments by the descriptors that the daemon may have. sessions: as configured. Warns
+ * where these are too many. */
+void daemon_share_descriptors(struct daemon *daemon, uint32_t sessions);
+
 void daemon_add_notice(struct daemon *daemon, const char *notice);
 
 #endif

@@ -44,7 +44,8 @@ static const struct object {
     {"error", "code$ message$"},
     {"daemon", "version$ gpu$ pid# uptime_ns#"},
     {"daemon in full",
-     "socket$ cuda_toolkit$? sessions# sessions_limit# sessions_refused# lingering_sockets# notices[$]"},
+     "socket$ cuda_toolkit$? sessions# sessions_limit# sessions_refused# lingering_sockets# "
+     "descriptors_limit# described_segments# described_segments_limit# notices[$]"},
     {"pool",
      "id# kind$ name$ export$ state$ uuid$? pages$? last_error$? worker_call$? worker_call_ns#? device#? "
      "numa_node#? limit_bytes# step_bytes# reserve_bytes# low_water_bytes# reserved_bytes# leased_bytes# "
@@ -62,9 +63,9 @@ static const struct object {
      "pools[holding]? requests[request]?"},
     {"holding", "id# leased_bytes# in_use_bytes# cached_bytes# fenced_bytes# closing_bytes# segments#"},
     {"request", "pool# bytes# wanted_bytes# waiting_ns# left_ns#? reason$"},
-    {"user",
-     "uid# refusals# sessions# sessions_limit#? leases# leases_limit#? ranges# ranges_limit#? waiting# "
-     "waiting_limit#? reply_bytes# reply_bytes_limit#? pools[quota pool]"},
+    {"user", "uid# refusals# sessions# sessions_limit#? leases# leases_limit#? ranges# ranges_limit#? "
+             "segments# segments_limit#? waiting# "
+             "waiting_limit#? reply_bytes# reply_bytes_limit#? pools[quota pool]"},
     {"quota pool", "id# kind$ bytes# bytes_limit#?"},
     {"trimmed", "id# trimmed_bytes#"},
 };

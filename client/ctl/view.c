@@ -36,6 +36,12 @@ void view_stats(struct output *output, const struct cJSON *reply) {
                reply_text(reply, "daemon.socket"), reply_count(reply, "daemon.sessions"),
                reply_count(reply, "daemon.sessions_limit"),
                toolkit == NULL ? "built without CUDA" : "built with CUDA ", toolkit == NULL ? "" : toolkit);
+    print_line(output, STYLE_PLAIN,
+               "  %" PRIu64 " of at most %" PRIu64 " segments that take one of the daemon's %" PRIu64
+               " descriptors",
+               reply_count(reply, "daemon.described_segments"),
+               reply_count(reply, "daemon.described_segments_limit"),
+               reply_count(reply, "daemon.descriptors_limit"));
     if (refused > 0)
         print_line(output, STYLE_WARNING, "  %" PRIu64 " sessions were refused since the start", refused);
     if (lingering > 0)

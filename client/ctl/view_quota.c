@@ -69,6 +69,7 @@ static const struct column users[] = {
     {"SESSIONS", true, add_count_of_limit, "sessions"},
     {"LEASES", true, add_count_of_limit, "leases"},
     {"RANGES", true, add_count_of_limit, "ranges"},
+    {"SEGMENTS", true, add_count_of_limit, "segments"},
     {"WAITING", true, add_count_of_limit, "waiting"},
     {"REPLIES", true, add_bytes_of_limit, "reply_bytes"},
     {"REFUSED", true, add_count, "refusals", STYLE_WARNING},

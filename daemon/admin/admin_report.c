@@ -69,6 +69,9 @@ void report_daemon(cJSON *reply, const struct daemon *daemon, bool brief) {
     report_integer(object, "sessions_limit", daemon->core->sessions_limit);
     report_integer(object, "sessions_refused", daemon->core->n_sessions_refused);
     report_integer(object, "lingering_sockets", daemon->lingering.n_sockets);
+    report_integer(object, "descriptors_limit", daemon->n_descriptors);
+    report_integer(object, "described_segments", pools_descriptors(daemon->core));
+    report_integer(object, "described_segments_limit", daemon->core->segments_limit);
     cJSON *notices = cJSON_AddArrayToObject(object, "notices");
     for (unsigned i = 0; i < daemon->n_notices; i++)
         cJSON_AddItemToArray(notices, cJSON_CreateString(daemon->notices[i]));
@@ -344,6 +347,8 @@ static cJSON *describe_quota(const struct tenant *tenant) {
     put_limit(object, "leases_limit", quota->limits[QUOTA_LEASES]);
     report_integer(object, "ranges", quota->used[QUOTA_RANGES]);
     put_limit(object, "ranges_limit", quota->limits[QUOTA_RANGES]);
+    report_integer(object, "segments", quota->used[QUOTA_SEGMENTS]);
+    put_limit(object, "segments_limit", quota->limits[QUOTA_SEGMENTS]);
     report_integer(object, "waiting", quota->used[QUOTA_WAITING]);
     put_limit(object, "waiting_limit", quota->limits[QUOTA_WAITING]);
     report_integer(object, "reply_bytes", quota->used[QUOTA_REPLIES]);

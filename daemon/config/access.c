@@ -19,17 +19,13 @@
 #include "daemon/loop/log.h"
 #include "daemon/core/core.h"
 
-/* One user's limits unless the configuration says otherwise, so that no user can have the daemon's memory
- * or all of its sessions to themselves. Leases of 16 full processes, each in two ranges; requests of 4 that
- * wait with all the threads that they may; replies of 200,000 requests. docs/limits.md says what they cost.
- */
-#define LEASES_DEFAULT  (16 * (uint64_t)SESSION_LEASES_DEFAULT)
-#define RANGES_DEFAULT  (2 * LEASES_DEFAULT)
-#define WAITING_DEFAULT (4 * (uint64_t)SESSION_WAITING_MAX)
-#define REPLIES_DEFAULT (64 * MIB)
+static uint64_t sessions_default(const struct core *core) {
+    return core->sessions_limit - core->sessions_limit / 64; /* some are left to others */
+}
 
-static uint64_t sessions_default(const struct config *config) {
-    return config->sessions_limit - config->sessions_limit / 64; /* some are left to others */
+/* Half of those that there are descriptors for: the pools of another user have the other half. */
+static uint64_t segments_default(const struct core *core) {
+    return core->segments_limit / 2;
 }
 
 /* An id written as a number. */
@@ -151,6 +147,7 @@ static void resolve_limits(const struct config_limits *limits, const struct core
     ret_limits[QUOTA_SESSIONS] = resolve(&limits->sessions, 0, fallback[QUOTA_SESSIONS]);
     ret_limits[QUOTA_LEASES] = resolve(&limits->leases, 0, fallback[QUOTA_LEASES]);
     ret_limits[QUOTA_RANGES] = resolve(&limits->ranges, 0, fallback[QUOTA_RANGES]);
+    ret_limits[QUOTA_SEGMENTS] = resolve(&limits->segments, 0, fallback[QUOTA_SEGMENTS]);
     ret_limits[QUOTA_WAITING] = resolve(&limits->waiting, 0, fallback[QUOTA_WAITING]);
     ret_limits[QUOTA_REPLIES] = resolve(&limits->replies, 0, fallback[QUOTA_REPLIES]);
     for (unsigned i = 0; i < core->n_pools; i++) {
@@ -190,9 +187,10 @@ int access_apply(struct daemon *daemon) {
         return r;
     for (unsigned item = 0; item < QUOTA_ITEMS; item++)
         fallback[item] = QUOTA_UNLIMITED;
-    fallback[QUOTA_SESSIONS] = sessions_default(config);
+    fallback[QUOTA_SESSIONS] = sessions_default(core);
     fallback[QUOTA_LEASES] = LEASES_DEFAULT;
     fallback[QUOTA_RANGES] = RANGES_DEFAULT;
+    fallback[QUOTA_SEGMENTS] = segments_default(core);
     fallback[QUOTA_WAITING] = WAITING_DEFAULT;
     fallback[QUOTA_REPLIES] = REPLIES_DEFAULT;
     resolve_limits(&config->quota, core, fallback, policy->everybody);

@@ -8,6 +8,18 @@
  */
 #include <sys/types.h>
 
+#include "base/units.h"
+#include "daemon/core/limits.h"
+
+/* One user's limits unless the configuration says otherwise, so that no user can have the daemon's memory
+ * or all of its sessions to themselves. Leases of 16 full processes, each in two ranges; requests of 4 that
+ * wait with all the threads that they may; replies of 200,000 requests. docs/limits.md says what they cost.
+ */
+#define LEASES_DEFAULT  (16 * (uint64_t)SESSION_LEASES_DEFAULT)
+#define RANGES_DEFAULT  (2 * LEASES_DEFAULT)
+#define WAITING_DEFAULT (4 * (uint64_t)SESSION_WAITING_MAX)
+#define REPLIES_DEFAULT (64 * MIB)
+
 struct config;
 struct daemon;
 

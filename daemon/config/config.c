@@ -11,7 +11,7 @@
 #include "daemon/core/pool.h"
 #include "gpu/gpu.h"
 
-/* Descriptors: three a session and one spare must fit LimitNOFILE. */
+/* More than a machine has processes. RLIMIT_NOFILE may allow fewer (daemon/loop/descriptors.h). */
 #define CONFIG_SESSIONS_MAX 100000u
 #define CONFIG_LEASES_MAX   16777216u
 

@@ -114,11 +114,12 @@ static int parse_limit(const char *value, bool is_count, struct config_size *ret
 
 static int set_limit(struct config_limits *limits, const struct config_setting *setting) {
     const char *key = setting->key, *value = setting->value;
-    struct config_size *count = strcmp(key, "sessions") == 0  ? &limits->sessions
-                                : strcmp(key, "leases") == 0  ? &limits->leases
-                                : strcmp(key, "ranges") == 0  ? &limits->ranges
-                                : strcmp(key, "waiting") == 0 ? &limits->waiting
-                                                              : NULL;
+    struct config_size *count = strcmp(key, "sessions") == 0   ? &limits->sessions
+                                : strcmp(key, "leases") == 0   ? &limits->leases
+                                : strcmp(key, "ranges") == 0   ? &limits->ranges
+                                : strcmp(key, "segments") == 0 ? &limits->segments
+                                : strcmp(key, "waiting") == 0  ? &limits->waiting
+                                                               : NULL;
     struct config_size *bytes = strcmp(key, "device") == 0 ? &limits->device
                                 : strcmp(key, "host") == 0 ? &limits->host
                                                            : NULL;

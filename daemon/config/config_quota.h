@@ -38,7 +38,7 @@ int config_complain(const struct config_setting *setting, const char *format, ..
 
 /* A tenant's limits. Shares are of the pool's limit. */
 struct config_limits {
-    struct config_size sessions, leases, ranges, waiting, replies, device, host;
+    struct config_size sessions, leases, ranges, segments, waiting, replies, device, host;
 };
 
 /* A user or a group, by name or number. */

@@ -68,7 +68,7 @@ static void reload_apply(struct daemon *daemon, struct config *fresh) {
     warn_of_restart(config, fresh);
     for (unsigned i = 0; i < daemon->core->n_pools; i++)
         configure_pool(daemon->core->pools[i], fresh);
-    daemon->core->sessions_limit = fresh->sessions_limit;
+    daemon_share_descriptors(daemon, fresh->sessions_limit);
     daemon->core->session_leases_limit = fresh->session_leases_limit;
     log_set_level(fresh->log_level);
     /* Sockets and GPUs stay as they are, so that the next reload compares with what is in force. */

@@ -54,6 +54,8 @@ static void begin(struct segment *segment) {
 
     tenant_disown(segment);
     charge_force(&segment->charge, quota, quota_item_of_pool(pool->id), segment->size_bytes);
+    if (pool->takes_descriptors)
+        charge_force(&segment->own_charge, quota, QUOTA_SEGMENTS, 1);
     segment->state = SEGMENT_CLOSING;
     pool->unassigned_bytes -= segment->size_bytes;
     pool->closing_bytes += segment->size_bytes;
@@ -174,6 +176,11 @@ static void end(struct segment *segment) {
     segment->state = SEGMENT_UNASSIGNED;
     pool->closing_bytes -= segment->size_bytes;
     charge_free(&segment->charge);
+    if (pool->takes_descriptors) {
+        pool_mark_held(container_of(segment->own_charge.quota, struct tenant, quota));
+        pool_mark_descriptors(pool->core);
+        charge_free(&segment->own_charge);
+    }
     pool->unassigned_bytes += segment->size_bytes;
     struct tenant *keeper = segment->keeper;
     segment->keeper = NULL;

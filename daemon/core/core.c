@@ -32,6 +32,7 @@ int core_new(struct core **ret_core) {
     core->sessions_limit = SESSIONS_MAX_DEFAULT;
     core->session_leases_limit = SESSION_LEASES_DEFAULT;
     core->undelivered_limit = UNDELIVERED_MAX;
+    core->segments_limit = UINT32_MAX;
     core->passes_limit = PASSES_MAX;
     *ret_core = core;
     return 0;
@@ -41,6 +42,7 @@ static void segment_forget(struct segment *segment) {
     struct pool *pool = segment->pool;
     pool->core->segments[segment->slot] = NULL;
     pool->reserved_bytes -= segment->size_bytes;
+    pool->n_retiring -= segment->state == SEGMENT_RETIRING;
     list_remove(&segment->link);
     free(segment);
 }
@@ -101,6 +103,7 @@ int core_add_pool(struct core *core, const struct pool_config *config, struct po
     pool->kind = config->kind;
     pool->device = config->device;
     pool->numa_node = config->numa_node;
+    pool->takes_descriptors = config->takes_descriptors;
     memcpy(pool->uuid, config->uuid, sizeof pool->uuid);
     snprintf(pool->name, sizeof pool->name, "%s", config->name);
     for (char *c = pool->name; *c != '\0'; c++) /* it goes onto the wire, where text is printable */
@@ -166,6 +169,8 @@ void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint
     pool_set_sizes(pool, sizes);
     pool_refuse(pool, pool_segment_max(pool) + 1, PROTO_E_TOO_LARGE); /* the limit may have been lowered */
     pool_mark_ready(pool);
+    if (pool->takes_descriptors) /* so may the reserve */
+        pool_mark_descriptors(pool->core);
     core_serve(pool->core, now_ns);
 }
 
@@ -226,6 +231,8 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
     if (trimmed && pool->growth.demand == NULL && list_is_empty(&pool->waiters.queues)) /* it is not wanted */
         core_trim(pool);
     pool_mark_ready(pool);
+    if (pool->takes_descriptors)
+        pool_mark_descriptors(core);
     core_serve(pool->core, now_ns);
     return 0;
 }
@@ -236,6 +243,8 @@ void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
     const struct request *first = wait_queue_oldest(pool);
 
     pool_growth_over(pool);
+    if (pool->takes_descriptors)
+        pool_mark_descriptors(pool->core);
     if (pool_is_closed(pool))
         return;
     snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
@@ -263,6 +272,8 @@ void core_segment_retired(struct segment *segment, uint64_t now_ns) {
     segment_forget(segment);
     pool->growth.retry_ns = 0; /* the driver has something to give again */
     pool_mark_ready(pool);
+    if (pool->takes_descriptors)
+        pool_mark_descriptors(pool->core);
     core_serve(pool->core, now_ns);
 }
 

@@ -55,6 +55,7 @@ struct pool_config {
     const char *name;
     struct pool_sizes sizes;
     bool needs_vmm; /* its segments are for sessions that know descriptors for the driver */
+    bool takes_descriptors; /* each of its segments takes a descriptor of the daemon: core->segments_limit */
 };
 
 /* Adds a pool, STARTING. Returns 0, -ENOMEM or -ENOSPC (PROTO_POOLS_MAX). */

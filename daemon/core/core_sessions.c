@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 
 #include "daemon/core/closing.h"
@@ -109,9 +110,12 @@ void core_explain_sessions(struct core *core, const struct peer *peer, struct pr
     struct tenant *tenant;
 
     if (core->n_sessions >= core->sessions_limit) {
-        proto_failure_set(ret_failure, PROTO_E_LIMIT,
-                          "the daemon has as many sessions as it may: raise sessions_limit in its "
-                          "configuration, or end some");
+        proto_failure_set(
+            ret_failure, PROTO_E_LIMIT,
+            "the daemon has as many sessions as it may (%" PRIu32 "): raise sessions_limit in its "
+            "configuration, and LimitNOFILE where its log says that descriptors are few, or end "
+            "some",
+            core->sessions_limit);
         return;
     }
     if (tenant_get(core, peer->uid, &tenant) < 0) {

@@ -365,6 +365,12 @@ static bool quotas_are_valid(const struct core *core) {
             const struct segment *segment = core->segments[slot];
             if (segment != NULL && segment->state == SEGMENT_ASSIGNED && segment->owner->tenant == tenant)
                 valid = valid && add_up_blocks(segment, tenant, sums);
+            if (segment != NULL && segment->own_charge.quota == &tenant->quota)
+                valid = valid && segment->own_charge.amount == 1 &&
+                        segment->own_charge.item == QUOTA_SEGMENTS && segment->pool->takes_descriptors &&
+                        (segment->state == SEGMENT_CLOSING ||
+                         (segment->state == SEGMENT_ASSIGNED && segment->owner->tenant == tenant)) &&
+                        charge_add_up(&segment->own_charge, &tenant->quota, sums);
             if (segment != NULL && segment->charge.quota == &tenant->quota)
                 valid = valid && segment->charge.amount == segment->size_bytes &&
                         segment->state == SEGMENT_CLOSING &&

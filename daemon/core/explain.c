@@ -109,6 +109,11 @@ static void pool_explain(const struct request *request, char *to, size_t size) {
         BYTES_TEXT(pool->limit_bytes));
     if (pool->growth.bytes > 0)
         add(&text, ", %s being made", BYTES_TEXT(pool->growth.bytes));
+    else if (!pool_has_descriptor(pool))
+        add(&text,
+            ", no descriptor left for another segment (%u segments of at most %u in all pools: raise "
+            "LimitNOFILE, or the pool's step)",
+            pools_descriptors(pool->core), pool->core->segments_limit);
     if (pool->fenced_bytes > 0)
         add(&text, ", %s released and still in use by a GPU", BYTES_TEXT(pool->fenced_bytes));
     if (pool->parcel_bytes > 0)
@@ -130,6 +135,8 @@ static const struct {
     [QUOTA_RANGES] =
         {"ranges (pieces that leases are in; a lease has one, and more after parts of it came back)",
          "ranges"},
+    [QUOTA_SEGMENTS] = {"segments that take a descriptor (those that its processes have mapped included)",
+                        "segments"},
     [QUOTA_WAITING] = {"waiting requests", "waiting"},
     [QUOTA_REPLIES] = {"of replies that its processes have not read", "replies"},
 };
@@ -273,7 +280,8 @@ void undelivered_explain(const struct tenant *tenant, char *text, size_t size) {
 
 static bool may_grow_by(const struct pool *pool, uint64_t bytes) {
     uint64_t stays = pool->reserved_bytes - pool->retiring_bytes;
-    return pool->state == POOL_STARTING || (pool->limit_bytes > stays && pool->limit_bytes - stays >= bytes);
+    return pool->state == POOL_STARTING ||
+           (pool->limit_bytes > stays && pool->limit_bytes - stays >= bytes && pool_has_descriptor(pool));
 }
 
 /* Whether another user's segments have a free range of the size. */

@@ -114,6 +114,8 @@ static void ranges_give(struct list *ranges) {
         list_remove(&range->user_link);
         heap_give(range);
         pool_mark_ready(segment->pool);
+        if (segment->pool->takes_descriptors && segment->mappers == 0 && segment->span->taken_bytes == 0)
+            pool_mark_descriptors(segment->pool->core);
     }
 }
 

@@ -28,7 +28,8 @@
 
 /* Waiting requests of a session: more threads than a process has. */
 #define SESSION_WAITING_MAX 4096u
-/* With four descriptors each: well below the unit's LimitNOFILE=65536. */
+/* With four descriptors each: well below the unit's LimitNOFILE=65536. The shell allows fewer where it may
+ * have few descriptors. */
 #define SESSIONS_MAX_DEFAULT 1024u
 /* Buffers of a user that are under way in tokens, with 200 bytes of bookkeeping each. */
 #define PARCELS_MAX 65536u

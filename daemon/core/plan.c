@@ -36,8 +36,38 @@ static void decide_growth(struct pool *pool, uint64_t size_bytes, uint64_t now_n
     pool->growth.decided_ns = now_ns;
 }
 
+/* Whether a segment that takes a descriptor is on its way back to the driver. */
+static bool descriptor_comes(const struct core *core) {
+    for (unsigned i = 0; i < core->n_pools; i++)
+        if (core->pools[i]->takes_descriptors && core->pools[i]->n_retiring > 0)
+            return true;
+    return false;
+}
+
+/* An idle segment whose descriptor could serve the request: of its own pool, else of the pool that has most
+ * of those that have one beyond their reserve. NULL: there is none. */
+static struct segment *find_descriptor(const struct pool *pool, const struct request *request) {
+    const struct core *core = pool->core;
+    struct segment *own = pool_find_idle(pool, 0, request), *best = NULL, *other;
+
+    for (unsigned i = 0; own == NULL && i < core->n_pools; i++) {
+        const struct pool *from = core->pools[i];
+        if (from != pool && from->takes_descriptors && !pool_is_closed(from) &&
+            (best == NULL || pool_descriptors(from) > pool_descriptors(best->pool)) &&
+            (other = pool_find_idle(from, from->reserve_bytes, NULL)) != NULL)
+            best = other;
+    }
+    return own != NULL ? own : best;
+}
+
+/* Whether a further segment of the pool has a descriptor, or will have one without a question to sessions. */
+static bool may_have_descriptor(const struct pool *pool, const struct request *request) {
+    return pool_has_descriptor(pool) || descriptor_comes(pool->core) ||
+           find_descriptor(pool, request) != NULL;
+}
+
 /* Whether only memory that sessions hold can serve the oldest request: the driver refused lately, or limit,
- * idle segments and retiring segments do not leave enough room. */
+ * idle segments and retiring segments do not leave enough room, or no descriptor. */
 static bool is_stuck(const struct pool *pool, uint64_t now_ns) {
     const struct request *first = wait_queue_oldest(pool);
     if (first == NULL || first->no_reclaim || pool->state != POOL_READY)
@@ -45,13 +75,17 @@ static bool is_stuck(const struct pool *pool, uint64_t now_ns) {
     if (now_ns < pool->growth.retry_ns)
         return true;
     uint64_t need = pool_lacking_bytes(first), room = pool_room_bytes(pool);
+    if (need > 0 && !may_have_descriptor(pool, first))
+        return true;
     return need > room && need > room + pool->retiring_bytes + pool_idle_bytes(pool, first);
 }
 
 /* request: the one that needs the bytes; NULL: none that waits. No request counts on segments that a session
  * offered by itself: otherwise a session that does not close them could hold up all others. */
 static uint64_t missing_bytes(const struct pool *pool, uint64_t need, const struct request *request) {
-    uint64_t room = pool->growth.retry_ns != 0 ? 0 : pool_room_bytes(pool); /* the driver refuses that room */
+    /* the driver refuses that room, or no descriptor is left for it */
+    bool has_none = pool->growth.retry_ns != 0 || !may_have_descriptor(pool, request);
+    uint64_t room = has_none ? 0 : pool_room_bytes(pool);
     uint64_t comes = room + pool->retiring_bytes + pool->closing_bytes - pool_kept_bytes(pool, NULL) +
                      pool_idle_bytes(pool, request);
     return need > comes ? need - comes : 0;
@@ -141,6 +175,9 @@ static void reclaim_pressed(struct pool *pool, uint64_t now_ns) {
             continue;
         heap->reclaim_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
         heap->reclaim_owed = false;
+        const struct request *first = wait_queue_first(&heap->held);
+        if (first != NULL && wait_queue_lacks_segments(first, first->least_bytes))
+            (void)pool_retire_idle_of(heap->tenant);
         plan_ask_sessions(pool, heap->tenant, now_ns);
         if (wait_queue_first(&heap->held) == NULL)
             list_remove(&heap->pressed_link);
@@ -177,11 +214,18 @@ void plan_reclaim(struct pool *pool, uint64_t now_ns) {
 uint64_t plan_next_reclaim_ns(const struct pool *pool) {
     bool wanted = pool->reclaim.is_owed || (pool->reclaim.is_stuck && !list_is_empty(&pool->waiters.queues));
     uint64_t next_ns = wanted ? pool->reclaim.next_ns : NS_FOREVER;
+    uint64_t next_retire_ns = NS_FOREVER; /* no session has to be asked for that */
     list_for_each_entry(const struct tenant_heap, heap, &pool->waiters.pressed, pressed_link) {
         if (heap->reclaim_ns < next_ns)
             next_ns = heap->reclaim_ns;
+        const struct request *first = wait_queue_first(&heap->held);
+        if (first != NULL && heap->reclaim_ns < next_retire_ns &&
+            wait_queue_lacks_segments(first, first->least_bytes))
+            next_retire_ns = heap->reclaim_ns;
     }
-    return pool->reclaim.n_sessions > 0 ? next_ns : NS_FOREVER;
+    if (pool->reclaim.n_sessions == 0)
+        next_ns = NS_FOREVER;
+    return next_ns < next_retire_ns ? next_ns : next_retire_ns;
 }
 
 /* Whether the tenant of the last lease has less at hand than the low-water mark, or than its quota leaves.
@@ -197,7 +241,8 @@ static bool is_low(const struct pool *pool) {
 void plan_growth_ahead(struct pool *pool, uint64_t now_ns) {
     if (pool->growth.demand == NULL || pool->leased_bytes == 0 || pool->state != POOL_READY ||
         pool->growth.bytes > 0 || pool->retiring_bytes > 0 || now_ns < pool->growth.retry_ns ||
-        now_ns < pool->growth.ahead_retry_ns || pool_room_bytes(pool) < SEGMENT_GRANULE)
+        now_ns < pool->growth.ahead_retry_ns || pool_room_bytes(pool) < SEGMENT_GRANULE ||
+        !pool_has_descriptor(pool))
         return;
     if (!is_low(pool) || (collect_heap(pool->growth.demand) && !is_low(pool)))
         return;
@@ -205,19 +250,34 @@ void plan_growth_ahead(struct pool *pool, uint64_t now_ns) {
     pool->growth.is_ahead = true;
 }
 
+/* The pool has room for what the request needs, and no descriptor. */
+static void retire_for_descriptor(struct pool *pool, const struct request *request) {
+    struct segment *segment;
+
+    if (descriptor_comes(pool->core))
+        return;
+    segment = find_descriptor(pool, request);
+    if (segment == NULL) /* what suits this one may serve the oldest in no other way */
+        segment = find_descriptor(pool, wait_queue_oldest(pool));
+    if (segment != NULL)
+        pool_retire_one(segment);
+}
+
 void plan_growth(struct pool *pool, uint64_t now_ns) {
     if (pool->state != POOL_READY || pool->growth.bytes > 0 || pool->retiring_bytes > 0 ||
         now_ns < pool->growth.retry_ns)
         return;
     uint64_t room = pool_room_bytes(pool);
+    bool has_descriptor = pool_has_descriptor(pool);
     if (!list_is_empty(&pool->waiters.queues)) {
         const struct request *request = room >= SEGMENT_GRANULE ? wait_queue_find(pool, room, 0) : NULL;
-        if (request != NULL) {
+        if (request != NULL && has_descriptor)
             decide_growth(pool, growth_bytes(pool, request), now_ns);
-        } else if ((request = wait_queue_find(pool, room, pool_idle_bytes(pool, NULL))) != NULL) {
+        else if (request != NULL)
+            retire_for_descriptor(pool, request);
+        else if ((request = wait_queue_find(pool, room, pool_idle_bytes(pool, NULL))) != NULL)
             pool_retire_idle(pool, pool_lacking_bytes(request) - room, 0, request);
-        }
-    } else if (pool->reserved_bytes < pool->reserve_bytes && room >= SEGMENT_GRANULE) {
+    } else if (pool->reserved_bytes < pool->reserve_bytes && room >= SEGMENT_GRANULE && has_descriptor) {
         uint64_t missing = pool->reserve_bytes - pool->reserved_bytes, step = pool_step_bytes(pool);
         decide_growth(pool, missing < step ? missing : step, now_ns);
     } else {

@@ -42,6 +42,47 @@ uint64_t pool_lacking_bytes(const struct request *request) {
     return lacking * request->segment_bytes;
 }
 
+unsigned pool_descriptors(const struct pool *pool) {
+    return pool->takes_descriptors ? pool->n_segments + pool->n_retiring + (pool->growth.bytes > 0) : 0;
+}
+
+unsigned pools_descriptors(const struct core *core) {
+    unsigned descriptors = 0;
+    for (unsigned i = 0; i < core->n_pools; i++)
+        descriptors += pool_descriptors(core->pools[i]);
+    return descriptors;
+}
+
+bool pool_has_descriptor(const struct pool *pool) {
+    const struct core *core = pool->core;
+    uint64_t n_pools = 0, taken = 0;
+
+    if (!pool->takes_descriptors)
+        return true;
+    for (unsigned i = 0; i < core->n_pools; i++)
+        n_pools += core->pools[i]->takes_descriptors;
+    uint64_t share = core->segments_limit / 2 / n_pools;
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        unsigned descriptors = pool_descriptors(core->pools[i]);
+        bool is_kept = core->pools[i] != pool && core->pools[i]->takes_descriptors && descriptors < share;
+        taken += is_kept ? share : descriptors;
+    }
+    return taken < core->segments_limit;
+}
+
+void pool_mark_descriptors(struct core *core) {
+    for (unsigned i = 0; i < core->n_pools; i++)
+        if (core->pools[i]->takes_descriptors && core->pools[i]->waiters.count > 0)
+            pool_mark_ready(core->pools[i]);
+}
+
+void pool_mark_held(const struct tenant *tenant) {
+    list_for_each_entry(const struct tenant_heap, heap, &tenant->heaps, tenant_link) {
+        if (!list_is_empty(&heap->held.requests))
+            pool_mark_ready(heap->pool);
+    }
+}
+
 static void note_peak(uint64_t *peak_bytes, uint64_t bytes) {
     if (bytes > *peak_bytes)
         *peak_bytes = bytes;
@@ -186,8 +227,47 @@ void pool_retire(struct segment *segment) {
     list_remove(&segment->link);
     list_append(&pool->core->retiring, &segment->link);
     pool->n_segments--;
+    pool->n_retiring++;
     pool->stats.n_retires++;
     pool->retiring_bytes += segment->size_bytes;
+}
+
+/* Whether the segment is idle, does not suit the request, and is not needed for the bytes that are kept. */
+static bool may_retire(const struct segment *segment, uint64_t keep_bytes, const struct request *request) {
+    const struct pool *pool = segment->pool;
+    return segment_is_idle(segment) && !pool_segment_suits(segment, request) &&
+           pool->reserved_bytes - pool->closing_bytes - pool->retiring_bytes >=
+               keep_bytes + segment->size_bytes;
+}
+
+void pool_retire_one(struct segment *segment) {
+    if (segment->state == SEGMENT_ASSIGNED) {
+        pool_mark_held(segment->owner->tenant);
+        tenant_disown(segment);
+    }
+    pool_retire(segment);
+}
+
+struct segment *pool_find_idle(const struct pool *pool, uint64_t keep_bytes, const struct request *request) {
+    list_for_each_entry(struct segment, segment, &pool->segments, link) {
+        if (may_retire(segment, keep_bytes, request))
+            return segment;
+    }
+    return NULL;
+}
+
+bool pool_retire_idle_of(struct tenant *tenant) {
+    list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
+        if (!heap->pool->takes_descriptors || heap->segments == 0 || pool_is_closed(heap->pool))
+            continue;
+        list_for_each_entry(struct segment, segment, &heap->pool->segments, link) {
+            if (segment->owner != heap || !segment_is_idle(segment))
+                continue;
+            pool_retire_one(segment);
+            return true;
+        }
+    }
+    return false;
 }
 
 uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes,
@@ -196,13 +276,9 @@ uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes
     list_for_each_entry_safe(struct segment, segment, &pool->segments, link) {
         if (retired >= bytes)
             break;
-        if (!segment_is_idle(segment) || pool_segment_suits(segment, request) ||
-            pool->reserved_bytes - pool->closing_bytes - pool->retiring_bytes <
-                keep_bytes + segment->size_bytes)
+        if (!may_retire(segment, keep_bytes, request))
             continue;
-        if (segment->state == SEGMENT_ASSIGNED)
-            tenant_disown(segment);
-        pool_retire(segment);
+        pool_retire_one(segment);
         retired += segment->size_bytes;
     }
     return retired;

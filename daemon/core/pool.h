@@ -35,6 +35,23 @@ uint64_t pool_free_bytes(const struct pool *pool);
 /* The bytes that the pool may still grow by. */
 uint64_t pool_room_bytes(const struct pool *pool);
 
+/* The descriptors that the pool's segments take, with the one that is being made. */
+unsigned pool_descriptors(const struct pool *pool);
+
+/* As pool_descriptors(), of all pools. */
+unsigned pools_descriptors(const struct core *core);
+
+/* Whether another segment of the pool could have a descriptor. Of core->segments_limit one half is kept for
+ * the pools in equal parts; the other is for all. So a pool of small segments leaves others theirs. */
+bool pool_has_descriptor(const struct pool *pool);
+
+/* A descriptor may have come free, or an idle segment may have one: marks the pools as ready in which
+ * requests wait for one. */
+void pool_mark_descriptors(struct core *core);
+
+/* Requests of the tenant may wait for the segments that it gives up: marks their pools as ready. */
+void pool_mark_held(const struct tenant *tenant);
+
 /* Whether the request asks for whole segments and could take this one: it is of their size, nothing of it is
  * taken, and it is the tenant's or no tenant's. request: NULL: false. */
 bool pool_segment_suits(const struct segment *segment, const struct request *request);
@@ -87,6 +104,16 @@ int pool_take_own(struct pool *pool, struct tenant *tenant, uint64_t size_bytes,
 
 /* Sends an unassigned segment that no session has mapped back to the driver. */
 void pool_retire(struct segment *segment);
+
+/* An idle segment that pool_retire_idle() would retire. NULL: there is none. Linear in the segments. */
+struct segment *pool_find_idle(const struct pool *pool, uint64_t keep_bytes, const struct request *request);
+
+/* Retires an idle segment, which may belong to a tenant. */
+void pool_retire_one(struct segment *segment);
+
+/* Retires one idle segment that belongs to the tenant and takes a descriptor, in whatever pool. Linear in the
+ * segments. Returns whether there was one. */
+bool pool_retire_idle_of(struct tenant *tenant);
 
 /* Retires idle segments of at least that many bytes in all, or as many as there are; keep_bytes stay
  * reserved, and so do the segments that suit the request (NULL: none). Returns the bytes. */

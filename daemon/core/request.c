@@ -102,7 +102,7 @@ void request_refuse_for_quota(struct request *request, enum proto_error error, u
 
 void request_give_up(struct request *request) {
     if (request->queue == WAIT_QUEUE_QUOTA)
-        request_refuse_for_quota(request, PROTO_E_EXHAUSTED, quota_item_of_pool(request->pool->id));
+        request_refuse_for_quota(request, PROTO_E_EXHAUSTED, wait_queue_awaited_item(request));
     else
         request_refuse(request, PROTO_E_EXHAUSTED);
 }

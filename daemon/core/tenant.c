@@ -101,6 +101,8 @@ int tenant_adopt(struct tenant *tenant, struct segment *segment) {
     heap->segments++;
     segment->owner = heap;
     segment->state = SEGMENT_ASSIGNED;
+    if (segment->pool->takes_descriptors)
+        charge_force(&segment->own_charge, &tenant->quota, QUOTA_SEGMENTS, 1);
     segment->pool->unassigned_bytes -= segment->size_bytes;
     return 0;
 }
@@ -135,6 +137,7 @@ void tenant_disown(struct segment *segment) {
     assert(segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0);
     struct tenant_heap *owner = segment->owner;
     heap_remove_span(segment->span);
+    charge_free(&segment->own_charge);
     segment->span = NULL;
     segment->owner = NULL;
     segment->state = SEGMENT_UNASSIGNED;

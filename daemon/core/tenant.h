@@ -34,7 +34,8 @@ int tenant_heap_get(struct tenant *tenant, struct pool *pool, struct tenant_heap
 /* The tenant's bytes in the pool: leased, fenced, in quarantine, or to be closed by its processes. */
 uint64_t tenant_bytes(const struct tenant *tenant, const struct pool *pool);
 
-/* Gives an unassigned segment to the tenant. Returns 0 or -ENOMEM. */
+/* Gives an unassigned segment to the tenant, which is charged for it; whether it may have one more is the
+ * caller's to ask before. Returns 0 or -ENOMEM. */
 int tenant_adopt(struct tenant *tenant, struct segment *segment);
 
 /* Takes a segment of which no range is taken from its tenant. The segment is unassigned then. */

@@ -257,7 +257,9 @@ struct pool {
 
     struct list segments; /* all but RETIRING ones */
     struct list heaps;    /* tenant_heap.pool_link */
-    unsigned n_segments;
+    unsigned n_segments;  /* in that list */
+    unsigned n_retiring;  /* RETIRING ones */
+    bool takes_descriptors; /* each segment takes a descriptor of the daemon */
     uint64_t n_leases, n_parcels;
     uint64_t parcel_bytes; /* the part of leased_bytes that no live session has, only parcels */
     uint64_t reserved_bytes, leased_bytes, fenced_bytes, quarantined_bytes, closing_bytes, retiring_bytes;
@@ -294,6 +296,7 @@ struct segment {
     unsigned mappers;          /* sessions that have it mapped */
     unsigned deaf_mappers;     /* mappers that cannot be told to close it */
     struct charge charge;      /* while CLOSING: its bytes, to the tenant of its mappers */
+    struct charge own_charge; /* while ASSIGNED or CLOSING, if it takes a descriptor: itself, to the tenant */
     struct tenant *keeper; /* while CLOSING: the tenant that has it again afterwards; NULL: it is retired */
     void *backing;             /* the shell's: what it frees and exports. Borrowed */
     struct list link; /* in pool->segments; while RETIRING in core->retiring until the shell has taken it */
@@ -427,6 +430,7 @@ struct core {
     uint64_t next_session_id, next_segment_id, next_request_number;
     uint32_t sessions_limit, session_leases_limit;
     uint32_t undelivered_limit; /* of a tenant's sockets with undelivered replies */
+    uint32_t segments_limit;    /* of segments that take descriptors, in all pools */
     uint32_t passes_limit;      /* PASSES_MAX; smaller in simulations */
     struct policy *policy;      /* NULL: nothing is limited or forbidden */
 };

@@ -139,9 +139,31 @@ struct request *wait_queue_find(const struct pool *pool, uint64_t room_bytes, ui
     return best;
 }
 
+bool wait_queue_lacks_segments(const struct request *request, uint64_t size_bytes) {
+    struct tenant *tenant = request->session->tenant;
+    uint64_t left = quota_left(&tenant->quota, QUOTA_SEGMENTS), wanted = request_n_leases(request);
+
+    if (!request->pool->takes_descriptors || left >= wanted)
+        return false;
+    struct tenant_heap *heap = tenant_heap_find(tenant, request->pool);
+    if (heap == NULL || request->n_segments == 0)
+        return heap == NULL || !heap_has(&heap->heap, size_bytes);
+    list_for_each_entry(const struct segment, segment, &request->pool->segments, link) {
+        if (segment->owner == heap && pool_segment_suits(segment, request))
+            left++;
+    }
+    return left < wanted;
+}
+
+unsigned wait_queue_awaited_item(const struct request *request) {
+    bool lacks = tenant_may_take(request->session->tenant, request->pool, request->least_bytes) &&
+                 wait_queue_lacks_segments(request, request->least_bytes);
+    return lacks ? QUOTA_SEGMENTS : quota_item_of_pool(request->pool->id);
+}
+
 bool wait_queue_awaits_quota(const struct request *request, uint64_t size_bytes) {
     struct tenant *tenant = request->session->tenant;
-    if (!tenant_may_take(tenant, request->pool, size_bytes))
+    if (!tenant_may_take(tenant, request->pool, size_bytes) || wait_queue_lacks_segments(request, size_bytes))
         return true;
     const struct tenant_heap *heap = tenant_heap_find(tenant, request->pool);
     const struct request *first = heap != NULL ? wait_queue_first(&heap->held) : NULL;

@@ -56,8 +56,16 @@ struct request *wait_queue_oldest(const struct pool *pool);
 struct request *wait_queue_find(const struct pool *pool, uint64_t room_bytes, uint64_t idle_bytes);
 
 /* Whether the request has to wait for its tenant's quota before it gets that many bytes: they are beyond the
- * quota, or the request is behind one that is overdue. */
+ * quota, or the tenant has them in no segment of its own and may have no further one, or the request is
+ * behind one that is overdue. */
 bool wait_queue_awaits_quota(const struct request *request, uint64_t size_bytes);
+
+/* Whether the request lacks a segment that its tenant's quota does not allow (QUOTA_SEGMENTS). Constant time
+ * for a block. */
+bool wait_queue_lacks_segments(const struct request *request, uint64_t size_bytes);
+
+/* The item of the quota that the request waits for. */
+unsigned wait_queue_awaited_item(const struct request *request);
 
 /* Whether an older request than this is overdue. */
 bool wait_queue_is_behind(const struct request *request);

@@ -138,7 +138,7 @@ static void undo_whole(struct session *session, unsigned opened, unsigned adopte
 /* Grants the request all of its segments, or none. Returns as pool_grant_bytes() does. */
 static int pool_grant_segments(struct pool *pool, struct request *request) {
     struct session *session = request->session;
-    unsigned opened = 0, adopted = 0, found = 0;
+    unsigned opened = 0, adopted = 0, found = 0, unassigned = 0;
     struct lease *first = NULL, *lease;
 
     if (!session_may_lease(session, request->n_segments))
@@ -149,9 +149,14 @@ static int pool_grant_segments(struct pool *pool, struct request *request) {
         return -ENOSPC;
     list_for_each_entry(const struct segment, segment, &pool->segments, link) {
         found += may_take_whole(request, segment);
+        unassigned += may_take_whole(request, segment) && segment->state == SEGMENT_UNASSIGNED;
     }
+    uint64_t own = found - unassigned;
     if (found < request->n_segments)
         return -ENOSPC;
+    if (pool->takes_descriptors && own < request->n_segments &&
+        request->n_segments - own > quota_left(&session->tenant->quota, QUOTA_SEGMENTS))
+        return -ENOSPC; /* those of its own that would do are kept for an overdue request */
     for (enum whole_turn turn = 0; turn < WHOLE_TURNS; turn++)
         list_for_each_entry(struct segment, segment, &pool->segments, link) {
             if (opened == request->n_segments)
@@ -215,15 +220,26 @@ static void pool_wait(struct pool *pool, struct request *request) {
         wait_queue_enter(request, heap, WAIT_QUEUE_ROOM);
 }
 
-/* Has a request wait for its tenant's quota, or refuses it if the quota can never allow it. The tenant has a
- * heap in the pool: it has memory there, or another request that waits for quota. */
+/* Whether the quota of segments can never allow what the request asks for. */
+static bool lacks_segments_for_ever(const struct request *request, const struct tenant_heap *heap) {
+    uint64_t wanted = request_n_leases(request);
+    return wait_queue_awaited_item(request) == QUOTA_SEGMENTS && wanted > heap->segments &&
+           wanted > request->session->tenant->quota.limits[QUOTA_SEGMENTS];
+}
+
+/* Has a request wait for its tenant's quota, or refuses it if the quota can never allow it. */
 static void pool_hold(struct pool *pool, struct request *request) {
     struct tenant *tenant = request->session->tenant;
+    struct tenant_heap *heap;
 
     if (!tenant_may_ever_take(tenant, pool, request->least_bytes))
         request_refuse_for_quota(request, PROTO_E_LIMIT, quota_item_of_pool(pool->id));
+    else if (tenant_heap_get(tenant, pool, &heap) < 0)
+        request_refuse(request, PROTO_E_NO_MEMORY);
+    else if (lacks_segments_for_ever(request, heap))
+        request_refuse_for_quota(request, PROTO_E_LIMIT, QUOTA_SEGMENTS);
     else if (request->queue != WAIT_QUEUE_QUOTA)
-        wait_queue_enter(request, tenant_heap_find(tenant, pool), WAIT_QUEUE_QUOTA);
+        wait_queue_enter(request, heap, WAIT_QUEUE_QUOTA);
 }
 
 /* Refuses or queues a request by what pool_grant() returned for it. */

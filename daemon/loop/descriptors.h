@@ -6,14 +6,31 @@
  * RLIMIT_NOFILE allows, so that root can still connect to the admin socket, and look, when clients have used
  * up all others. The kernel gives the lowest number that is free: a descriptor with one of the last numbers
  * says that all below are in use.
+ *
+ * Of the others, sessions and segments have shares. So segments leave sessions theirs, and the daemon
+ * promises no more sessions than it has descriptors for.
  */
 #include <errno.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <sys/resource.h>
 
 #include "base/cleanup.h"
 
 #define DESCRIPTORS_KEPT 16
+
+/* Raises the process's limit of descriptors to the hard one. Returns the limit then; 0: it is not known. */
+uint64_t descriptors_raise(void);
+
+struct descriptor_shares {
+    uint32_t sessions; /* as many as are wanted, or fewer */
+    uint32_t segments; /* that take a descriptor each */
+};
+
+/* Shares the descriptors out. sessions: as many as the operator wants; they get up to one half of what the
+ * daemon's own files leave, four descriptors each. The segments get the rest. */
+void descriptors_share(uint64_t descriptors, uint32_t sessions, unsigned n_pools,
+                       struct descriptor_shares *ret_shares);
 
 /* Whether a new descriptor (-1: none) is one of the last. */
 static inline bool descriptors_are_short(int fd) {

@@ -60,6 +60,7 @@ static int add_pool(struct daemon *daemon, struct pool_config *pool_config, cons
     daemon->n_mistakes += config_check_sizes(pool_config->name, &sizes);
     pool_config->sizes = pools_sizes(&sizes);
     pool_config->needs_vmm = sizes.export_as == CONFIG_EXPORT_VMM;
+    pool_config->takes_descriptors = is_host || pool_config->needs_vmm;
     int r = core_add_pool(daemon->core, pool_config, &pool);
     if (r < 0) {
         free(supplier);

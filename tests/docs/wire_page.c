@@ -23,7 +23,10 @@
 #include <string.h>
 
 #include "daemon/data/outbox.h"
+#include "daemon/config/access.h"
 #include "daemon/core/limits.h"
+#include "daemon/data/lingering.h"
+#include "daemon/loop/descriptors.h"
 #include "proto/page.h"
 #include "proto/proto.h"
 #include "tests/wire_fields.h"
@@ -168,6 +171,33 @@ static void print_limits(void) {
     LIMIT(OUTBOX_MAX);
 }
 
+/* Figures of other pages. */
+static void print_figures(void) {
+    struct descriptor_shares shares;
+
+    LIMIT(SESSIONS_MAX_DEFAULT);
+    LIMIT(SESSION_LEASES_DEFAULT);
+    LIMIT(LEASES_DEFAULT);
+    LIMIT(RANGES_DEFAULT);
+    LIMIT(WAITING_DEFAULT);
+    LIMIT(REPLIES_DEFAULT);
+    LIMIT(UNDELIVERED_MAX);
+    LIMIT(PASSES_MAX);
+    LIMIT(PARCELS_MAX);
+    LIMIT(PROTO_PAGE_COUNTERS);
+    LIMIT(PROTO_BOARD_SLOTS);
+    LIMIT(PROTO_BOARD_WORDS);
+    LIMIT(HOST_SEGMENT_MAX);
+    LIMIT(LINGERING_MIN);
+    printf("LINGERING_PER %u\n", LINGERING_SHARE * LINGERING_DESCRIPTORS_PER);
+    static const unsigned limits[] = {65536, 4096, 256};
+    for (unsigned i = 0; i < sizeof limits / sizeof *limits; i++) {
+        descriptors_share(limits[i], SESSIONS_MAX_DEFAULT, 2, &shares);
+        printf("SESSIONS_OF_%u %" PRIu32 "\nSEGMENTS_OF_%u %" PRIu32 "\n", limits[i], shares.sessions,
+               limits[i], shares.segments);
+    }
+}
+
 #define ERROR(name) printf(#name " %d\n", PROTO_E_##name)
 
 static void print_errors(void) {
@@ -283,6 +313,8 @@ int main(void) {
             print_layout();
         } else if (strcmp(command, "limits") == 0) {
             print_limits();
+        } else if (strcmp(command, "figures") == 0) {
+            print_figures();
         } else if (strcmp(command, "errors") == 0) {
             print_errors();
         } else if (strcmp(command, "page") == 0) {

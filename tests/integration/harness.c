@@ -216,18 +216,23 @@ static void child_exec(const char *const *argv, const char *const *environment, 
     _exit(127);
 }
 
+/* descriptors: the soft and the hard limit; 0: the test's own. */
 static pid_t spawn_as(const char *const *argv, const char *const *environment, int fd, const char *log,
-                      uid_t uid) {
+                      uid_t uid, unsigned descriptors) {
+    const struct rlimit limit = {descriptors, descriptors};
     fflush(NULL);
     pid_t pid = fork();
-    if (pid == 0)
+    if (pid == 0) {
+        if (descriptors > 0 && setrlimit(RLIMIT_NOFILE, &limit) < 0)
+            _exit(1);
         child_exec(argv, environment, fd, log, uid);
+    }
     assert_true(pid > 0);
     return pid;
 }
 
 pid_t test_spawn(const char *const *argv, const char *const *environment, int fd, const char *log) {
-    return spawn_as(argv, environment, fd, log, 0);
+    return spawn_as(argv, environment, fd, log, 0, 0);
 }
 
 int test_wait(pid_t pid) {
@@ -330,13 +335,8 @@ void daemon_restart(struct test_daemon *daemon) {
 
     assert_int_equal(pipe2(ready, O_CLOEXEC), 0);
     daemons_running++;
-    struct rlimit before, limit;
-    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
-    limit = (struct rlimit){daemon->options.descriptors, before.rlim_max};
-    if (daemon->options.descriptors > 0)
-        assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    daemon->pid = spawn_as(argv, environment, ready[1], daemon->log, daemon->options.uid);
-    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    daemon->pid = spawn_as(argv, environment, ready[1], daemon->log, daemon->options.uid,
+                           daemon->options.descriptors);
     close(ready[1]);
     if (!daemon->options.unready) {
         struct pollfd poll_fd = {.fd = ready[0], .events = POLLIN};

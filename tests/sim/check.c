@@ -88,6 +88,15 @@ static uint64_t lacks(const struct world *world, const struct model_request *req
     return suiting < request->n_segments ? (request->n_segments - suiting) * request->segment_size : 0;
 }
 
+/* Whether a segment with a descriptor is on its way back to the driver. */
+static bool pool_is_retiring_some(const struct world *world) {
+    for (unsigned g = 0; g < SIM_SEGMENTS; g++)
+        if (world->segments[g].segment != NULL && world->segments[g].retiring &&
+            world->pools[world->segments[g].pool].takes_descriptors)
+            return true;
+    return false;
+}
+
 /* Unless the pool is marked as ready, none of its waiting requests could be served now: no free range of the
  * tenant surely fits, no segment is without a tenant, growth would not help, and the idle segments are too
  * small for the oldest request. When nothing of that helps the oldest request, the sessions that hold the
@@ -138,7 +147,8 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
         must(pool->reclaim.spared == NULL || request->no_reclaim ||
                  (request->gave_back && pool->reclaim.spared == world->sessions[request->session].session),
              "a session is spared that others wait for");
-        must(!may_grow || lacks(world, request) > room, "a request waits, and the pool could grow");
+        must(!may_grow || !model_has_descriptor(world, p) || lacks(world, request) > room,
+             "a request waits, and the pool could grow");
         if (request->n_segments > 0) {
             must(model_suiting(world, request) < request->n_segments,
                  "a request waits, and the segments that it asks for are free");
@@ -159,10 +169,15 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
         idle -= world->segments[g].mappers == 0 && model_suits(world, &world->segments[g], first)
                     ? world->segments[g].size
                     : 0;
-    must(!may_grow || need > room + idle,
+    bool has_descriptor = model_has_descriptor(world, p), comes = model_descriptor_comes(world, p, first);
+    must(!may_grow || need > room + idle || (!has_descriptor && need <= room),
          "the first in the queue waits, and idle segments could be retired for it");
+    must(!may_grow || has_descriptor || need > room || need == 0 || !comes || pool_is_retiring_some(world),
+         "the first in the queue waits for a descriptor, and an idle segment has one");
+    bool lacks_descriptor = need > 0 && !has_descriptor;
     bool stuck = pool->state == POOL_READY && !first->no_reclaim &&
-                 (pool->growth.retry_ns > world->now_ns || need > room + idle + pool->retiring_bytes);
+                 (pool->growth.retry_ns > world->now_ns || need > room + idle + pool->retiring_bytes ||
+                  (lacks_descriptor && may_grow && !comes));
     must(!stuck || core_next_tick_ns(world->core) <= world->now_ns + RECLAIM_INTERVAL_NS ||
              !somebody_can_be_asked(world, p),
          "the first in the queue waits, and nobody will be asked for what it keeps idle");

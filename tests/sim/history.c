@@ -83,6 +83,7 @@ static void draw_weights(struct world *world) {
 static void add_pool(struct world *world, unsigned p) {
     world->is_vmm[p] = one_in(world, 2);
     world->has_rows[p] = world->is_vmm[p] && p != 2;
+    world->pools[p].takes_descriptors = world->is_vmm[p] || p == 2;
     const struct pool_config config = {
         .kind = p == 2 ? PROTO_POOL_HOST : PROTO_POOL_DEVICE,
         .device = (int)p,
@@ -98,6 +99,7 @@ static void add_pool(struct world *world, unsigned p) {
                 .low_water_bytes = one_in(world, 3) ? random_below(world, 6 * MIB) : 0,
             },
         .needs_vmm = world->is_vmm[p],
+        .takes_descriptors = world->pools[p].takes_descriptors,
     };
     int r = core_add_pool(world->core, &config, &world->pools[p].pool);
     must(r == 0, "a pool cannot be made");
@@ -121,6 +123,7 @@ static void world_make(struct world *world) {
     world->core->sessions_limit =
         one_in(world, 4) ? 1 + (uint32_t)random_below(world, SIM_SESSIONS) : SIM_SESSIONS;
     world->core->passes_limit = SIM_PASSES;
+    world->core->segments_limit = one_in(world, 2) ? 2 + (uint32_t)random_below(world, 14) : UINT32_MAX;
     world->core->session_leases_limit = 4 + (uint32_t)random_below(world, 29);
     world->kernel.list = (enum kernel_list)random_below(world, 3);
     world->kernel.proc = (enum kernel_proc)random_below(world, 3);

@@ -381,9 +381,12 @@ static unsigned check_granted(struct world *world, const struct model_request *r
 static void note_granted(struct world *world, const struct model_request *request,
                          const struct lease *lease) {
     const struct block *got = lease->block;
-    unsigned g = find_segment(world, got->segment->id);
+    unsigned g = find_segment(world, got->segment->id), tenant = world->sessions[request->session].tenant;
 
-    world->segments[g].tenant = world->sessions[request->session].tenant + 1;
+    if (world->segments[g].tenant == 0 && world->pools[request->pool].takes_descriptors)
+        must(model_segments(world, tenant) < model_limit(world, tenant, QUOTA_SEGMENTS, SIM_GROUPS),
+             "a tenant gets another segment than its quota allows");
+    world->segments[g].tenant = tenant + 1;
     unsigned b = model_new_block(world, &(struct model_block){.segment = g,
                                                               .offset = got->offset_bytes,
                                                               .size = got->size_bytes,
@@ -422,7 +425,10 @@ static void model_refused_for_quota(struct world *world, const struct model_requ
     model_add_up(world, &use);
     bool of_leases = item == QUOTA_LEASES || item == QUOTA_RANGES;
     uint64_t wanted = of_leases && request->n_segments > 0 ? request->n_segments : 1;
-    if (item < QUOTA_POOLS)
+    if (item == QUOTA_SEGMENTS)
+        must((request->n_segments > 0 ? request->n_segments : 1) > limit,
+             "a request is refused for a quota of segments that it could wait for");
+    else if (item < QUOTA_POOLS)
         must((of_leases || item == QUOTA_WAITING) && use.used[tenant][item] + wanted > limit,
              "a request is refused for a quota that is not used up");
     else
@@ -446,9 +452,12 @@ static bool is_to_be_closed(const struct world *world, unsigned p) {
     return any;
 }
 
-/* Whether a segment is under way to the waiting requests, or to the driver to make room for one. */
+/* Whether a segment is under way to the waiting requests, or to the driver to make room for one. Where
+ * descriptors are short, it may go to the driver for another pool. */
 static bool pool_is_growing(const struct pool *pool) {
-    return pool->state == POOL_STARTING || pool->growth.bytes > 0 || pool->retiring_bytes > 0;
+    bool retires =
+        pool->retiring_bytes > 0 && !(pool->takes_descriptors && pool->core->segments_limit != UINT32_MAX);
+    return pool->state == POOL_STARTING || pool->growth.bytes > 0 || retires;
 }
 
 /* Whether the refusal is true. */
@@ -543,6 +552,7 @@ static void model_see_growths(struct world *world) {
         must(pool->growth.bytes > 0 && pool->growth.bytes % SEGMENT_GRANULE == 0 &&
                  pool->reserved_bytes + pool->growth.bytes <= pool->limit_bytes,
              "a pool grows beyond its limit");
+        must(model_has_descriptor(world, p), "a pool takes a descriptor that is kept, or that there is not");
         must(!pool->growth.is_ahead || (pool->leased_bytes > 0 && pool->low_water_bytes > 0),
              "a pool grows ahead of demand that nobody uses");
     }

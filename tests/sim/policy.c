@@ -6,8 +6,8 @@
 
 #define FIRST_GROUP 500u
 
-/* The items that the model limits: sessions, leases, ranges, waiting requests, bytes of replies, bytes of
- * each pool.
+/* The items that the model limits: sessions, leases, ranges, segments, waiting requests, bytes of replies,
+ * bytes of each pool.
  */
 #define ITEMS (QUOTA_POOLS + SIM_POOLS)
 
@@ -49,6 +49,7 @@ void model_add_up(const struct world *world, struct model_use *ret_use) {
     for (unsigned tenant = 0; tenant < SIM_TENANTS; tenant++) {
         ret_use->used[tenant][QUOTA_LEASES] += parcels_of_tenant(world, tenant);
         ret_use->used[tenant][QUOTA_RANGES] = model_ranges(world, tenant);
+        ret_use->used[tenant][QUOTA_SEGMENTS] = model_segments(world, tenant);
     }
     for (unsigned r = 0; r < SIM_REQUESTS; r++)
         if (world->requests[r].used && !world->requests[r].answered)
@@ -98,6 +99,8 @@ static uint64_t random_limit(struct world *world, unsigned item) {
         return random_below(world, 40);
     case QUOTA_RANGES:
         return random_below(world, 50);
+    case QUOTA_SEGMENTS:
+        return random_below(world, 12);
     case QUOTA_WAITING:
         return random_below(world, 8);
     case QUOTA_REPLIES:

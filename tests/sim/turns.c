@@ -15,6 +15,11 @@ bool model_is_over_quota(const struct world *world, const struct model_use *use,
                          const struct model_request *request) {
     unsigned tenant = tenant_of(world, request), item = QUOTA_POOLS + request->pool;
     uint64_t limit = model_limit(world, tenant, item, SIM_GROUPS), used = use->used[tenant][item];
+    uint64_t segments = model_limit(world, tenant, QUOTA_SEGMENTS, SIM_GROUPS);
+    uint64_t wanted = request->n_segments > 0 ? request->n_segments : 1;
+    if (world->pools[request->pool].takes_descriptors && segments != QUOTA_UNLIMITED &&
+        model_segments(world, tenant) + wanted > segments) /* unless its own are enough */
+        return true;
     return used > limit || round_up(request->least, HEAP_GRANULE) > limit - used;
 }
 

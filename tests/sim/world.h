@@ -189,6 +189,7 @@ struct model_pool {
     struct pool *pool;
     bool decided;               /* to grow; the shell has not taken it yet */
     uint64_t growing;           /* taken by the shell and not made yet */
+    bool takes_descriptors;
     bool asked_while_no_driver; /* a growth has failed at some time */
     bool somebody_overdue;      /* at the end of the last step */
 };
@@ -364,6 +365,15 @@ bool model_waits_on(const struct world *world, unsigned l);
 
 /* Takes notice of the leases that the core has wait for their next fence. */
 void model_see_moves(struct world *world);
+
+/* Whether a further segment of the pool could have a descriptor. */
+bool model_has_descriptor(const struct world *world, unsigned p);
+
+/* Whether an idle segment could leave its descriptor to the request, or one is on its way back. */
+bool model_descriptor_comes(const struct world *world, unsigned p, const struct model_request *request);
+
+/* The segments with descriptors that belong to the tenant. */
+uint64_t model_segments(const struct world *world, unsigned tenant);
 
 /* The ranges that the tenant's blocks are in. */
 uint64_t model_ranges(const struct world *world, unsigned tenant);

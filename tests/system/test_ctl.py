@@ -17,7 +17,8 @@ GIB = 1 << 30
 
 DAEMON = {"version": "0.1.0", "pid": 4711, "uptime_ns": 125_000_000_000, "gpu": "sim"}
 DAEMON_STATS = {**DAEMON, "socket": "/run/gpupool/gpupool.sock", "cuda_toolkit": None, "sessions": 2,
-                "sessions_limit": 1024, "sessions_refused": 0, "lingering_sockets": 0, "notices": ["The GPUs are simulated.", "No huge pages are free."]}
+                "sessions_limit": 1024, "sessions_refused": 0, "lingering_sockets": 0, "descriptors_limit": 65536,
+                "described_segments": 5, "described_segments_limit": 57216, "notices": ["The GPUs are simulated.", "No huge pages are free."]}
 NO_TIMES = {"count": 0, "sum": 0, "p50": None, "p90": None, "p99": None, "buckets": []}
 TIMES = {
     "acquire_ns": {"count": 12, "sum": 120_000, "p50": 9_500, "p90": 12_000, "p99": 15_000, "buckets": [[16384, 12]]},
@@ -50,7 +51,7 @@ WAITING_SESSION = {**SESSION, "id": 9, "pid": 817, "waiting": 4, "pools": [], "r
     {"pool": 1, "bytes": 33 << 20, "wanted_bytes": 64 << 20, "waiting_ns": 21_000_000_000, "left_ns": 39_000_000_000,
      "reason": reason} for reason in ("room", "quota", "growth", "other-users")]}
 
-QUOTA = {"uid": 1000, "sessions": 3, "sessions_limit": 1008, "leases": 20, "leases_limit": None, "ranges": 31, "ranges_limit": None, "waiting": 0, "waiting_limit": 4,
+QUOTA = {"uid": 1000, "sessions": 3, "sessions_limit": 1008, "leases": 20, "leases_limit": None, "ranges": 31, "ranges_limit": None, "segments": 7, "segments_limit": 28608, "waiting": 0, "waiting_limit": 4,
          "reply_bytes": 1 << 20, "reply_bytes_limit": 64 << 20, "refusals": 5,
          "pools": [{"id": 1, "kind": "device", "bytes": 3 * GIB, "bytes_limit": 4 * GIB},
                    {"id": 2, "kind": "host", "bytes": 0, "bytes_limit": None}]}

@@ -534,6 +534,32 @@ class Life(unittest.TestCase):
                 there.close()
                 self.assertEqual(struct.unpack_from("<H", client.recv(1024))[0], 66)  # LEASE
 
+    def test_few_descriptors_bound_the_sessions_and_are_told_of(self):
+        with Daemon(prefix=["prlimit", "--nofile=256:256"]) as daemon:
+            stats = daemon.ask("stats")["daemon"]
+            self.assertEqual(stats["descriptors_limit"], 256)
+            sessions, segments = stats["sessions_limit"], stats["described_segments_limit"]
+            self.assertTrue(8 < sessions < 30, sessions)
+            self.assertIn(f"sessions_limit is 1024, and 256 descriptors (RLIMIT_NOFILE) allow {sessions} sessions", daemon.log_text())
+            self.assertIn(f"256 descriptors (RLIMIT_NOFILE): up to {sessions} sessions, and {segments} segments", daemon.log_text())
+            hello = struct.pack("<HHIQIHHII", 1, 0, 32, 1, 0x4C505047, 1, 1, 2, 0)
+            clients, answers = [], []
+            for _ in range(30):
+                client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+                self.addCleanup(client.close)
+                client.settimeout(WAIT_S)
+                client.connect(str(daemon.socket))
+                client.send(hello)
+                answers.append(struct.unpack_from("<H", client.recv(2048))[0])
+                clients.append(client)
+            self.assertEqual(answers, sessions * [64] + (30 - sessions) * [70])  # HELLO_REPLY, and ERROR, not an end of file
+            self.assertNotIn("no descriptors are left", daemon.log_text())
+
+    def test_its_soft_limit_of_descriptors_becomes_the_hard_one(self):
+        with Daemon(prefix=["prlimit", "--nofile=100:4096"]) as daemon:
+            self.assertEqual(daemon.ask("stats")["daemon"]["descriptors_limit"], 4096)
+            self.assertEqual(resource.prlimit(daemon.process.pid, resource.RLIMIT_NOFILE), (4096, 4096))
+
     def test_short_of_descriptors_it_serves_or_says_why_not(self):
         for limit in range(8, 100):
             with self.subTest(limit), Daemon(CONFIG, start=False) as daemon:

@@ -61,10 +61,14 @@ static const struct quota *quota_of(uid_t uid) {
 
 static void nobody_has_all_of_the_daemon_unless_it_is_said(void **state) {
     (void)state;
-    assert_int_equal(apply("[daemon]\nsessions_limit = 640\n"), 0);
+    daemon_.core->sessions_limit = 640; /* as far as the descriptors allow */
+    daemon_.core->segments_limit = 101;
+    assert_int_equal(apply("[daemon]\nsessions_limit = 1000\n"), 0);
     const struct quota *quota = quota_of(UID_A);
     assert_int_equal(quota->limits[QUOTA_SESSIONS], 630);
     assert_int_equal(quota->limits[QUOTA_LEASES], 1048576);
+    assert_int_equal(quota->limits[QUOTA_RANGES], 2097152);
+    assert_int_equal(quota->limits[QUOTA_SEGMENTS], 50);
     assert_int_equal(quota->limits[QUOTA_WAITING], 16384);
     assert_int_equal(quota->limits[QUOTA_REPLIES], 64 * MIB);
     assert_int_equal(quota->limits[QUOTA_POOLS], QUOTA_UNLIMITED);

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Figures of the pages that the sources have too: each sentence stands on its page with the figure of the sources, which speak
+through the program wire_page. docs/wire.md has a test of its own (test_wire.py)."""
+import os
+import pathlib
+import subprocess
+import unittest
+
+SOURCE = pathlib.Path(os.environ["GPUPOOL_SOURCE"])
+WAIT_S = 60
+CONF, LIMITS = "docs/man/gpupoold.conf.5.scd", "docs/limits.md"
+SENTENCES = [
+    (CONF, "How many processes may be connected at a time, {SESSIONS_MAX_DEFAULT}."),
+    (CONF, "descriptors of 65536 are enough for {SESSIONS_OF_65536} sessions and {SEGMENTS_OF_65536} such segments, "
+           "4096 for {SESSIONS_OF_4096} and {SEGMENTS_OF_4096}, 256 for {SESSIONS_OF_256} and {SEGMENTS_OF_256}"),
+    (CONF, "How many leases one process may have at a time, {SESSION_LEASES_DEFAULT};"),
+    (CONF, "Leases of all processes, {LEASES_DEFAULT}."),
+    (CONF, "The ranges that these leases are in, {RANGES_DEFAULT}."),
+    (CONF, "Requests that wait for room, {WAITING_DEFAULT}."),
+    (CONF, "the daemon keeps for processes that do not read its replies, *{REPLIES_MIB}MiB*."),
+    (CONF, "a user has at most {UNDELIVERED_MAX} such sockets, and fewer where *LimitNOFILE* is below {LINGERING_ALL} "
+           "(a {LINGERING_PER}nd of it, such as {LINGERING_OF_65536} of 65536, but {LINGERING_MIN} from {LINGERING_FEW} "
+           "descriptors on)"),
+    (LIMITS, "A user with more than {LINGERING_OF_65536} such sockets"),
+    (LIMITS, "The cache counters have {PROTO_PAGE_COUNTERS} places."),
+    (LIMITS, "{PROTO_BOARD_SLOTS:,} sessions of a user can leave such fences, with {PROTO_BOARD_WORDS} streams each"),
+    (LIMITS, "can be overtaken {PASSES_MAX} times by later requests"),
+    (LIMITS, "(a session may have {SESSION_LEASES_DEFAULT:,})"),
+    (LIMITS, "A host buffer has at most {HOST_GIB} GiB"),
+    (LIMITS, "The defaults allow {LEASES_MIB} MiB of leases, {RANGES_MIB} MiB of ranges, {WAITING_MIB} MiB of requests, {REPLIES_MIB} MiB "
+             "of replies, and {SESSIONS_OF_A_USER:,} sessions"),
+]
+
+
+def read_figures():
+    done = subprocess.run([os.environ["GPUPOOL_WIRE_PAGE"]], input="figures\n", check=True, capture_output=True, text=True,
+                          timeout=WAIT_S)
+    figures = {name: int(value) for name, value in (line.split() for line in done.stdout.splitlines() if line)}
+    figures["LINGERING_OF_65536"] = 65536 // figures["LINGERING_PER"]
+    figures["LINGERING_ALL"] = figures["UNDELIVERED_MAX"] * figures["LINGERING_PER"]
+    figures["LINGERING_FEW"] = 16 * figures["LINGERING_MIN"]
+    figures["HOST_GIB"] = figures["HOST_SEGMENT_MAX"] >> 30
+    figures["REPLIES_MIB"] = figures["REPLIES_DEFAULT"] >> 20
+    # as unit/core_spend has the bytes of each
+    figures["LEASES_MIB"] = figures["LEASES_DEFAULT"] * 512 >> 20
+    figures["RANGES_MIB"] = figures["RANGES_DEFAULT"] * 192 >> 20
+    figures["WAITING_MIB"] = figures["WAITING_DEFAULT"] * 256 >> 20
+    figures["SESSIONS_OF_A_USER"] = figures["SESSIONS_MAX_DEFAULT"] - figures["SESSIONS_MAX_DEFAULT"] // 64
+    return figures
+
+
+class Figures(unittest.TestCase):
+    def test_each_sentence_has_the_figure_of_the_sources(self):
+        figures = read_figures()
+        pages = {page: " ".join((SOURCE / page).read_text().split()) for page in {page for page, _ in SENTENCES}}
+        for page, sentence in SENTENCES:
+            with self.subTest(sentence):
+                self.assertTrue(sentence.format(**figures) in pages[page], f"{page} does not say: {sentence.format(**figures)}")
+
+
+if __name__ == "__main__":
+    unittest.main()
