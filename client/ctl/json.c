@@ -63,9 +63,10 @@ static const struct object {
      "pools[holding]? requests[request]?"},
     {"holding", "id# leased_bytes# in_use_bytes# cached_bytes# fenced_bytes# closing_bytes# segments#"},
     {"request", "pool# bytes# wanted_bytes# waiting_ns# left_ns#? reason$"},
-    {"user", "uid# refusals# sessions# sessions_limit#? leases# leases_limit#? ranges# ranges_limit#? "
-             "segments# segments_limit#? waiting# "
-             "waiting_limit#? reply_bytes# reply_bytes_limit#? pools[quota pool]"},
+    {"user",
+     "uid# charged_to#? refusals# sessions# sessions_limit#? leases# leases_limit#? ranges# ranges_limit#? "
+     "segments# segments_limit#? waiting# "
+     "waiting_limit#? reply_bytes# reply_bytes_limit#? pools[quota pool]"},
     {"quota pool", "id# kind$ bytes# bytes_limit#?"},
     {"trimmed", "id# trimmed_bytes#"},
 };

@@ -341,6 +341,8 @@ static cJSON *describe_quota(const struct tenant *tenant) {
     cJSON *object = cJSON_CreateObject();
 
     report_integer(object, "uid", tenant->uid);
+    put_optional(object, "charged_to", tenant->account != NULL,
+                 tenant->account != NULL ? tenant->account->owner : 0);
     report_integer(object, "sessions", quota->used[QUOTA_SESSIONS]);
     put_limit(object, "sessions_limit", quota->limits[QUOTA_SESSIONS]);
     report_integer(object, "leases", quota->used[QUOTA_LEASES]);

@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "daemon/config/config.h"
+#include "daemon/config/subuid.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
 #include "daemon/core/core.h"
@@ -116,6 +117,8 @@ int access_look_up(struct config *config) {
     int r = look_up_list(config, &config->device.allow);
     if (r == 0)
         r = look_up_list(config, &config->host.allow);
+    if (r == 0 && config->subuid[0] != '\0')
+        r = subuid_read(config->subuid, &config->ranges, &config->n_ranges);
     list_for_each_entry(struct config_section, section, &config->sections, link) {
         r = r == 0 ? look_up_list(config, &section->pool.allow) : r;
     }
@@ -199,6 +202,11 @@ int access_apply(struct daemon *daemon) {
         const struct policy_subject subject = subject_of(&rule->who);
         resolve_limits(&rule->limits, core, fallback, limits);
         r = policy_add_rule(policy, &subject, limits);
+        if (r < 0)
+            return r;
+    }
+    for (unsigned i = 0; i < config->n_ranges; i++) {
+        r = policy_add_range(policy, &config->ranges[i]);
         if (r < 0)
             return r;
     }

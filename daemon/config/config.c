@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "daemon/core/pool.h"
 #include "gpu/gpu.h"
+#include "daemon/config/subuid.h"
 
 /* More than a machine has processes. RLIMIT_NOFILE may allow fewer (daemon/loop/descriptors.h). */
 #define CONFIG_SESSIONS_MAX 100000u
@@ -26,6 +27,7 @@ void config_init(struct config *config) {
         .sim_memory_bytes = 8 * GIB,
         .sessions_limit = SESSIONS_MAX_DEFAULT,
         .session_leases_limit = SESSION_LEASES_DEFAULT,
+        .subuid = SUBUID_FILE_DEFAULT,
         .log_level = LOG_LEVEL_INFO,
         .device = pool_unset,
         .host = pool_unset,
@@ -47,6 +49,9 @@ void config_deinit(struct config *config) {
     free(config->device.allow);
     free(config->host.allow);
     config->device.allow = config->host.allow = NULL;
+    free(config->ranges);
+    config->ranges = NULL;
+    config->n_ranges = 0;
 }
 
 /* Moves a list's members to another head. */
@@ -64,6 +69,8 @@ void config_move(struct config *to, struct config *from) {
     move_list(&to->sections, &from->sections);
     move_list(&to->rules, &from->rules);
     from->device.allow = from->host.allow = NULL;
+    from->ranges = NULL;
+    from->n_ranges = 0;
 }
 
 static int set_number(uint32_t *number, uint32_t maximum, const struct config_setting *setting) {
@@ -130,6 +137,13 @@ static int set_daemon(struct config *config, const struct config_setting *settin
         if (*value == '\0' || strlen(value) >= sizeof config->group)
             return config_complain(setting, "group: '%s' is no group's name", value);
         snprintf(config->group, sizeof config->group, "%s", value);
+        return 0;
+    }
+    if (strcmp(key, "subuid") == 0) {
+        if (strcmp(value, "no") != 0 && (*value != '/' || strlen(value) >= sizeof config->subuid))
+            return config_complain(setting, "subuid: '%s' is neither a path such as /etc/subuid nor no",
+                                   value);
+        snprintf(config->subuid, sizeof config->subuid, "%s", *value == '/' ? value : "");
         return 0;
     }
     if (strcmp(key, "log_level") == 0)

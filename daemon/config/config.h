@@ -68,12 +68,15 @@ struct config {
     uint64_t sim_memory_bytes;
     uint32_t sessions_limit, session_leases_limit;
     char group[CONFIG_NAME_SIZE]; /* of the data socket; "": what there is */
+    char subuid[CONFIG_PATH_SIZE]; /* the file of subordinate uids; "": they have quotas of their own */
     enum log_level log_level;
     struct config_pool device, host;
     struct list sections;       /* struct config_section.link */
     struct config_limits quota; /* of users without rules of their own */
     struct list rules;          /* struct config_rule.link */
     unsigned n_unknown_names;   /* that access_look_up() left out */
+    struct policy_range *ranges; /* what access_look_up() read in the file */
+    unsigned n_ranges;
 };
 
 void config_init(struct config *config);

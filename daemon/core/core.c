@@ -24,6 +24,7 @@ int core_new(struct core **ret_core) {
     if (core == NULL)
         return -ENOMEM;
     list_init(&core->tenants);
+    list_init(&core->accounts);
     list_init(&core->sessions);
     list_init(&core->ready);
     list_init(&core->answered);
@@ -62,7 +63,7 @@ struct core *core_free(struct core *core) {
             tenant_disown(segment);
         segment_forget(segment);
     }
-    assert(list_is_empty(&core->tenants));
+    assert(list_is_empty(&core->tenants) && list_is_empty(&core->accounts));
     for (unsigned i = 0; i < core->n_pools; i++) {
         assert(core->pools[i]->reserved_bytes == 0 && core->pools[i]->leased_bytes == 0 &&
                core->pools[i]->fenced_bytes == 0);

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+#include "daemon/core/account.h"
 #include "daemon/core/closing.h"
 #include "daemon/core/explain.h"
 #include "daemon/core/fence.h"
@@ -35,6 +36,9 @@ static void tenant_mark_ready(struct tenant *tenant) {
 void core_set_policy(struct core *core, struct policy *policy, uint64_t now_ns) {
     policy_free(core->policy);
     core->policy = policy;
+    list_for_each_entry(struct tenant, tenant, &core->tenants, link) {
+        (void)account_join(tenant); /* without memory it stays in the account that it was in */
+    }
     list_for_each_entry(struct tenant, tenant, &core->tenants, link) {
         tenant_apply_policy(tenant, NULL);
     }

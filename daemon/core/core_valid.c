@@ -385,6 +385,28 @@ static bool quotas_are_valid(const struct core *core) {
     return true;
 }
 
+/* Whether each account has what its members have. */
+static bool accounts_are_valid(const struct core *core) {
+    list_for_each_entry(const struct account, account, &core->accounts, link) {
+        uint64_t sums[QUOTA_ITEMS] = {0};
+        unsigned members = 0, n_undelivered = 0;
+        list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
+            if (tenant->account != account)
+                continue;
+            members++;
+            n_undelivered += tenant->n_undelivered;
+            for (unsigned item = 0; item < QUOTA_ITEMS; item++)
+                sums[item] += tenant->quota.used[item];
+            if (tenant->quota.above != &account->quota)
+                return false;
+        }
+        if (members == 0 || members != account->members || n_undelivered != account->n_undelivered ||
+            memcmp(sums, account->quota.used, sizeof sums) != 0)
+            return false;
+    }
+    return true;
+}
+
 bool core_is_valid(const struct core *core) {
     uint64_t session_leases = 0, pool_leases = 0;
     unsigned sessions = 0;
@@ -403,5 +425,5 @@ bool core_is_valid(const struct core *core) {
     }
     return sessions == core->n_sessions && session_leases == pool_leases &&
            session_leases == core->leases.used && mappers_are_valid(core) && keepers_are_valid(core) &&
-           parcels_are_valid(core) && quotas_are_valid(core);
+           parcels_are_valid(core) && quotas_are_valid(core) && accounts_are_valid(core);
 }

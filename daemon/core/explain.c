@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "daemon/core/account.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/tenant.h"
@@ -146,27 +147,38 @@ static const char *pool_key(const struct pool *pool) {
     return pool->kind == PROTO_POOL_HOST ? "host" : "device";
 }
 
+/* The quota of the tenant or of its account: the one that leaves less. */
+static const struct quota *quota_that_limits(const struct tenant *tenant, unsigned item) {
+    const struct quota *own = &tenant->quota, *above = own->above;
+    uint64_t own_left = own->limits[item] > own->used[item] ? own->limits[item] - own->used[item] : 0;
+    return above != NULL && quota_left(above, item) < own_left ? above : own;
+}
+
 void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text, size_t size) {
     static const char advice[] = "or have the administrator raise";
-    uint64_t used = tenant->quota.used[item], limit = tenant->quota.limits[item];
+    const struct quota *quota = quota_that_limits(tenant, item);
+    const char *others = quota != &tenant->quota ? " (all uids of the user that it is subordinate to)" : "";
+    uint64_t used = quota->used[item], limit = quota->limits[item];
 
     if (item >= QUOTA_POOLS) {
         const struct pool *pool = tenant->core->pools[item - QUOTA_POOLS];
-        snprintf(
-            text, size,
-            "QUOTA: user %u has %s of the %s that it may have there (what is behind fences or in quarantine "
-            "included): release buffers, %s '%s' of [quota] in the daemon's configuration",
-            (unsigned)tenant->uid, BYTES_TEXT(used), BYTES_TEXT(limit), advice, pool_key(pool));
+        snprintf(text, size,
+                 "QUOTA: user %u%s has %s of the %s that it may have there (what is behind fences or in "
+                 "quarantine "
+                 "included): release buffers, %s '%s' of [quota] in the daemon's configuration",
+                 (unsigned)tenant->uid, others, BYTES_TEXT(used), BYTES_TEXT(limit), advice, pool_key(pool));
     } else if (item == QUOTA_REPLIES) {
         snprintf(text, size,
-                 "QUOTA: user %u has %s %s and may have %s: read them, %s 'replies' of [quota] in the "
+                 "QUOTA: user %u%s has %s %s and may have %s: read them, %s 'replies' of [quota] in the "
                  "daemon's configuration",
-                 (unsigned)tenant->uid, BYTES_TEXT(used), quota_items[item].what, BYTES_TEXT(limit), advice);
+                 (unsigned)tenant->uid, others, BYTES_TEXT(used), quota_items[item].what, BYTES_TEXT(limit),
+                 advice);
     } else {
         snprintf(text, size,
-                 "QUOTA: user %u has %" PRIu64 " of the %" PRIu64 " %s that it may have: end or release "
+                 "QUOTA: user %u%s has %" PRIu64 " of the %" PRIu64 " %s that it may have: end or release "
                  "some, %s '%s' of [quota] in the daemon's configuration",
-                 (unsigned)tenant->uid, used, limit, quota_items[item].what, advice, quota_items[item].key);
+                 (unsigned)tenant->uid, others, used, limit, quota_items[item].what, advice,
+                 quota_items[item].key);
     }
 }
 
@@ -181,7 +193,8 @@ static void request_explain_quota(const struct request *request, struct proto_fa
         snprintf(quota, sizeof quota,
                  "QUOTA: user %u may have %s there in all: ask for less, or have the administrator raise "
                  "'%s' of [quota] in the daemon's configuration",
-                 (unsigned)tenant->uid, BYTES_TEXT(tenant->quota.limits[item]), pool_key(request->pool));
+                 (unsigned)tenant->uid, BYTES_TEXT(quota_limit(&tenant->quota, item)),
+                 pool_key(request->pool));
     } else {
         tenant_explain_quota(tenant, item, quota, sizeof quota);
         if (item >= QUOTA_POOLS)
@@ -269,11 +282,11 @@ void request_explain(const struct request *request, struct proto_failure *ret_fa
 }
 
 void undelivered_explain(const struct tenant *tenant, char *text, size_t size) {
-    if (tenant->n_undelivered >= tenant->core->undelivered_limit)
+    if (account_undelivered(tenant) >= tenant->core->undelivered_limit)
         snprintf(text, size,
                  "processes of user %u keep %u sockets open with replies of ended sessions that they have "
                  "not read: close these sockets, or raise LimitNOFILE of the daemon, which allows %u",
-                 (unsigned)tenant->uid, tenant->n_undelivered, tenant->core->undelivered_limit);
+                 (unsigned)tenant->uid, account_undelivered(tenant), tenant->core->undelivered_limit);
     else
         tenant_explain_quota(tenant, QUOTA_REPLIES, text, size);
 }

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "daemon/core/account.h"
 #include "daemon/core/collect.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/segment.h"
@@ -148,7 +149,8 @@ void plan_ask_sessions(struct pool *pool, const struct tenant *tenant, uint64_t 
     list_for_each_entry(struct session, session, &pool->core->sessions, link) {
         if (session == pool->reclaim.spared)
             session_note_answer(session, pool);
-        else if ((tenant == NULL || session->tenant == tenant) && session_can_be_asked(session, pool))
+        else if ((tenant == NULL || account_is_shared(session->tenant, tenant)) &&
+                 session_can_be_asked(session, pool))
             session_ask(session, pool);
     }
 }

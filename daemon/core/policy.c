@@ -26,6 +26,7 @@ struct policy *policy_free(struct policy *policy) {
     for (unsigned i = 0; i < PROTO_POOLS_MAX; i++)
         free(policy->access[i].subjects);
     free(policy->rules);
+    free(policy->ranges);
     free(policy);
     return NULL;
 }
@@ -60,6 +61,31 @@ int policy_add_rule(struct policy *policy, const struct policy_subject *subject,
         if (limits[item] != POLICY_UNSET)
             rule->limits[item] = limits[item];
     return 0;
+}
+
+int policy_add_range(struct policy *policy, const struct policy_range *range) {
+    struct policy_range *ranges = realloc(policy->ranges, (policy->n_ranges + 1) * sizeof *ranges);
+    if (ranges == NULL)
+        return -ENOMEM;
+    policy->ranges = ranges;
+    ranges[policy->n_ranges++] = *range;
+    return 0;
+}
+
+bool policy_find_owner(const struct policy *policy, uint32_t uid, uint32_t *ret_owner) {
+    bool owns = false;
+
+    for (unsigned i = 0; policy != NULL && i < policy->n_ranges; i++) {
+        const struct policy_range *range = &policy->ranges[i];
+        if (uid >= range->first && uid - range->first < range->count) {
+            *ret_owner = range->owner;
+            return true;
+        }
+        owns = owns || range->owner == uid;
+    }
+    if (owns)
+        *ret_owner = uid;
+    return owns;
 }
 
 void policy_restrict(struct policy *policy, uint32_t pool_id) {

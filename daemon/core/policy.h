@@ -41,11 +41,18 @@ struct policy_access {
     unsigned n_subjects;
 };
 
+/* Subordinate uids, [first, first + count), and the user whom they are given to. */
+struct policy_range {
+    uint32_t owner, first, count;
+};
+
 struct policy {
     uint64_t everybody[QUOTA_ITEMS];
     struct policy_rule *rules;
     unsigned n_rules;
     bool has_group_rules;
+    struct policy_range *ranges;
+    unsigned n_ranges;
     struct policy_access access[PROTO_POOLS_MAX]; /* by pool, id - 1 */
 };
 
@@ -58,6 +65,13 @@ struct policy *policy_free(struct policy *policy);
 /* Adds a rule, or to a subject's rule: what is set in limits. Returns 0 or -ENOMEM. */
 int policy_add_rule(struct policy *policy, const struct policy_subject *subject,
                     const uint64_t limits[QUOTA_ITEMS]);
+
+/* Adds subordinate uids. Of ranges that overlap, the first counts. Returns 0 or -ENOMEM. */
+int policy_add_range(struct policy *policy, const struct policy_range *range);
+
+/* Whether a uid is charged to an account: it is subordinate to the owner, or the owner of some. policy NULL:
+ * false. Linear in the ranges. */
+bool policy_find_owner(const struct policy *policy, uint32_t uid, uint32_t *ret_owner);
 
 /* From now on only those may use the pool that are allowed. */
 void policy_restrict(struct policy *policy, uint32_t pool_id);

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 
+#include "daemon/core/account.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/tenant.h"
 
@@ -77,9 +78,12 @@ void pool_mark_descriptors(struct core *core) {
 }
 
 void pool_mark_held(const struct tenant *tenant) {
-    list_for_each_entry(const struct tenant_heap, heap, &tenant->heaps, tenant_link) {
-        if (!list_is_empty(&heap->held.requests))
-            pool_mark_ready(heap->pool);
+    for (unsigned i = 0; i < tenant->core->n_pools; i++) {
+        struct pool *pool = tenant->core->pools[i];
+        list_for_each_entry(const struct tenant_heap, heap, &pool->waiters.pressed, pressed_link) {
+            if (account_is_shared(heap->tenant, tenant))
+                pool_mark_ready(pool);
+        }
     }
 }
 
@@ -257,11 +261,13 @@ struct segment *pool_find_idle(const struct pool *pool, uint64_t keep_bytes, con
 }
 
 bool pool_retire_idle_of(struct tenant *tenant) {
-    list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
-        if (!heap->pool->takes_descriptors || heap->segments == 0 || pool_is_closed(heap->pool))
+    for (unsigned i = 0; i < tenant->core->n_pools; i++) {
+        struct pool *pool = tenant->core->pools[i];
+        if (!pool->takes_descriptors || pool_is_closed(pool))
             continue;
-        list_for_each_entry(struct segment, segment, &heap->pool->segments, link) {
-            if (segment->owner != heap || !segment_is_idle(segment))
+        list_for_each_entry(struct segment, segment, &pool->segments, link) {
+            if (segment->owner == NULL || !account_is_shared(segment->owner->tenant, tenant) ||
+                !segment_is_idle(segment))
                 continue;
             pool_retire_one(segment);
             return true;

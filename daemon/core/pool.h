@@ -49,7 +49,8 @@ bool pool_has_descriptor(const struct pool *pool);
  * requests wait for one. */
 void pool_mark_descriptors(struct core *core);
 
-/* Requests of the tenant may wait for the segments that it gives up: marks their pools as ready. */
+/* Requests of the tenant, or of others of its account, may wait for the segments that it gives up: marks
+ * their pools as ready. */
 void pool_mark_held(const struct tenant *tenant);
 
 /* Whether the request asks for whole segments and could take this one: it is of their size, nothing of it is
@@ -111,7 +112,8 @@ struct segment *pool_find_idle(const struct pool *pool, uint64_t keep_bytes, con
 /* Retires an idle segment, which may belong to a tenant. */
 void pool_retire_one(struct segment *segment);
 
-/* Retires one idle segment that belongs to the tenant and takes a descriptor, in whatever pool. Linear in the
+/* Retires one idle segment that belongs to the tenant, or another one of its account, and takes a descriptor,
+ * in whatever pool. Linear in the
  * segments. Returns whether there was one. */
 bool pool_retire_idle_of(struct tenant *tenant);
 

@@ -22,9 +22,27 @@ void quota_deinit(struct quota *quota) {
     (void)quota;
 }
 
+void quota_set_above(struct quota *quota, struct quota *above) {
+    assert(above == NULL || above->above == NULL);
+    for (unsigned item = 0; item < QUOTA_ITEMS; item++) {
+        if (quota->above != NULL)
+            quota->above->used[item] -= quota->used[item];
+        if (above != NULL)
+            above->used[item] += quota->used[item];
+    }
+    quota->above = above;
+}
+
+uint64_t quota_limit(const struct quota *quota, unsigned item) {
+    uint64_t limit = quota->limits[item];
+    return quota->above != NULL && quota->above->limits[item] < limit ? quota->above->limits[item] : limit;
+}
+
 uint64_t quota_left(const struct quota *quota, unsigned item) {
     assert(item < QUOTA_ITEMS);
-    return quota->limits[item] > quota->used[item] ? quota->limits[item] - quota->used[item] : 0;
+    uint64_t left = quota->limits[item] > quota->used[item] ? quota->limits[item] - quota->used[item] : 0;
+    uint64_t left_above = quota->above != NULL ? quota_left(quota->above, item) : left;
+    return left < left_above ? left : left_above;
 }
 
 void charge_force(struct charge *charge, struct quota *quota, unsigned item, uint64_t amount) {
@@ -32,6 +50,8 @@ void charge_force(struct charge *charge, struct quota *quota, unsigned item, uin
     /* Every amount is of something that exists: bytes of memory, or an object of some bytes. */
     assert(amount <= UINT64_MAX - quota->used[item]);
     quota->used[item] += amount;
+    if (quota->above != NULL)
+        quota->above->used[item] += amount;
     charge->quota = quota;
     charge->item = item;
     charge->amount += amount; /* a part of what is used: it cannot overflow either */
@@ -49,6 +69,8 @@ void charge_reduce(struct charge *charge, uint64_t amount) {
     assert(charge->amount <= charge->quota->used[charge->item]);
     charge->amount -= amount;
     charge->quota->used[charge->item] -= amount;
+    if (charge->quota->above != NULL)
+        charge->quota->above->used[charge->item] -= amount;
 }
 
 void charge_move(struct charge *from, struct charge *to, uint64_t amount) {

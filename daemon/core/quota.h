@@ -13,6 +13,8 @@
  * some charges cannot be refused any more when they are made (charge_force). Then nothing new is charged
  * until enough has come back.
  *
+ * A quota may have another one above it (account.h): each charge counts there too, and both limit it.
+ *
  * Owned by its tenant, which outlives all that is charged to it. All sums are of 64 bits and checked.
  */
 #include <stdbool.h>
@@ -37,6 +39,7 @@ enum quota_item {
 struct quota {
     uint64_t used[QUOTA_ITEMS], limits[QUOTA_ITEMS];
     uint64_t n_refusals; /* requests that it refused since the tenant came */
+    struct quota *above; /* borrowed; NULL: none */
 };
 
 /* The charge for one object. All zero: nothing is charged. */
@@ -54,6 +57,13 @@ void quota_init(struct quota *quota);
 
 /* Asserts that everything came back. */
 void quota_deinit(struct quota *quota);
+
+/* Puts a quota, which has none above it, above another one (NULL: none). The charges count there from then
+ * on. */
+void quota_set_above(struct quota *quota, struct quota *above);
+
+/* The least of the limits of the quota and of what is above it. */
+uint64_t quota_limit(const struct quota *quota, unsigned item);
 
 /* How much more can be charged. */
 uint64_t quota_left(const struct quota *quota, unsigned item);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "daemon/core/account.h"
 #include "daemon/core/policy.h"
 
 struct tenant *tenant_find(struct core *core, uid_t uid) {
@@ -29,6 +30,10 @@ int tenant_get(struct core *core, uid_t uid, struct tenant **ret_tenant) {
     quota_init(&tenant->quota);
     list_init(&tenant->heaps);
     list_init(&tenant->undelivered);
+    if (account_join(tenant) < 0) {
+        free(tenant);
+        return -ENOMEM;
+    }
     list_append(&core->tenants, &tenant->link);
     *ret_tenant = tenant;
     return 0;
@@ -50,6 +55,7 @@ void tenant_drop_if_unused(struct tenant *tenant) {
         heap_deinit(&heap->heap);
         free(heap);
     }
+    account_leave(tenant);
     quota_deinit(&tenant->quota);
     list_remove(&tenant->link);
     free(tenant);
@@ -85,7 +91,8 @@ int tenant_heap_get(struct tenant *tenant, struct pool *pool, struct tenant_heap
 }
 
 uint64_t tenant_bytes(const struct tenant *tenant, const struct pool *pool) {
-    return tenant->quota.used[quota_item_of_pool(pool->id)];
+    const struct quota *quota = tenant->account != NULL ? &tenant->account->quota : &tenant->quota;
+    return quota->used[quota_item_of_pool(pool->id)];
 }
 
 int tenant_adopt(struct tenant *tenant, struct segment *segment) {
@@ -120,6 +127,7 @@ void tenant_apply_policy(struct tenant *tenant, const struct peer *joining) {
     if (joining != NULL)
         policy_limits_add_peer(policy, joining, limits);
     policy_limits_end(policy, tenant->uid, limits);
+    account_apply_policy(tenant, joining);
     list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
         heap->held.least_bytes = 0;
     }
@@ -130,7 +138,7 @@ bool tenant_may_take(const struct tenant *tenant, const struct pool *pool, uint6
 }
 
 bool tenant_may_ever_take(const struct tenant *tenant, const struct pool *pool, uint64_t size_bytes) {
-    return heap_round_up(size_bytes) <= tenant->quota.limits[quota_item_of_pool(pool->id)];
+    return heap_round_up(size_bytes) <= quota_limit(&tenant->quota, quota_item_of_pool(pool->id));
 }
 
 void tenant_disown(struct segment *segment) {

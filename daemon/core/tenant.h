@@ -31,7 +31,8 @@ struct tenant_heap *tenant_heap_find(struct tenant *tenant, struct pool *pool);
  */
 int tenant_heap_get(struct tenant *tenant, struct pool *pool, struct tenant_heap **ret_heap);
 
-/* The tenant's bytes in the pool: leased, fenced, in quarantine, or to be closed by its processes. */
+/* The bytes of the tenant, or of all members of its account, in the pool: leased, fenced, in quarantine, or
+ * to be closed by its processes. */
 uint64_t tenant_bytes(const struct tenant *tenant, const struct pool *pool);
 
 /* Gives an unassigned segment to the tenant, which is charged for it; whether it may have one more is the

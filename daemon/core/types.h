@@ -15,6 +15,7 @@
  *   lease, parcel, request              what a session has, what it sends, and what it asks for
  *   fence, wait_queue, pool, undelivered
  *   tenant
+ *   account
  *   session, policy, segment, death, use, row
  *   types
  *   quota, histogram, limits
@@ -35,6 +36,7 @@
 #include "proto/page.h"
 #include "proto/proto.h"
 
+struct account;
 struct core;
 struct fence_queue;
 struct lease;
@@ -114,10 +116,20 @@ struct session {
     struct list link;         /* in core->sessions */
 };
 
+/* See account.h. */
+struct account {
+    struct core *core;
+    uid_t owner;
+    struct quota quota;
+    unsigned members, n_undelivered;
+    struct list link; /* in core->accounts */
+};
+
 /* See tenant.h. */
 struct tenant {
     struct core *core;
     uid_t uid;
+    struct account *account; /* NULL: none */
     unsigned sessions;
     struct quota quota;
     struct list heaps;       /* struct tenant_heap.tenant_link */
@@ -415,7 +427,7 @@ struct core {
     struct pool *pools[PROTO_POOLS_MAX]; /* pools[i]->id == i + 1; pools never go away */
     unsigned n_pools;
     uint64_t pools_of_vmm; /* bit id - 1: for sessions that know such segments */
-    struct list tenants, sessions;
+    struct list tenants, accounts, sessions;
     unsigned n_sessions;
     uint64_t n_sessions_refused; /* since the start */
     struct lease_table leases;

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 
+#include "daemon/core/account.h"
 #include "daemon/core/tenant.h"
 
 int undelivered_open(struct undelivered *undelivered, struct core *core, uid_t uid, uint64_t bytes) {
@@ -19,6 +20,8 @@ int undelivered_open(struct undelivered *undelivered, struct core *core, uid_t u
     charge_force(&undelivered->charge, &tenant->quota, QUOTA_REPLIES, bytes);
     list_append(&tenant->undelivered, &undelivered->link);
     tenant->n_undelivered++;
+    if (tenant->account != NULL)
+        tenant->account->n_undelivered++;
     return 0;
 }
 
@@ -35,11 +38,14 @@ void undelivered_close(struct undelivered *undelivered) {
     charge_free(&undelivered->charge);
     list_remove(&undelivered->link);
     tenant->n_undelivered--;
+    if (tenant->account != NULL)
+        tenant->account->n_undelivered--;
     undelivered->tenant = NULL;
     tenant_drop_if_unused(tenant);
 }
 
 bool undelivered_is_too_much(const struct tenant *tenant) {
-    return tenant->n_undelivered > 0 && (tenant->n_undelivered >= tenant->core->undelivered_limit ||
-                                         quota_left(&tenant->quota, QUOTA_REPLIES) == 0);
+    unsigned sockets = account_undelivered(tenant);
+    return sockets > 0 &&
+           (sockets >= tenant->core->undelivered_limit || quota_left(&tenant->quota, QUOTA_REPLIES) == 0);
 }

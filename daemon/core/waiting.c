@@ -224,7 +224,7 @@ static void pool_wait(struct pool *pool, struct request *request) {
 static bool lacks_segments_for_ever(const struct request *request, const struct tenant_heap *heap) {
     uint64_t wanted = request_n_leases(request);
     return wait_queue_awaited_item(request) == QUOTA_SEGMENTS && wanted > heap->segments &&
-           wanted > request->session->tenant->quota.limits[QUOTA_SEGMENTS];
+           wanted > quota_limit(&request->session->tenant->quota, QUOTA_SEGMENTS);
 }
 
 /* Has a request wait for its tenant's quota, or refuses it if the quota can never allow it. */

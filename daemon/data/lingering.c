@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include "daemon/core/account.h"
 #include "daemon/core/core.h"
 #include "daemon/core/tenant.h"
 #include "daemon/loop/rights.h"
@@ -123,7 +124,7 @@ unsigned lingering_look(struct lingering *lingering, uid_t uid) {
 
 static bool has_as_many(const struct lingering *lingering, uid_t uid, unsigned sockets) {
     const struct tenant *tenant = tenant_find(lingering->core, uid);
-    return tenant != NULL && tenant->n_undelivered >= sockets;
+    return tenant != NULL && account_undelivered(tenant) >= sockets;
 }
 
 bool lingering_has_room(struct lingering *lingering, uid_t uid) {

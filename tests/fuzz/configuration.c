@@ -55,6 +55,7 @@ static bool pools_are_equal(const struct config_pool *a, const struct config_poo
 
 static bool limits_are_equal(const struct config_limits *a, const struct config_limits *b) {
     return sizes_are_equal(&a->sessions, &b->sessions) && sizes_are_equal(&a->leases, &b->leases) &&
+           sizes_are_equal(&a->ranges, &b->ranges) && sizes_are_equal(&a->segments, &b->segments) &&
            sizes_are_equal(&a->waiting, &b->waiting) && sizes_are_equal(&a->replies, &b->replies) &&
            sizes_are_equal(&a->device, &b->device) && sizes_are_equal(&a->host, &b->host);
 }
@@ -94,9 +95,10 @@ static bool configs_are_equal(const struct config *a, const struct config *b, bo
     return strcmp(a->socket, b->socket) == 0 && strcmp(a->admin_socket, b->admin_socket) == 0 &&
            strcmp(a->group, b->group) == 0 && a->gpu == b->gpu && a->sim_gpus == b->sim_gpus &&
            a->sim_memory_bytes == b->sim_memory_bytes && a->sessions_limit == b->sessions_limit &&
-           a->session_leases_limit == b->session_leases_limit && a->log_level == b->log_level &&
-           pools_are_equal(&a->device, &b->device, twice) && pools_are_equal(&a->host, &b->host, twice) &&
-           limits_are_equal(&a->quota, &b->quota) && sections_are_equal(a, b, twice) && rules_are_equal(a, b);
+           a->session_leases_limit == b->session_leases_limit && strcmp(a->subuid, b->subuid) == 0 &&
+           a->log_level == b->log_level && pools_are_equal(&a->device, &b->device, twice) &&
+           pools_are_equal(&a->host, &b->host, twice) && limits_are_equal(&a->quota, &b->quota) &&
+           sections_are_equal(a, b, twice) && rules_are_equal(a, b);
 }
 
 static void check_sizes(const struct config *config, enum proto_pool_kind kind, const uint8_t *uuid,

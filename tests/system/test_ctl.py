@@ -51,11 +51,11 @@ WAITING_SESSION = {**SESSION, "id": 9, "pid": 817, "waiting": 4, "pools": [], "r
     {"pool": 1, "bytes": 33 << 20, "wanted_bytes": 64 << 20, "waiting_ns": 21_000_000_000, "left_ns": 39_000_000_000,
      "reason": reason} for reason in ("room", "quota", "growth", "other-users")]}
 
-QUOTA = {"uid": 1000, "sessions": 3, "sessions_limit": 1008, "leases": 20, "leases_limit": None, "ranges": 31, "ranges_limit": None, "segments": 7, "segments_limit": 28608, "waiting": 0, "waiting_limit": 4,
+QUOTA = {"uid": 1000, "charged_to": None, "sessions": 3, "sessions_limit": 1008, "leases": 20, "leases_limit": None, "ranges": 31, "ranges_limit": None, "segments": 7, "segments_limit": 28608, "waiting": 0, "waiting_limit": 4,
          "reply_bytes": 1 << 20, "reply_bytes_limit": 64 << 20, "refusals": 5,
          "pools": [{"id": 1, "kind": "device", "bytes": 3 * GIB, "bytes_limit": 4 * GIB},
                    {"id": 2, "kind": "host", "bytes": 0, "bytes_limit": None}]}
-FULL_QUOTA = {**QUOTA, "uid": 1001, "waiting": 4,
+FULL_QUOTA = {**QUOTA, "uid": 1001, "charged_to": 1000, "waiting": 4,
               "pools": [{"id": 1, "kind": "device", "bytes": 4 * GIB, "bytes_limit": 4 * GIB},
                         {"id": 2, "kind": "host", "bytes": 0, "bytes_limit": 0}]}
 

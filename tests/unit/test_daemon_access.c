@@ -109,6 +109,72 @@ static void what_is_said_of_everybody_of_users_and_of_groups_counts(void **state
     assert_int_equal(root->limits[QUOTA_SESSIONS], 5);
 }
 
+/* Writes a file of subordinate uids, and applies a configuration with it. */
+static int apply_subuid(const char *text, bool is_on) {
+    char conf[512], path[256];
+
+    snprintf(path, sizeof path, "%s", path_of("subuid"));
+    FILE *file = fopen(path, "we");
+    assert_non_null(file);
+    fputs(text, file);
+    assert_int_equal(fclose(file), 0);
+    snprintf(
+        conf, sizeof conf,
+        "[daemon]\nsubuid = %s\n[quota]\nleases = 3\nsessions = unlimited\n[quota user:1001]\nleases = 2\n",
+        is_on ? path : "no");
+    int r = apply(conf);
+    unlink(path);
+    return r;
+}
+
+static void subordinate_uids_share_the_quotas_of_their_owner(void **state) {
+    static const char text[] =
+        "# a comment\n\n1001:100000:65536\nroot:300000:2\n1001:nonsense:3\n"
+        "nobody-of-this-name:400000:5\n1001:0:5\n1001:4294967000:65536\n1001:500000\n1001:700000:1:1\n";
+    struct pool *pool = daemon_.core->pools[0];
+    (void)state;
+
+    assert_int_equal(apply_subuid(text, true), 0);
+    assert_int_equal(config.n_ranges, 2);
+    struct session *owner = open_session(daemon_.core, 1, UID_A),
+                   *first = open_session(daemon_.core, 2, 100000);
+    struct session *last = open_session(daemon_.core, 3, 165535),
+                   *beyond = open_session(daemon_.core, 4, 165536);
+    struct session *of_root = open_session(daemon_.core, 5, 300001);
+    assert_ptr_not_equal(owner->tenant, first->tenant);
+    assert_int_equal(first->tenant->account->owner, UID_A);
+    assert_ptr_equal(first->tenant->account, last->tenant->account);
+    assert_ptr_equal(first->tenant->account, owner->tenant->account);
+    assert_null(beyond->tenant->account);
+    assert_int_equal(of_root->tenant->account->owner, 0);
+    take_growing(first, pool, 4096, 0);
+    const struct proto_lease_name name = name_of(take_growing(last, pool, 4096, 0));
+    ask(owner, pool, 1, 4096, 0, 0);
+    expect_text(expect_refused(daemon_.core, owner, 1, PROTO_E_LIMIT), "has 2 of the 2 leases");
+    ask(first, pool, 2, 4096, 0, 0);
+    expect_text(expect_refused(daemon_.core, first, 2, PROTO_E_LIMIT), "user 100000 (all uids of the user");
+    take_growing(beyond, pool, 4096, 0);
+    take_growing(of_root, pool, 4096, 0);
+    assert_int_equal(release(last, name, 0), 0);
+    take_growing(owner, pool, 4096, 0);
+    /* a reload moves the charges: off, and on again */
+    assert_int_equal(apply_subuid(text, false), 0);
+    assert_null(first->tenant->account);
+    take(first, pool, 4096, 0);
+    assert_int_equal(apply_subuid(text, true), 0);
+    assert_int_equal(owner->tenant->account->quota.used[QUOTA_LEASES], 3);
+    assert_int_equal(owner->tenant->account->quota.used[QUOTA_SESSIONS], 3);
+    ask(owner, pool, 3, 4096, 0, 0);
+    expect_refused(daemon_.core, owner, 3, PROTO_E_LIMIT);
+    assert_true(core_is_valid(daemon_.core));
+}
+
+static void a_file_of_subordinate_uids_need_not_be_there(void **state) {
+    (void)state;
+    assert_int_equal(apply("[daemon]\nsubuid = /nowhere/at/all\n"), 0);
+    assert_int_equal(config.n_ranges, 0);
+}
+
 static bool may_use(uid_t uid, unsigned pool) {
     struct session *session = open_session(daemon_.core, (pid_t)uid + 1, uid);
     bool may = session_may_use(session, daemon_.core->pools[pool]);
@@ -191,6 +257,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_is_said_of_everybody_of_users_and_of_groups_counts, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(a_list_of_who_may_use_a_pool_is_kept_to, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(subordinate_uids_share_the_quotas_of_their_owner, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_file_of_subordinate_uids_need_not_be_there, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_name_that_nobody_has_is_nobody, set_up, tear_down),
         cmocka_unit_test(a_peers_groups_are_those_that_it_was_in_when_it_connected),
     };
