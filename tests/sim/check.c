@@ -170,7 +170,7 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
                     ? world->segments[g].size
                     : 0;
     bool has_descriptor = model_has_descriptor(world, p), comes = model_descriptor_comes(world, p, first);
-    must(!may_grow || need > room + idle || (!has_descriptor && need <= room),
+    must(!may_grow || need > room + idle || (!has_descriptor && (need <= room || pool_is_retiring_some(world))),
          "the first in the queue waits, and idle segments could be retired for it");
     must(!may_grow || has_descriptor || need > room || need == 0 || !comes || pool_is_retiring_some(world),
          "the first in the queue waits for a descriptor, and an idle segment has one");

@@ -182,6 +182,9 @@ static struct policy *random_policy(void) {
         add_rule(policy, false, UID_A, QUOTA_POOLS, random_below(32) * MIB);
     if (random_below(2) == 0)
         add_rule(policy, true, UID_B, QUOTA_POOLS + 1, random_below(32) * MIB);
+    const struct policy_range range = {.owner = UID_A, .first = UID_B, .count = 1};
+    if (random_below(2) == 0)
+        assert_int_equal(policy_add_range(policy, &range), 0);
     return policy;
 }
 
