@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/api/binding.h"
 
+#include <unistd.h>
+
+#include "base/clock.h"
 #include "base/own_mapping.h"
 #include "client/api/client.h"
 #include "client/session/error.h"
@@ -59,4 +62,17 @@ int gpupool_internal_is_captured(struct gpupool_client *client, int device, void
 
 uint64_t gpupool_internal_alloc_timeout_ns(const struct gpupool_client *client) {
     return client->alloc_timeout_ns;
+}
+
+uint64_t gpupool_internal_answer_end_ns(const struct gpupool_client *client) {
+    return client == NULL ? clock_now_ns() : connection_deadline_ns(&client->session.connection, 0);
+}
+
+void gpupool_internal_until_signal(uint64_t end_ns) {
+    struct client_thread *thread = client_thread();
+
+    if (getpid() != gettid())
+        return;
+    thread->until_signal = end_ns != 0;
+    thread->call_end_ns = end_ns;
 }

@@ -141,7 +141,7 @@ static int read_reply(int fd, uint64_t deadline_ns, char *packet, struct proto_m
     const char *reason;
     size_t size = 0;
 
-    int r = socket_receive(fd, packet, PROTO_PACKET_MAX, deadline_ns, &size, fds, &count, &has_lost);
+    int r = socket_receive(fd, packet, PROTO_PACKET_MAX, deadline_ns, &size, fds, &count, &has_lost, false);
     if (r < 0)
         return r;
     for (unsigned i = 0; i < count; i++)

@@ -41,7 +41,7 @@ uint64_t connection_deadline_ns(const struct connection *connection, uint64_t ti
 
     if (call_end_ns == 0)
         return deadline_ns;
-    /* What the call did itself may have taken its time: closing a mapping waits for the GPU. */
+    /* The call itself may have taken its time: closing a mapping waits for the GPU. */
     if (call_end_ns < now_ns + CALL_GRACE_NS && !atomic_load(&connection->is_mute))
         call_end_ns = now_ns + CALL_GRACE_NS;
     return call_end_ns < deadline_ns ? call_end_ns : deadline_ns;
@@ -249,13 +249,30 @@ void request_recycle(struct request *request) {
     pthread_mutex_unlock(&connection->lock);
 }
 
+/* No signal ends the sleep on a condition. A thread whose exchanges end with a signal sleeps so long on it, then
+ * so long where a signal is seen, in turns. */
+#define SIGNAL_LOOK_NS (20 * NS_PER_MS)
+
+/* -EINTR: a signal came. Locked; unlocks meanwhile. */
+static int look_for_signal(struct connection *connection) {
+    pthread_mutex_unlock(&connection->lock);
+    int r = nanosleep(&(struct timespec){.tv_nsec = (long)SIGNAL_LOOK_NS}, NULL) < 0 ? -errno : 0;
+    pthread_mutex_lock(&connection->lock);
+    return r;
+}
+
 /* Sleeps until the request's reply is there, or the connection broke, or the reader's role is free. Locked.
  */
 static int request_sleep(struct request *request, uint64_t deadline_ns) {
+    bool until_signal = client_thread()->until_signal;
+    uint64_t now_ns = until_signal ? clock_now_ns() : 0;
+    bool is_cut = until_signal && now_ns + SIGNAL_LOOK_NS < deadline_ns;
+
     request->asleep = true;
-    int error = thread_condition_wait(&request->wake, &request->connection->lock, deadline_ns);
+    int error = thread_condition_wait(&request->wake, &request->connection->lock,
+                                      is_cut ? now_ns + SIGNAL_LOOK_NS : deadline_ns);
     request->asleep = false;
-    return error == ETIMEDOUT ? -ETIMEDOUT : 0;
+    return error != ETIMEDOUT ? 0 : is_cut ? look_for_signal(request->connection) : -ETIMEDOUT;
 }
 
 /* Waits for the reply, reading for all while no other thread reads. Locked; unlocks while it waits. */
@@ -350,11 +367,13 @@ int connection_finish_locked(struct request **request_pointer, int r) {
         return r;
     }
 
-    bool is_kept = request->is_kept && connection->broken == 0 && r == -ETIMEDOUT;
+    bool is_kept = request->is_kept && connection->broken == 0 && (r == -ETIMEDOUT || r == -EINTR);
     if (!is_kept || !request->is_sent)
         list_remove(&request->link);
     if (connection->broken != 0)
         r = error_set(connection->broken, "%s", connection->broken_text);
+    else if (r == -EINTR)
+        r = error_set(GPUPOOL_E_CANCELLED, "a signal came before the daemon's answer");
     else if (r == -ETIMEDOUT) {
         atomic_store(&connection->is_mute, true);
         r = error_set(GPUPOOL_E_TIMED_OUT,
@@ -437,6 +456,8 @@ static void exchange_locked(struct connection *connection, struct request *const
         results[i] = request_wait(requests[i], deadline_ns);
         if (results[i] == 0)
             note_heard(connection, told);
+        else
+            deadline_ns = 0; /* a signal came, or the time is over: for the others, too */
     }
     reader_pass_on_locked(connection);
 }

@@ -32,7 +32,7 @@ int error_lost_descriptor(const char *what);
 /* Whether this process has no descriptor free at this moment. */
 bool error_lacks_descriptors(void);
 
-/* What to add to the text of a system call that failed: of EMFILE and ENFILE, which limit it is. Else "". */
+/* An addition to the text of a system call that failed with EMFILE or ENFILE: the limit's name. Else "". */
 const char *error_advice(int number);
 
 /* Ends a public call that returns r: below 0, the call failed and has set the text. Returns r. */

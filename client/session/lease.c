@@ -184,7 +184,7 @@ int lease_close_named(struct session *session) {
     return r;
 }
 
-/* Closes the segments of a reply. What is not closed now, because the daemon does not answer, is so later. */
+/* Closes the segments of a reply. The rest, if the daemon does not answer, is closed later. */
 static int close_named(struct session *session, const struct proto_segments *segments) {
     for (uint32_t i = 0; i < segments->count; i++)
         if (!segments_name(&session->segments, segments->ids[i]))
@@ -281,7 +281,7 @@ int lease_release_one_way(struct session *session, uint64_t lease, uint64_t gene
 static int exchange_or_trust(struct session *session, struct request *request) {
     int r = connection_exchange_kept(&session->connection, &request,
                                      connection_deadline_ns(&session->connection, 0));
-    bool is_taken = r == GPUPOOL_E_TIMED_OUT && request != NULL && request->is_sent;
+    bool is_taken = (r == GPUPOOL_E_TIMED_OUT || r == GPUPOOL_E_CANCELLED) && request != NULL && request->is_sent;
 
     if (r == 0)
         request_recycle(request);

@@ -69,7 +69,7 @@ void reader_make_release(struct proto_message *message, uint64_t lease, uint64_t
     message->release = (struct proto_release){.lease = lease, .generation = generation};
 }
 
-/* What becomes of the reply to an abandoned request, if it is no ERROR. */
+/* The treatment of a reply to an abandoned request, if it is no ERROR. */
 enum late {
     LATE_DROP,   /* nothing: it changed nothing, or nothing that the caller does not know */
     LATE_UNDO,   /* what it brings is given back, by the operation beside it */
@@ -267,8 +267,8 @@ int reader_step(struct connection *connection, uint64_t deadline_ns) {
     const char *flaw = NULL;
 
     int r = socket_receive(connection->fd, connection->packet, sizeof connection->packet, deadline_ns, &size,
-                           fds, &count, &has_lost);
-    if (r == -ETIMEDOUT)
+                           fds, &count, &has_lost, client_thread()->until_signal);
+    if (r == -ETIMEDOUT || r == -EINTR)
         return r;
     if (r == -EMSGSIZE) {
         connection_refuse(connection, "a message larger than any, or with more descriptors than any");

@@ -136,7 +136,7 @@ void *segments_locate(struct segments *segments, uint64_t id, uint32_t pool, uin
 /* The segment of an id, or NULL. It stays as long as something of it is leased. */
 struct segment *segments_find(struct segments *segments, uint64_t id);
 
-/* What segments_open() and segments_import() return where the segment's descriptor did not arrive. */
+/* Returned by segments_open() and segments_import() where the segment's descriptor did not arrive. */
 #define SEGMENT_IS_LOST 1
 
 /* Opens a segment, unless it is open: afterwards its memory can be used. uuid names the device of a device

@@ -29,9 +29,10 @@ int socket_send(int fd, const void *packet, size_t size, uint64_t deadline_ns);
 /* Receives one packet. *ret_size is 0 at the end of file. *ret_fds gets its descriptors, close-on-exec,
  * *ret_count how many: the caller's. *ret_has_lost: the kernel has dropped the rest of them, because this
  * process had no descriptor free. A packet or a control message that did not fit is -EMSGSIZE (its
- * descriptors are closed, its rest is lost). Returns 0, -ETIMEDOUT, or another negative errno. */
+ * descriptors are closed, its rest is lost). Returns 0, -ETIMEDOUT, -EINTR (with
+ * until_signal: a signal came), or another negative errno. */
 int socket_receive(int fd, void *packet, size_t capacity, uint64_t deadline_ns, size_t *ret_size,
-                   int ret_fds[static SOCKET_FDS_MAX], unsigned *ret_count, bool *ret_has_lost);
+                   int ret_fds[static SOCKET_FDS_MAX], unsigned *ret_count, bool *ret_has_lost, bool until_signal);
 
 /* Waits for poll events on any descriptor. Returns 0, -ETIMEDOUT or a negative errno. */
 int socket_wait(int fd, short events, uint64_t deadline_ns);

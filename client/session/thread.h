@@ -13,6 +13,7 @@
  * a structure that was about to be copied then has zeros in it. So the access is written out here, and names
  * them.
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 struct thread_cache;
@@ -27,6 +28,7 @@ struct client_thread {
     char error_text[ERROR_TEXT_SIZE];
     uint64_t number;      /* fence_thread_number(); 0: none yet */
     uint64_t call_end_ns; /* call_time.h; 0: the thread is in no call that has a timeout */
+    bool until_signal;    /* its exchanges end with CANCELLED when a signal came */
 };
 
 extern _Thread_local struct client_thread client_thread_itself;

@@ -257,6 +257,22 @@ class Programs(scene.Scene):
             self.daemon.process.send_signal(signal.SIGCONT)
         self.wait_until_nothing_is_leased()
 
+    def test_it_interrupts_a_share_that_a_daemon_does_not_answer(self):
+        with self.client.host_pool().acquire(4096):
+            process = self.start_program(
+                "import gpupool, sys\nbuffer = gpupool.host_pool().acquire(4096)\nprint('ready', flush=True)\nsys.stdin.readline()\n"
+                "try:\n    buffer.share()\nexcept KeyboardInterrupt:\n    print('interrupted', flush=True)\n"
+                "sys.stdin.readline()\nbuffer.share()\nbuffer.close()\nprint('shared')\n")
+            self.assertEqual(scene.read_line(process.stdout), "ready\n")
+            self.daemon.process.send_signal(signal.SIGSTOP)
+            self.addCleanup(self.daemon.process.send_signal, signal.SIGCONT)
+            process.stdin.write("\n")
+            process.stdin.flush()
+            interrupt_until_it_says(process, "interrupted\n")
+            self.daemon.process.send_signal(signal.SIGCONT)
+            self.assertEqual(process.communicate("\n", timeout=scene.WAIT_S)[0], "shared\n")
+            self.assertEqual(process.returncode, 0)
+
     def test_a_request_that_a_daemon_left_open_costs_nothing_later(self):
         with self.waiting_program("try:\n    pool.acquire(pool.limit_bytes)\nexcept KeyboardInterrupt:\n    pass\n"
                                   "print('interrupted', flush=True)\nsys.stdin.readline()\n"

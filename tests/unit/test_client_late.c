@@ -182,7 +182,7 @@ static void fill_in(struct proto_message *message, uint16_t operation, const str
     }
 }
 
-/* What the library sends because of the late answer; 0: nothing. is_kept: the caller takes the answer. */
+/* undoing: the message that the library sends because of the late answer; 0: none. is_kept: the caller takes the answer. */
 static const struct late_case {
     const char *name; /* NULL: no request that a client has under way beside others */
     enum proto_operation undoing;

@@ -56,8 +56,7 @@ enum gpupool_error {
     GPUPOOL_E_NO_MEMORY = -12,    /**< no memory for bookkeeping, here or in the daemon */
     GPUPOOL_E_CANCELLED = -13,    /**< the request was cancelled, see gpupool_request_cancel() */
     GPUPOOL_E_CONNECT = -32,      /**< no daemon answers at the socket */
-    GPUPOOL_E_DISCONNECTED =
-        -33, /**< the daemon is gone. Buffers stay usable; the client has what is idle beside them */
+    GPUPOOL_E_DISCONNECTED = -33, /**< the daemon is gone. Buffers stay usable; the client has what is idle beside them */
     GPUPOOL_E_TIMED_OUT = -34,    /**< the daemon did not answer in time */
     GPUPOOL_E_PROTOCOL = -35,     /**< the daemon sent something that does not check out; the connection is closed */
     GPUPOOL_E_FORKED = -36,       /**< the client belongs to the parent of this process */
@@ -131,8 +130,7 @@ struct gpupool_options {
      * $GPUPOOL_DAEMON_ARGS is split at blanks. */
     const char *const *daemon_arguments;
     uint64_t connect_timeout_ns;  /**< to be connected, or to have the private daemon ready. 0: 10 s */
-    uint64_t answer_timeout_ns;   /**< for an answer. A call that has a timeout ends a second after it at the
-                                     latest. 0: 30 s */
+    uint64_t answer_timeout_ns;   /**< for an answer; a call's own timeout ends it a second later. 0: 30 s */
     uint32_t flags;               /**< GPUPOOL_OPEN_… */
     uint32_t reserved;
     /** Of the cache: after so long without use, memory goes back to the daemon. 0: 10 s. GPUPOOL_FOREVER: it
@@ -330,23 +328,21 @@ GPUPOOL_API int gpupool_request_cancel(struct gpupool_client *client, uint64_t r
 /** @} */
 
 /**
- * Gives a buffer back. The memory is used by others when the work enqueued on the stream so far is done; work
- * on other streams must be done, ordered before it, or noted by gpupool_record_stream(). The call does not
- * wait for the work. On the stream that acquired it the memory serves the next acquire at once; otherwise a
- * fence is left on the stream: a word that the GPU writes when it is through, in about a microsecond. Where
- * there can be none, the call waits for the stream: the device or the daemon has no words, or 512 streams of
- * this process are busy with theirs. At the daemon's limit of what may wait for fences (leases of a session)
- * a buffer that is a lease of its own waits as well, at most answer_timeout_ns.
+ * Gives a buffer back. The memory is used by others when the work enqueued on the stream so far is done; work on other
+ * streams must be done, ordered before it, or noted by gpupool_record_stream(). The call does not wait for the work. On the
+ * stream that acquired it the memory serves the next acquire at once; otherwise a fence is left on the stream: a word that the GPU writes when it is through, in
+ * about a microsecond. Where there can be none, the call waits for the stream: the device or the daemon has no words, or
+ * 512 streams of this process are busy with theirs. At the daemon's limit of what may wait for fences (leases of a
+ * session) a buffer that is a lease of its own waits as well, at most answer_timeout_ns.
  *
- * When a pool has no room left, an acquire on a device stream may get memory that was released on another
- * stream: then the acquiring stream is made to wait for the other one, on the GPU, up to that release.
- * @param buffer zeroed on success. A buffer released before, or a copy of one, also of a client that has
- * closed, is refused with STALE
- * @param stream the stream that used it last; GPUPOOL_NO_STREAM when the GPU is done with it or never used
- * it, which is cheaper: best for host buffers
- * @return 0, also where the daemon has taken the message and does not answer, and where it is gone: then the
- * memory is unmapped with the last buffer of its segment. STALE, INVALID, CAPTURING (see gpupool_trim()),
- * DRIVER, TIMED_OUT, DISCONNECTED, NO_MEMORY: the buffer is still the caller's
+ * When a pool has no room left, an acquire on a device stream may get memory that was released on another stream: then the
+ * acquiring stream is made to wait for the other one, on the GPU, up to that release.
+ * @param buffer zeroed on success. A buffer released before, or a copy of one, also of a client that has closed, is refused
+ * with STALE
+ * @param stream the stream that used it last; GPUPOOL_NO_STREAM when the GPU is done with it or never used it, which is
+ * cheaper: best for host buffers
+ * @return 0, also where the daemon has the message and does not answer, or is gone; STALE, INVALID, CAPTURING (see
+ * gpupool_trim()), DRIVER, TIMED_OUT, DISCONNECTED, NO_MEMORY: the buffer is still the caller's
  */
 GPUPOOL_API int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer,
                                 void *stream GPUPOOL_STREAM_OPTIONAL);

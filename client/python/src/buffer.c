@@ -313,7 +313,7 @@ static PyObject *buffer_query(PyObject *object, PyObject *none) {
     (void)none;
     if (!buffer_begin(self))
         return NULL;
-    WITHOUT_LOCK(r = gpupool_query(client->handle, &self->buffer, &known));
+    UNTIL_SIGNAL(client, r = gpupool_query(client->handle, &self->buffer, &known));
     buffer_end(self);
     if (r < 0)
         return error_raise(client->state, r);

@@ -354,7 +354,7 @@ int client_fetch_pools(struct client_object *self) {
         pools = PyMem_Calloc(capacity, sizeof *pools);
         r = pools == NULL ? GPUPOOL_E_NO_MEMORY : 0;
         if (r == 0)
-            WITHOUT_LOCK(r = gpupool_pools(self->handle, pools, capacity, &count));
+            UNTIL_SIGNAL(self, r = gpupool_pools(self->handle, pools, capacity, &count));
     } while (r == 0 && count > capacity);
     client_unuse(self);
     if (r < 0) {
@@ -420,7 +420,7 @@ static PyObject *find_pool(PyObject *object, const struct signature *signature, 
     if (arguments_read(signature, given, count, names, values) < 0 ||
         arguments_read_int(values[0], signature->names[0], &where) < 0 || !client_use(self))
         return NULL;
-    WITHOUT_LOCK(r = find(self->handle, where, &id));
+    UNTIL_SIGNAL(self, r = find(self->handle, where, &id));
     client_unuse(self);
     return r < 0 ? error_raise(self->state, r) : pool_new(self, id);
 }
@@ -445,7 +445,7 @@ static PyObject *client_trim(PyObject *object, PyObject *none) {
     (void)none;
     if (!client_use(self))
         return NULL;
-    WITHOUT_LOCK(r = gpupool_trim(self->handle, &bytes));
+    UNTIL_SIGNAL(self, r = gpupool_trim(self->handle, &bytes));
     client_unuse(self);
     return r < 0 ? error_raise(self->state, r) : PyLong_FromUnsignedLongLong(bytes);
 }

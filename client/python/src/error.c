@@ -107,5 +107,7 @@ PyObject *error_raise_text(const struct module_state *state, int number, const c
 }
 
 PyObject *error_raise(const struct module_state *state, int number) {
+    if (number == GPUPOOL_E_CANCELLED && PyErr_Occurred() != NULL)
+        return NULL; /* a signal's handler has raised it */
     return error_raise_text(state, number, gpupool_error_text());
 }

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/api/binding.h"
 #include "client/include/gpupool/gpupool.h"
 
 #define ERROR_KINDS 21
@@ -46,6 +47,21 @@ static inline struct module_state *state_of(PyObject *object) {
         Py_BEGIN_ALLOW_THREADS;                                                                              \
         statement;                                                                                           \
         Py_END_ALLOW_THREADS;                                                                                \
+    } while (0)
+
+/* As WITHOUT_LOCK(), for a call of the library that sets r, and that is made again after signals whose handlers
+ * raise nothing: so Ctrl-C works while a daemon does not answer. client: a struct client_object. Where a handler
+ * raises, r is CANCELLED, and error_raise() leaves its exception. */
+#define UNTIL_SIGNAL(client, statement)                                                                      \
+    do {                                                                                                     \
+        uint64_t end_ns_ = gpupool_internal_answer_end_ns((client)->handle);                                 \
+        do                                                                                                   \
+            WITHOUT_LOCK({                                                                                   \
+                gpupool_internal_until_signal(end_ns_);                                                      \
+                statement;                                                                                   \
+                gpupool_internal_until_signal(0);                                                            \
+            });                                                                                              \
+        while (r == GPUPOOL_E_CANCELLED && PyErr_CheckSignals() == 0);                                       \
     } while (0)
 
 #endif

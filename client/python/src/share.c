@@ -16,7 +16,7 @@ static int make_token(struct buffer_object *self, void *stream, struct gpupool_t
 
     if (!buffer_begin(self))
         return -1;
-    WITHOUT_LOCK(r = gpupool_share(client->handle, &self->buffer, stream, ret_token));
+    UNTIL_SIGNAL(client, r = gpupool_share(client->handle, &self->buffer, stream, ret_token));
     buffer_end(self);
     if (r < 0)
         error_raise(client->state, r);
@@ -34,7 +34,7 @@ static int make_parcel(struct buffer_object *self, sender *send, void *stream, u
 
     if (!buffer_begin(self))
         return -1;
-    WITHOUT_LOCK(r = send(client->handle, &self->buffer, stream, takers, lifetime_ns, ret_token));
+    UNTIL_SIGNAL(client, r = send(client->handle, &self->buffer, stream, takers, lifetime_ns, ret_token));
     buffer_end(self);
     if (r < 0)
         error_raise(client->state, r);
@@ -201,7 +201,7 @@ PyObject *share_revoke(PyObject *module, PyObject *const *given, Py_ssize_t coun
         Py_XDECREF((PyObject *)client);
         return NULL;
     }
-    WITHOUT_LOCK(r = gpupool_revoke(client->handle, &token));
+    UNTIL_SIGNAL(client, r = gpupool_revoke(client->handle, &token));
     client_unuse(client);
     if (r < 0)
         error_raise(state, r);
