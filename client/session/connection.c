@@ -249,40 +249,44 @@ void request_recycle(struct request *request) {
     pthread_mutex_unlock(&connection->lock);
 }
 
-/* No signal ends the sleep on a condition. A thread whose exchanges end with a signal sleeps so long on it, then
- * so long where a signal is seen, in turns. */
+/* No signal ends the sleep on a condition. A thread whose exchanges end with a signal sleeps so long on it,
+ * longer than a daemon that works takes, and from then on looks for the reply so often. */
 #define SIGNAL_LOOK_NS (20 * NS_PER_MS)
 
-/* -EINTR: a signal came. Locked; unlocks meanwhile. */
-static int look_for_signal(struct connection *connection) {
+/* Sleeps until a signal comes, or for a while. Locked; unlocks meanwhile. */
+static int sleep_until_signal(struct connection *connection, uint64_t deadline_ns) {
+    if (clock_now_ns() >= deadline_ns)
+        return -ETIMEDOUT;
     pthread_mutex_unlock(&connection->lock);
     int r = nanosleep(&(struct timespec){.tv_nsec = (long)SIGNAL_LOOK_NS}, NULL) < 0 ? -errno : 0;
     pthread_mutex_lock(&connection->lock);
     return r;
 }
 
-/* Sleeps until the request's reply is there, or the connection broke, or the reader's role is free. Locked.
- */
-static int request_sleep(struct request *request, uint64_t deadline_ns) {
-    bool until_signal = client_thread()->until_signal;
-    uint64_t now_ns = until_signal ? clock_now_ns() : 0;
-    bool is_cut = until_signal && now_ns + SIGNAL_LOOK_NS < deadline_ns;
+/* Sleeps until the request's reply is there, or the connection broke, or the reader's role is free. begin_ns:
+ * of the wait, for a thread whose exchanges end with a signal; 0: for others. Locked. */
+static int request_sleep(struct request *request, uint64_t begin_ns, uint64_t deadline_ns) {
+    uint64_t look_ns = begin_ns + SIGNAL_LOOK_NS;
+    bool looks = begin_ns != 0 && look_ns < deadline_ns;
 
+    if (looks && clock_now_ns() >= look_ns)
+        return sleep_until_signal(request->connection, deadline_ns);
     request->asleep = true;
-    int error = thread_condition_wait(&request->wake, &request->connection->lock,
-                                      is_cut ? now_ns + SIGNAL_LOOK_NS : deadline_ns);
+    int error =
+        thread_condition_wait(&request->wake, &request->connection->lock, looks ? look_ns : deadline_ns);
     request->asleep = false;
-    return error != ETIMEDOUT ? 0 : is_cut ? look_for_signal(request->connection) : -ETIMEDOUT;
+    return error == ETIMEDOUT && !looks ? -ETIMEDOUT : 0;
 }
 
 /* Waits for the reply, reading for all while no other thread reads. Locked; unlocks while it waits. */
 static int request_wait(struct request *request, uint64_t deadline_ns) {
     struct connection *connection = request->connection;
+    uint64_t begin_ns = client_thread()->until_signal ? clock_now_ns() : 0;
     int r = 0;
 
     while (!request->done && connection->broken == 0 && r == 0) {
         if (connection->reading) {
-            r = request_sleep(request, deadline_ns);
+            r = request_sleep(request, begin_ns, deadline_ns);
             continue;
         }
         connection->reading = true;
