@@ -258,17 +258,25 @@ class Programs(scene.Scene):
         self.wait_until_nothing_is_leased()
 
     def test_it_interrupts_a_share_that_a_daemon_does_not_answer(self):
-        with self.client.host_pool().acquire(4096):
-            process = self.start_program(
-                "import gpupool, sys\nbuffer = gpupool.host_pool().acquire(4096)\nprint('ready', flush=True)\nsys.stdin.readline()\n"
-                "try:\n    buffer.share()\nexcept KeyboardInterrupt:\n    print('interrupted', flush=True)\n"
-                "sys.stdin.readline()\nbuffer.share()\nbuffer.close()\nprint('shared')\n")
+        program = ("import gpupool, signal, sys\nraised = []\n"
+                   "def once(*_):\n    if not raised:\n        raised.append(True)\n        raise KeyboardInterrupt\n"
+                   "signal.signal(signal.SIGINT, once)\nbuffer = gpupool.host_pool().acquire(4096)\n"
+                   "print('ready', flush=True)\nsys.stdin.readline()\n"
+                   "try:\n    buffer.share()\nexcept KeyboardInterrupt:\n    print('interrupted', flush=True)\n"
+                   "sys.stdin.readline()\nbuffer.share()\nbuffer.close()\nprint('shared')\n")
+        with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            self.addCleanup(process.kill)
             self.assertEqual(scene.read_line(process.stdout), "ready\n")
             self.daemon.process.send_signal(signal.SIGSTOP)
             self.addCleanup(self.daemon.process.send_signal, signal.SIGCONT)
             process.stdin.write("\n")
             process.stdin.flush()
-            interrupt_until_it_says(process, "interrupted\n")
+            said = threading.Event()
+            sender = threading.Thread(target=lambda: [process.send_signal(signal.SIGINT) for _ in iter(lambda: said.wait(0.05), True)])
+            sender.start()  # one may come before the share has begun to wait
+            self.assertEqual(scene.read_line(process.stdout), "interrupted\n")
+            said.set()
+            sender.join()
             self.daemon.process.send_signal(signal.SIGCONT)
             self.assertEqual(process.communicate("\n", timeout=scene.WAIT_S)[0], "shared\n")
             self.assertEqual(process.returncode, 0)
