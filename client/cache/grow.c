@@ -291,8 +291,8 @@ static int grow_arena(struct growth *growth, struct piece **ret_piece) {
     return is_refused(r) ? ask_for_range(growth) : r; /* the pool would not grow for a range either */
 }
 
-/* What earlier pieces that were split off left idle goes back, before more is leased for such pieces. Whether
- * that is so. */
+/* Whether the stream heap grows for pieces that will be split off, as others were of late. The idle memory
+ * beside those goes back first. */
 static bool begin_to_lend(struct cache *cache, struct stream_heap *stream_heap) {
     pthread_mutex_lock(&stream_heap->lock);
     bool lends = stream_heap->lent > 0;

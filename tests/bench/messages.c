@@ -158,7 +158,7 @@ static void give_back(const struct side *side, struct gpupool_buffer *buffer) {
         fail("release");
 }
 
-/* What is on its way, and what the sender keeps. */
+/* The messages on their way, and the sender's own buffers. */
 static struct {
     struct message messages[FLIGHT_MAX];
     uint64_t first, sent, live_bytes, peak_bytes;

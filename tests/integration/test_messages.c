@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * How much memory a pool reserves for buffers that go from one client to another. What is reserved stays
- * within a bound of what was live at the peak, whatever the sizes are and however many messages are on their
- * way. After each message the GPU's work is waited for, so that nothing is live behind a fence.
+ * How much memory a pool reserves for buffers that go from one client to another. The reserved bytes stay
+ * within a bound of those that were live at the peak, for all sizes and numbers of messages on their way. After each message the GPU's work is waited for, so that nothing is live behind a fence.
  */
 #include <math.h>
 #include <stdio.h>

@@ -295,7 +295,7 @@ static void device_memory_for_other_processes_is_leased_for_a_few_pieces_without
     stream_heap_free(stream_heap);
 }
 
-/* What is idle in an extent of which a part was split off goes back; what never lent anything stays. */
+/* Only an extent of which a part was split off is meant. */
 static void the_rest_of_what_was_lent_is_reclaimed_once_nothing_of_it_is_in_use(void **state) {
     struct stream_heap *stream_heap = make_stream_heap();
     struct stream_heap_part part;
