@@ -361,7 +361,7 @@ static int give_back(struct cache *cache, const struct choice *choice, uint64_t 
     int released = release_pending(cache, true, choice->pool == 0, ret_bytes);
     if (cache->unheard && released == 0)
         released = hear(cache);
-    /* A trim offers at once. What a fence keeps is offered again when memory decays. */
+    /* A trim offers at once. Segments that a fence keeps are offered again when memory decays. */
     if (choice->is_trim && released == 0)
         offered = offers_send(&cache->offers, cache->session);
     pthread_mutex_unlock(&cache->give_lock);

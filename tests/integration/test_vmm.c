@@ -207,8 +207,8 @@ static void a_close_that_cannot_wait_leaves_the_memory_mapped(void **state) {
     daemon_remove(&daemon);
 }
 
-/* What a trim gives back is not mapped any more, so the driver can have it. What a fence still kept then is
- * offered again when memory decays. */
+/* A trim unmaps the segments that it gives back, so the driver can have them. Segments that a fence still
+ * kept then are offered again when memory decays. */
 static void what_a_trim_gives_back_can_go_to_the_driver(void **state) {
     struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
     struct gpupool_client *client;
