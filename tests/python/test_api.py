@@ -3,9 +3,11 @@
 import ast
 import importlib.util
 import inspect
+import math
 import os
 import pathlib
 import subprocess
+import threading
 import unittest
 
 import gpupool
@@ -150,6 +152,26 @@ class Clients(scene.Scene):
                 self.device.acquire(self.device.limit_bytes // 2, timeout=timeout)
         held.close()
         self.device.acquire(self.device.limit_bytes // 2, timeout=scene.WAIT_S).close()
+        self.client.trim()
+
+    def test_without_a_timeout_the_wait_is_the_alloc_timeout_of_the_client(self):
+        held = self.device.acquire(self.device.limit_bytes * 3 // 4)
+        with gpupool.Client(alloc_timeout=0.05) as client:
+            pool = client.device_pool(0)
+            asks = [lambda **timeout: pool.acquire(pool.limit_bytes // 2, **timeout)]
+            if scene.numpy is not None:
+                asks.append(lambda **timeout: pool.empty(pool.limit_bytes // 2, "uint8", **timeout))
+            for ask in asks:
+                for timeout in ({}, {"timeout": None}):
+                    with self.assertRaises(gpupool.ExhaustedError):
+                        ask(**timeout)
+            served = []
+            waiting = threading.Thread(target=lambda: served.append(pool.acquire(pool.limit_bytes // 2, timeout=math.inf).nbytes))
+            waiting.start()
+            scene.wait_until(lambda: any(told["waiters"] for told in self.daemon.ask("pools")["pools"]), "the request waits")
+            held.close()
+            waiting.join(scene.WAIT_S)
+            self.assertEqual(served, [pool.limit_bytes // 2])
         self.client.trim()
 
     def test_the_types_are_not_made_by_hand_or_inherited(self):

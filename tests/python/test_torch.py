@@ -287,6 +287,45 @@ for batch in loader:
         finally:
             daemon.close()
 
+    def test_a_full_pool_slows_a_training_and_does_not_end_it(self):
+        """The trainer keeps more batches than the pool holds. In the second program the pool is full of batches that come after the
+        one that the trainer waits for."""
+        keeps = """
+import gc, gpupool.torch, torch
+from torch.utils.data import DataLoader
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 96
+    def __getitem__(self, i): return torch.full((1 << 16,), float(i))
+loader = DataLoader(Data(), batch_size=4, num_workers=2, collate_fn=gpupool.torch.collate, multiprocessing_context="fork")
+kept = list(loader)
+assert [batch[0, 0].item() for batch in kept] == [4.0 * n for n in range(24)]
+are_pinned = [gpupool.torch._find(batch) is not None for batch in kept]
+assert are_pinned[0] and not are_pinned[-1], are_pinned
+"""
+        prefetches = """
+import gpupool, gpupool.torch, torch
+from torch.utils.data import DataLoader
+class Data(torch.utils.data.Dataset):
+    def __len__(self): return 80
+    def __getitem__(self, i):
+        while i < 4:  # until the later batches fill the pool
+            pool = gpupool.torch._host_pool().info()
+            if pool.largest_free_bytes + pool.limit_bytes - pool.reserved_bytes < 1 << 20: break
+        return torch.full((1 << 16,), float(i))
+loader = DataLoader(Data(), batch_size=4, num_workers=6, collate_fn=gpupool.torch.collate, multiprocessing_context="fork")
+assert [batch[0, 0].item() for batch in loader] == [4.0 * n for n in range(20)]
+"""
+        daemon = scene.Daemon("[host]\nlimit = 8MiB\nstep = 2MiB\n")
+        try:
+            for program in keeps, prefetches:
+                done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=scene.WAIT_S,
+                                      env=daemon.environment)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                warnings = done.stderr.count("RuntimeWarning: gpupool.torch.collate: no room for a batch")
+                self.assertIn(warnings, range(1, 7), done.stderr)
+        finally:
+            daemon.close()
+
     def test_collate_keeps_the_structure(self):
         self.assertEqual(gpupool.torch.collate([{"a": 1, "b": "x"}, {"a": 2, "b": "y"}])["b"], ["x", "y"])
         batch = gpupool.torch.collate([(torch.ones(2), 1.5), (torch.zeros(2), 2.5)])

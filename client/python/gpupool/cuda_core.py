@@ -18,7 +18,6 @@ except ImportError as error:
     raise ImportError("gpupool.cuda_core needs the package cuda-core, 1.2 or newer") from error
 
 import gpupool
-from gpupool._gpupool import _alloc_timeout
 
 if "stream" not in inspect.signature(Buffer.from_handle).parameters:
     raise ImportError("gpupool.cuda_core needs cuda-core 1.2 or newer: an older one does not say on which stream a buffer was used that "
@@ -46,7 +45,7 @@ class _PoolResource(MemoryResource):
         self._buffers: dict[int, gpupool.Buffer] = {}  # by address
 
     def _acquire(self, size, owner):
-        return self.pool.acquire(max(size, 1), owner, _alloc_timeout(self.pool.client))
+        return self.pool.acquire(max(size, 1), owner)
 
     def allocate(self, size: int, *, stream: Any) -> Buffer:
         """Returns a Buffer of cuda.core.

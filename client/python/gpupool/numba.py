@@ -19,7 +19,7 @@ import weakref
 from typing import Any
 
 import gpupool
-from gpupool._gpupool import _alloc_timeout, _wait_for_device
+from gpupool._gpupool import _wait_for_device
 from gpupool._transfer import attach_sent
 
 try:
@@ -207,7 +207,7 @@ class MemoryManager(driver.GetIpcHandleMixin, driver.HostOnlyCUDAMemoryManager):
                 return pool.acquire(size, gpupool.NO_STREAM, _FIRST_TRY_S)
             except gpupool.ExhaustedError:
                 self.deallocations.clear()
-        return pool.acquire(size, gpupool.NO_STREAM, _alloc_timeout(pool.client))
+        return pool.acquire(size, gpupool.NO_STREAM)
 
     def _note(self, buffer, size):
         """Notes a buffer, and returns what ends it: reset(), or the end of the array."""

@@ -22,6 +22,8 @@ import multiprocessing.reduction
 import multiprocessing.util
 import os
 import threading
+import time
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -34,6 +36,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 
 import gpupool
 from gpupool import _gpupool, _transfer
+from gpupool._gpupool import _alloc_timeout
 
 try:
     import numpy
@@ -114,8 +117,8 @@ def _keep(buffer):
 
 def _forget():
     """In a forked child: the clients are the parent's, and another thread of the parent may have had the lock."""
-    global _lock, _is_ending, _is_forked
-    _lock, _is_ending, _is_forked = threading.Lock(), False, True
+    global _lock, _is_ending, _is_forked, _room, _has_warned
+    _lock, _is_ending, _is_forked, _room, _has_warned = threading.Lock(), False, True, _Room(), False
     _worker_clients.clear()
     _places.clear()
     _unread.clear()
@@ -199,7 +202,7 @@ def empty(
     """Returns a tensor of undefined contents in memory of a pool.
 
     dtype: None: PyTorch's default. device: a CUDA device; "cpu" or None: pinned host memory. pool: a gpupool.Pool, in the place of
-    device. timeout: seconds to wait for room; None: for ever.
+    device. timeout: seconds to wait for room; None: the client's alloc_timeout (GPUPOOL_ALLOC_TIMEOUT, 10 s); math.inf: no limit.
 
     Memory of a GPU belongs to the stream that is current, as with torch.empty(); of further streams record_stream() tells. Raises
     gpupool.ExhaustedError, a MemoryError, when there was no room until the timeout."""
@@ -401,8 +404,47 @@ def _mark_small(tensor):
     return tensor
 
 
+class _Room:
+    """How long a batch waits for room. The trainer, which empties the pool, may wait for this very batch. So the wait is short, and a
+    batch goes in PyTorch's own memory after it. The next batches do not wait, until one finds room. Each wait in vain halves the next
+    one: all of them together take twice _BATCH_WAIT_S."""
+
+    def __init__(self):
+        self.wait_s, self.is_scarce = _BATCH_WAIT_S, False
+
+    def acquire(self, pool, n_bytes):
+        """Returns a Buffer. Raises what Pool.acquire() raises."""
+        wait_s = 0 if self.is_scarce else min(self.wait_s, _alloc_timeout(pool.client))
+        began = time.monotonic()
+        try:
+            buffer = pool.acquire(n_bytes, timeout=wait_s)
+        except (MemoryError, gpupool.LimitError):
+            self.is_scarce = True
+            if wait_s > 0:
+                self.wait_s /= 2
+            raise
+        self.is_scarce = False
+        if time.monotonic() - began > self.wait_s / 2:
+            self.wait_s = _BATCH_WAIT_S  # waiting pays
+        return buffer
+
+
+_BATCH_WAIT_S = 1.0  # longer than a step of most trainings, after which a batch is dropped
+_room = _Room()
+_has_warned = False
+
+
 def _empty_of_batch(size, dtype):
-    tensor = empty(size, dtype=dtype, pool=_host_pool())
+    """A tensor in pinned memory for a batch. None: the pool has no room, and PyTorch's own memory serves."""
+    global _has_warned
+    try:
+        buffer = _room.acquire(_host_pool(), size.numel() * dtype.itemsize)
+    except (MemoryError, gpupool.LimitError) as error:
+        if not _has_warned:
+            _has_warned = True
+            warnings.warn(f"gpupool.torch.collate: no room for a batch, so it is not in pinned memory: {error}", RuntimeWarning, stacklevel=2)
+        return None
+    tensor = from_buffer(buffer, tuple(size), dtype)
     tensor.untyped_storage()._gpupool.is_of_batch = torch.utils.data.get_worker_info() is not None
     return tensor
 
@@ -418,7 +460,8 @@ def _stack(batch, *, collate_fn_map=None):
         return default_collate_fn_map[torch.Tensor](batch, collate_fn_map=collate_fn_map)
     if _is_small(len(batch) * first.nbytes):
         return _mark_small(torch.stack(batch, 0))
-    return torch.stack(batch, 0, out=_empty_of_batch((len(batch), *first.size()), first.dtype))
+    out = _empty_of_batch(torch.Size((len(batch), *first.size())), first.dtype)
+    return default_collate_fn_map[torch.Tensor](batch, collate_fn_map=collate_fn_map) if out is None else torch.stack(batch, 0, out=out)
 
 
 def _with_pinned_numbers(make):
@@ -427,7 +470,10 @@ def _with_pinned_numbers(make):
         made = make(batch, collate_fn_map=collate_fn_map)
         if not isinstance(made, torch.Tensor) or not _is_plain(made):
             return made
-        return _mark_small(made) if _is_small(made.nbytes) else _empty_of_batch(made.size(), made.dtype).copy_(made)
+        if _is_small(made.nbytes):
+            return _mark_small(made)
+        out = _empty_of_batch(made.size(), made.dtype)
+        return made if out is None else out.copy_(made)
     return collate_numbers
 
 
@@ -442,7 +488,10 @@ _collate_fn_map[torch.Tensor] = _stack
 def collate(batch: list[Any]) -> Any:
     """For DataLoader(collate_fn=gpupool.torch.collate): as default_collate(), with the tensors of the batch in pinned memory of a
     pool. A worker writes them there, and sends them by token; in the trainer they are pinned already, so that pin_memory=True
-    copies nothing. Tensors of at most 16 KiB, such as labels, are sent with their contents, and lie in pinned memory of the trainer."""
+    copies nothing. Tensors of at most 16 KiB, such as labels, are sent with their contents, and lie in pinned memory of the trainer.
+
+    Where the pool has no room for a second, or as long as GPUPOOL_ALLOC_TIMEOUT says if that is less, a batch is what default_collate()
+    makes of it, and goes by PyTorch's shared memory. The first time a process warns of that."""
     return _collate(batch, collate_fn_map=_collate_fn_map)
 
 

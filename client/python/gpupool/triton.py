@@ -10,7 +10,7 @@ memory is the launch's stream's: it goes back behind the kernel, and no call wai
 Triton keeps the allocator for each thread: each thread that launches such kernels sets it.
 """
 import gpupool
-from gpupool._gpupool import _alloc_timeout, _is_captured
+from gpupool._gpupool import _is_captured
 
 __all__ = ["Allocator", "allocator"]
 
@@ -49,7 +49,7 @@ class Allocator:
             raise ValueError(f"alignment is {alignment}: it must be 1 or more")
         pool = gpupool.device_pool() if self._pool is None else self._pool
         spare = alignment - 1 if _ALIGNMENT % alignment else 0
-        buffer = pool.acquire(max(size, 1) + spare, stream, _alloc_timeout(pool.client))
+        buffer = pool.acquire(max(size, 1) + spare, stream)
         # The cache would lend memory that a captured stream gives back, and asks no driver. The graph uses it at each launch.
         if stream and _is_captured(pool.client, pool.device, stream):
             self.captured.append(buffer)

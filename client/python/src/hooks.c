@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/python/src/hooks.h"
 
+#include <math.h>
+
 #include "client/api/binding.h"
 #include "client/python/src/arguments.h"
 #include "client/python/src/client.h"
@@ -58,7 +60,7 @@ PyObject *hooks_alloc_timeout(PyObject *module, PyObject *value) {
     if (client == NULL || !client_is_open(client))
         return NULL;
     uint64_t timeout_ns = gpupool_internal_alloc_timeout_ns(client->handle);
-    return timeout_ns == GPUPOOL_FOREVER ? Py_NewRef(Py_None) : PyFloat_FromDouble((double)timeout_ns / 1e9);
+    return PyFloat_FromDouble(timeout_ns == GPUPOOL_FOREVER ? INFINITY : (double)timeout_ns / 1e9);
 }
 
 PyObject *hooks_check_memory(PyObject *module, PyObject *address) {

@@ -10,7 +10,7 @@ PyObject *hooks_wait_for_device(PyObject *module, PyObject *const *given, Py_ssi
 /* _is_captured(client, device, stream): whether a stream is being captured into a graph. */
 PyObject *hooks_is_captured(PyObject *module, PyObject *const *given, Py_ssize_t count);
 
-/* _alloc_timeout(client): the seconds that a hook waits for room. None: for ever. */
+/* _alloc_timeout(client): the seconds that the client's alloc_timeout says; math.inf: no limit. */
 PyObject *hooks_alloc_timeout(PyObject *module, PyObject *client);
 
 /* _check_memory(address): raises ForkedError if the address lies in memory of a pool that a parent of this

@@ -49,7 +49,7 @@ static PyMethodDef methods[] = {
      "_send_held(buffer, stream, lifetime)\n--\n\nAs Buffer.send() for one taker. The lifetime counts from "
      "the end of the session."},
     {"_alloc_timeout", hooks_alloc_timeout, METH_O,
-     "_alloc_timeout(client)\n--\n\nThe seconds that a hook waits for room. None: for ever."},
+     "_alloc_timeout(client)\n--\n\nThe seconds that alloc_timeout says; math.inf: no limit."},
     {"_check_memory", hooks_check_memory, METH_O,
      "_check_memory(address)\n--\n\nRaises ForkedError for memory of a pool that a parent of this process "
      "has."},

@@ -55,7 +55,7 @@ static PyObject *pool_acquire(PyObject *object, PyObject *const *given, Py_ssize
         "acquire", 1, 4, {"nbytes", "stream", "timeout", "zero", NULL}};
     struct pool_object *self = (struct pool_object *)object;
     struct stream stream = {pool_default_stream(self), NULL};
-    uint64_t timeout_ns = GPUPOOL_FOREVER, size_bytes;
+    uint64_t timeout_ns = WAITING_AS_CLIENT, size_bytes;
     PyObject *values[ARGUMENTS_MAX];
     int zero = 0;
 
@@ -65,7 +65,7 @@ static PyObject *pool_acquire(PyObject *object, PyObject *const *given, Py_ssize
     } else {
         if (arguments_read(&signature, given, count, names, values) < 0 ||
             arguments_read_bytes(values[0], "nbytes", &size_bytes) < 0 ||
-            arguments_read_seconds(values[2], "timeout", GPUPOOL_FOREVER, &timeout_ns) < 0 ||
+            arguments_read_seconds(values[2], "timeout", WAITING_AS_CLIENT, &timeout_ns) < 0 ||
             (values[3] != NULL && (zero = PyObject_IsTrue(values[3])) < 0) ||
             stream_read(self->client->state, values[1], stream.handle, &stream) < 0)
             return NULL;
@@ -76,11 +76,11 @@ static PyObject *pool_acquire(PyObject *object, PyObject *const *given, Py_ssize
 static PyObject *pool_empty(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
     static const struct signature signature = {"empty", 1, 2, {"shape", "dtype", "timeout", NULL}};
     struct pool_object *self = (struct pool_object *)object;
-    uint64_t timeout_ns = GPUPOOL_FOREVER;
+    uint64_t timeout_ns = WAITING_AS_CLIENT;
     PyObject *values[ARGUMENTS_MAX];
 
     if (arguments_read(&signature, given, count, names, values) < 0 ||
-        arguments_read_seconds(values[2], "timeout", GPUPOOL_FOREVER, &timeout_ns) < 0)
+        arguments_read_seconds(values[2], "timeout", WAITING_AS_CLIENT, &timeout_ns) < 0)
         return NULL;
     return numpy_empty(self, values[0], values[1], timeout_ns);
 }
@@ -225,8 +225,8 @@ static PyMethodDef methods[] = {
      "acquire($self, nbytes, stream=None, timeout=None, zero=False)\n--\n\nReturns a Buffer of nbytes.\n\n"
      "stream: the stream that uses it first. None: for host memory no stream, for device memory the legacy "
      "default "
-     "stream.\ntimeout: seconds to wait for room; None: for ever. A pool that has to grow needs a moment, so "
-     "0 can "
+     "stream.\ntimeout: seconds to wait for room; None: the client's alloc_timeout "
+     "(GPUPOOL_ALLOC_TIMEOUT, 10 s); math.inf: no limit. A pool that has to grow needs a moment, so 0 can "
      "fail where memory could be made.\nzero: the memory is zeroed, in stream order. Else its contents are "
      "undefined.\n\nRaises ExhaustedError (a MemoryError) when there was no room until the timeout."},
     {"empty", (PyCFunction)(void (*)(void))pool_empty, METH_FASTCALL | METH_KEYWORDS,

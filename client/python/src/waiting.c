@@ -91,6 +91,8 @@ int waiting_acquire(struct client_object *client, uint32_t pool, uint64_t size_b
 
     if (!client_use(client)) /* also while handlers run */
         return -1;
+    if (timeout_ns == WAITING_AS_CLIENT)
+        timeout_ns = gpupool_internal_alloc_timeout_ns(handle);
     if (getpid() == gettid() && timeout_ns > LOOK_NS) {
         r = acquire_looking(handle, pool, size_bytes, stream, timeout_ns, flags, ret_buffer);
     } else {

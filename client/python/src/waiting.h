@@ -9,7 +9,10 @@
  */
 #include "client/python/src/client.h"
 
-/* As gpupool_acquire(). -1 with an exception. */
+/* A timeout: as long as the client's alloc_timeout says. */
+#define WAITING_AS_CLIENT (GPUPOOL_FOREVER - 1)
+
+/* As gpupool_acquire(), and timeout_ns may be WAITING_AS_CLIENT. -1 with an exception. */
 int waiting_acquire(struct client_object *client, uint32_t pool, uint64_t size_bytes, void *stream,
                     uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer);
 
