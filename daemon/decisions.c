@@ -63,6 +63,7 @@ void decisions_carry_out(struct daemon *daemon) {
     struct pool *pool;
     struct segment *segment;
     struct session *session;
+    struct long_wait wait;
     uint64_t size_bytes;
     bool more = true;
 
@@ -84,6 +85,8 @@ void decisions_carry_out(struct daemon *daemon) {
         }
         while (core_next_reclaim(daemon->core, &session))
             client_ask_reclaim(session->owner);
+        while (core_next_long_wait(daemon->core, clock_now_ns(), &wait))
+            journal_long_wait(daemon, &wait);
     }
 }
 

@@ -58,8 +58,8 @@ static const struct object {
     {"histograms", "acquire_ns{times} waiting_ns{times} growth_ns{times}"},
     {"times", "count# p50#? p90#? p99#?"}, /* the buckets are for programs */
     {"session",
-     "id# pid# uid# gid# command$ state$ quarantine_reason$? quarantined_ns#? end_rule$? under_mps! leases# "
-     "leased_bytes# fenced_bytes# in_use_bytes# cached_bytes# hit_ratio%? waiting# segments# connected_ns# "
+     "id# pid# uid# gid# command$ state$ quarantine_reason$? quarantined_ns#? unanswered_ns#? end_rule$? under_mps! "
+     "leases# leased_bytes# fenced_bytes# in_use_bytes# cached_bytes# hit_ratio%? waiting# segments# connected_ns# "
      "pools[holding]? requests[request]?"},
     {"holding", "id# leased_bytes# in_use_bytes# cached_bytes# fenced_bytes# closing_bytes# segments#"},
     {"request", "pool# bytes# wanted_bytes# waiting_ns# left_ns#? reason$"},

@@ -22,14 +22,19 @@ static const struct column sessions[] = {
     {"COMMAND", false, add_text, "command"},
 };
 
-/* A line for each session in quarantine, below their table. */
+/* A line for each session in quarantine or that does not answer, below their table. */
 static void print_reasons(struct output *output, const struct cJSON *reply) {
     reply_each(session, reply, "sessions") {
         const char *reason = reply_text(session, "quarantine_reason");
-        uint64_t for_ns = reply_count(session, "quarantined_ns");
+        uint64_t for_ns = reply_count(session, "quarantined_ns"), asked_ns = reply_count(session, "unanswered_ns");
         if (reason != NULL)
             print_line(output, STYLE_WARNING, "  session %" PRIu64 ", in quarantine for %s: %s",
                        reply_count(session, "id"), NS_TEXT(for_ns == REPLY_NULL ? 0 : for_ns), reason);
+        if (asked_ns != REPLY_NULL)
+            print_line(output, STYLE_WARNING,
+                       "  session %" PRIu64 " was asked for idle memory %s ago and does not answer: is its process "
+                       "stopped?",
+                       reply_count(session, "id"), NS_TEXT(asked_ns));
     }
 }
 
@@ -53,7 +58,10 @@ static const char *reason_words(const char *reason) {
         {"room", "memory that is in use"},
         {"quota", "memory of its own user (quota)"},
         {"growth", "growth of the pool"},
+        {"own-process", "memory that only its own process holds"},
+        {"no-answer", "idle memory of a process that does not answer"},
         {"other-users", "memory in segments of other users"},
+        {"pieces", "free memory that lies in pieces"},
     };
 
     for (size_t i = 0; i < ARRAY_LENGTH(known); i++)

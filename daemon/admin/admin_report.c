@@ -260,6 +260,7 @@ static cJSON *describe_session(const struct session *session, bool is_told, uint
     cJSON_AddStringToObject(object, "state", quarantined ? "quarantined" : "active");
     report_string(object, "quarantine_reason", session->quarantine_reason);
     put_optional(object, "quarantined_ns", quarantined, now_ns - session->lost_ns);
+    put_optional(object, "unanswered_ns", session->is_mute, now_ns - session->asked_ns);
     put_end(object, session->owner);
     report_integer(object, "leases", session->n_leases);
     report_integer(object, "leased_bytes", session->leased_bytes);

@@ -30,11 +30,13 @@ int core_new(struct core **ret_core) {
     list_init(&core->answered);
     list_init(&core->retiring);
     list_init(&core->reclaiming);
+    list_init(&core->long_waits);
     core->sessions_limit = SESSIONS_MAX_DEFAULT;
     core->session_leases_limit = SESSION_LEASES_DEFAULT;
     core->undelivered_limit = UNDELIVERED_MAX;
     core->segments_limit = UINT32_MAX;
     core->passes_limit = PASSES_MAX;
+    core->long_wait_ns = LONG_WAIT_NS;
     *ret_core = core;
     return 0;
 }
@@ -52,7 +54,7 @@ struct core *core_free(struct core *core) {
     if (core == NULL)
         return NULL;
     assert(list_is_empty(&core->sessions) && list_is_empty(&core->answered) &&
-           list_is_empty(&core->reclaiming));
+           list_is_empty(&core->reclaiming) && list_is_empty(&core->long_waits));
     assert(core->parcels.count == 0);
     free(core->parcels.entries);
     for (size_t slot = 0; slot < core->segment_slots; slot++) {
@@ -110,7 +112,7 @@ int core_add_pool(struct core *core, const struct pool_config *config, struct po
     for (char *c = pool->name; *c != '\0'; c++) /* it goes onto the wire, where text is printable */
         if (*c < ' ' || *c > '~')
             *c = '?';
-    pool->waiters.next_deadline_ns = NS_FOREVER;
+    pool->waiters.next_deadline_ns = pool->waiters.next_look_ns = NS_FOREVER;
     pool_set_sizes(pool, &config->sizes);
     list_init(&pool->ready_link);
     list_init(&pool->segments);
@@ -371,5 +373,16 @@ bool core_next_reclaim(struct core *core, struct session **ret_session) {
         return false;
     list_remove(&session->reclaim_link);
     *ret_session = session;
+    return true;
+}
+
+bool core_next_long_wait(struct core *core, uint64_t now_ns, struct long_wait *ret_wait) {
+    struct request *request = list_first(&core->long_waits, struct request, long_link);
+    if (request == NULL)
+        return false;
+    list_remove(&request->long_link);
+    ret_wait->session = request->session;
+    ret_wait->waited_ns = now_ns - request->asked_ns;
+    request_explain_wait(request, ret_wait->text, sizeof ret_wait->text);
     return true;
 }

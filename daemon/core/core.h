@@ -39,6 +39,13 @@ struct answer {
     bool probe; /* refused, and no failure: request_is_probe() */
 };
 
+/* A request that has waited for LONG_WAIT_NS, for the shell's log. */
+struct long_wait {
+    struct session *session;
+    uint64_t waited_ns;
+    char text[PROTO_TEXT_MAX + 1]; /* what it asks for, what it waits for, which sessions hold that */
+};
+
 /* Returns 0 or -ENOMEM. */
 int core_new(struct core **ret_core);
 
@@ -117,6 +124,13 @@ void core_session_set_page(struct session *session, struct proto_page *page);
 
 /* The session has a slot on its user's board: from then on releases may name fences there. */
 void core_session_set_board(struct session *session, uint32_t slot);
+
+/* The session sent a message: it does not leave questions unanswered because it is stopped. To be called for
+ * each message. */
+static inline void core_session_heard(struct session *session) {
+    session->asked_ns = 0;
+    session->is_mute = false;
+}
 
 /* Farewell: the client's streams are idle and its mappings closed. Everything returns, and the session is
  * freed. */
@@ -274,6 +288,9 @@ bool core_next_retirement(struct core *core, struct segment **ret_segment);
 /* Takes the next session for the shell to ask for memory that it keeps idle: it is ACTIVE, wants to be asked,
  * and has memory of a pool. Returns false when there is none. */
 bool core_next_reclaim(struct core *core, struct session **ret_session);
+
+/* Takes the next request that has waited for long, each once. Returns false when there is none. */
+bool core_next_long_wait(struct core *core, uint64_t now_ns, struct long_wait *ret_wait);
 
 /* Describes a lease for its client, except for the handle, which is the shell's. *ret_describe: the session
  * did not have the segment mapped before, and its description has to be sent. */

@@ -163,12 +163,14 @@ static int release_part(struct lease *lease, const struct proto_release *release
     return r;
 }
 
-static int release(struct session *session, const struct proto_release *release, bool is_one_way) {
+static int release(struct session *session, const struct proto_release *release, bool is_one_way,
+                   uint64_t now_ns) {
     struct lease *lease = lease_find(session->core, session, release->lease, release->generation);
     struct fence_queue *queue = NULL;
 
     if (lease == NULL)
         return PROTO_E_STALE;
+    uint64_t *gave_ns = &session->gave_ns[lease->block->segment->pool->id - 1];
     if (release->fence != 0 && session->page == NULL)
         return PROTO_E_INVALID;
     bool is_ready = release->fence == 0 || fence_is_ready(session, release->fence - 1, release->fence_value);
@@ -181,19 +183,21 @@ static int release(struct session *session, const struct proto_release *release,
         r = release_part(lease, release, queue, is_one_way);
     else
         lease_give_up(lease, queue, release->fence_value);
+    if (r == 0)
+        *gave_ns = now_ns;
     if (r == 0 && queue != NULL)
         (void)collect_queue(queue, FENCES_PER_RELEASE);
     return r;
 }
 
 int core_release(struct session *session, const struct proto_release *wanted, uint64_t now_ns) {
-    int r = release(session, wanted, false);
+    int r = release(session, wanted, false, now_ns);
     core_serve(session->core, now_ns);
     return r;
 }
 
 int core_release_one_way(struct session *session, const struct proto_release *wanted, uint64_t now_ns) {
-    int r = release(session, wanted, true);
+    int r = release(session, wanted, true, now_ns);
     core_serve(session->core, now_ns);
     return r;
 }

@@ -73,7 +73,8 @@ static bool requests_are_valid(const struct tenant_heap *heap, const struct wait
     list_for_each_entry(const struct request, request, &queue->requests, link) {
         if (request->queue != kind || request->heap != heap || request->state != REQUEST_WAITING ||
             request->number <= number || request_piece_bytes(request) < queue->least_bytes ||
-            request->deadline_ns < pool->waiters.next_deadline_ns)
+            request->deadline_ns < pool->waiters.next_deadline_ns ||
+            (request->look_ns != NS_FOREVER && pool->waiters.next_look_ns == NS_FOREVER))
             return false;
         /* no request in the window waits although its quota would do */
         if (kind == WAIT_QUEUE_QUOTA && position < WAIT_QUEUE_WINDOW && !pool_is_ready(pool) &&

@@ -9,9 +9,12 @@
 
 #include "daemon/core/account.h"
 #include "daemon/core/pool.h"
+#include "daemon/core/reach.h"
+#include "daemon/core/request.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/undelivered.h"
+#include "daemon/core/use.h"
 #include "base/units.h"
 
 /* A text that is written piece by piece. It is cut off at its buffer's end. */
@@ -39,9 +42,61 @@ struct holder {
     uint64_t bytes;
 };
 
-/* Writes "; held by …" with the largest holders of the request's own tenant and, if wanted, the sum of the
- * others'. */
-static void explain_holders(const struct request *request, bool with_others, char *to, size_t size) {
+/* Of which sessions a text speaks beside the request's own user's. */
+enum others {
+    OTHERS_NOT_TOLD,
+    OTHERS_SUMMED,
+    OTHERS_NAMED,
+};
+
+static bool is_named(const struct request *request, const struct session *session, enum others others) {
+    return session->tenant == request->session->tenant || others == OTHERS_NAMED;
+}
+
+/* Idle memory of a session that does not answer. */
+static uint64_t unanswered_bytes(const struct session *session, unsigned p) {
+    struct use uses[PROTO_POOLS_MAX];
+
+    if (!session->is_mute || session->pools[p].leased_bytes == 0)
+        return 0;
+    use_of_session(session, uses);
+    return uses[p].cached_bytes;
+}
+
+/* Whether a session that does not answer has nothing of the pool but segments that it keeps mapped. */
+static bool keeps_mapped(const struct session *session, unsigned p) {
+    return session->is_mute && session->pools[p].leased_bytes == 0 && session->pools[p].n_mapped > 0;
+}
+
+/* Writes "… is idle memory of …, which does not answer; ", or nothing. */
+static void explain_unanswered(const struct request *request, enum others others, char *to, size_t size) {
+    struct text text = {.to = to, .size = size};
+    unsigned p = request->pool->id - 1, n_named = 0;
+    uint64_t sum = 0;
+
+    to[0] = '\0';
+    list_for_each_entry(const struct session, session, &request->session->core->sessions, link) {
+        uint64_t idle = unanswered_bytes(session, p);
+        if (idle == 0 && !keeps_mapped(session, p))
+            continue;
+        if (!is_named(request, session, others) || n_named == HOLDERS_NAMED) {
+            sum += idle;
+            continue;
+        }
+        n_named++;
+        if (idle > 0)
+            add(&text, "%s is idle memory of pid %d (%s), which does not answer (is it stopped?); ",
+                BYTES_TEXT(idle), (int)session->peer.pid, session->peer.command);
+        else
+            add(&text, "pid %d (%s) has %" PRIu64 " segments mapped, and does not answer (is it stopped?); ",
+                (int)session->peer.pid, session->peer.command, session->pools[p].n_mapped);
+    }
+    if (sum > 0)
+        add(&text, "%s is idle memory of other processes that do not answer; ", BYTES_TEXT(sum));
+}
+
+/* Writes "; held by …" with the largest holders that may be named and, if wanted, the sum of the others'. */
+static void explain_holders(const struct request *request, enum others with, char *to, size_t size) {
     const struct core *core = request->session->core;
     unsigned p = request->pool->id - 1;
     struct holder largest[HOLDERS_NAMED] = {0};
@@ -51,7 +106,7 @@ static void explain_holders(const struct request *request, bool with_others, cha
     to[0] = '\0';
     list_for_each_entry(const struct session, session, &core->sessions, link) {
         struct holder holder = {session, session->pools[p].leased_bytes + session->pools[p].closing_bytes};
-        if (session->tenant != request->session->tenant) {
+        if (!is_named(request, session, with)) {
             others += holder.bytes;
             continue;
         }
@@ -63,13 +118,17 @@ static void explain_holders(const struct request *request, bool with_others, cha
             }
     }
     for (unsigned i = 0; i < HOLDERS_NAMED && largest[i].bytes > 0; i++)
-        add(&text, "%s pid %d (%s) %s%s%s", i == 0 ? "; held by" : ",", (int)largest[i].session->peer.pid,
-            largest[i].session->peer.command, BYTES_TEXT(largest[i].bytes),
+        add(&text, "%s pid %d (%s%s%s) %s%s%s", i == 0 ? "; held by" : ",", (int)largest[i].session->peer.pid,
+            largest[i].session->peer.command,
+            reach_is_own(request->session, largest[i].session) ? ", this process" : "",
+            largest[i].session->is_mute && unanswered_bytes(largest[i].session, p) == 0 ? ", does not answer"
+                                                                                         : "",
+            BYTES_TEXT(largest[i].bytes),
             largest[i].session->pools[p].closing_bytes > 0
                 ? ", some of which it was told to close and has not"
                 : "",
             largest[i].session->state == SESSION_QUARANTINED ? " in quarantine" : "");
-    if (with_others && others > 0)
+    if (with == OTHERS_SUMMED && others > 0)
         add(&text, "%s other users %s", text.used == 0 ? "; held by" : ",", BYTES_TEXT(others));
 }
 
@@ -185,6 +244,7 @@ void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text
 /* Writes the refusal because of a quota. It says nothing of other users: their memory has nothing to do with
  * it. */
 static void request_explain_quota(const struct request *request, struct proto_failure *ret_failure) {
+    bool is_alone = request->is_alone || reach_is_surely_alone(request);
     char holders[PROTO_TEXT_MAX / 2] = "", quota[PROTO_TEXT_MAX / 2], asked[ASKED_SIZE];
     const struct tenant *tenant = request->session->tenant;
     unsigned item = (unsigned)request->quota_item;
@@ -198,16 +258,63 @@ static void request_explain_quota(const struct request *request, struct proto_fa
     } else {
         tenant_explain_quota(tenant, item, quota, sizeof quota);
         if (item >= QUOTA_POOLS)
-            explain_holders(request, false, holders, sizeof holders);
+            explain_holders(request, OTHERS_NOT_TOLD, holders, sizeof holders);
     }
     explain_size(request, asked, sizeof asked);
-    proto_failure_set(ret_failure, request->error, "%s asked of %s: %s%s", asked, request->pool->name, quota,
+    proto_failure_set(ret_failure, request->error, "%s asked of %s: %s%s%s", asked, request->pool->name,
+                      quota,
+                      request->error == PROTO_E_EXHAUSTED && is_alone
+                          ? "; no other process of the user has enough to give back"
+                          : "",
                       holders);
+}
+
+/* Whether enough is free for the request's tenant, and not in one piece. */
+static bool has_pieces(const struct request *request) {
+    const struct pool *pool = request->pool;
+    const struct tenant_heap *heap = tenant_heap_find(request->session->tenant, request->pool);
+    uint64_t free_bytes = pool->unassigned_bytes + (heap != NULL ? heap->heap.free_bytes : 0);
+    return free_bytes >= request->least_bytes && largest_free_for(pool, heap) < request_piece_bytes(request);
+}
+
+/* Writes why the request is not served, as far as that is known, and "; ". The holders are told of elsewhere. */
+static void explain_lack(const struct request *request, enum others others, char *to, size_t size) {
+    struct text text = {.to = to, .size = size};
+    char unanswered[PROTO_TEXT_MAX / 4];
+    bool has_any;
+
+    to[0] = '\0';
+    if (request_is_probe(request)) /* no person reads it */
+        return;
+    bool is_alone = request->is_alone || reach_is_surely_alone(request), is_in_pieces = has_pieces(request);
+    (void)reach_least_held(request->session, request->pool, &has_any);
+    if (is_alone && has_any && is_in_pieces)
+        add(&text,
+            "enough is free, but in pieces between memory of this process, which alone can change that; ");
+    else if (is_alone && has_any)
+        add(&text, "no other process has enough to give back: this process holds the rest; ");
+    else if (is_alone)
+        add(&text, "no process has it to give back; ");
+    else if (is_in_pieces)
+        add(&text, "enough is free, but in pieces; ");
+    explain_unanswered(request, others, unanswered, sizeof unanswered);
+    add(&text, "%s", unanswered);
+}
+
+void request_explain_wait(const struct request *request, char *to, size_t size) {
+    char holders[PROTO_TEXT_MAX / 2], has[PROTO_TEXT_MAX / 2], lack[PROTO_TEXT_MAX / 2], asked[ASKED_SIZE];
+
+    explain_size(request, asked, sizeof asked);
+    explain_lack(request, OTHERS_NAMED, lack, sizeof lack);
+    pool_explain(request, has, sizeof has);
+    explain_holders(request, OTHERS_NAMED, holders, sizeof holders);
+    snprintf(to, size, "%s of %s (%s): %s%s%s", asked, request->pool->name,
+             waiter_reason_name(waiter_reason(request)), lack, has, holders);
 }
 
 void request_explain(const struct request *request, struct proto_failure *ret_failure) {
     const struct pool *pool = request->pool;
-    char holders[PROTO_TEXT_MAX / 2], has[PROTO_TEXT_MAX / 2], asked[ASKED_SIZE];
+    char holders[PROTO_TEXT_MAX / 2], has[PROTO_TEXT_MAX / 2], lack[PROTO_TEXT_MAX / 2], asked[ASKED_SIZE];
 
     assert(request->state == REQUEST_REFUSED);
     if (request->quota_item >= 0) {
@@ -270,15 +377,19 @@ void request_explain(const struct request *request, struct proto_failure *ret_fa
         break;
     }
     pool_explain(request, has, sizeof has);
-    explain_holders(request, true, holders, sizeof holders);
+    explain_holders(request, OTHERS_SUMMED, holders, sizeof holders);
     if (request->error == PROTO_E_DRIVER)
         proto_failure_set(ret_failure, request->error, "%s asked of %s: %s; %s", asked, pool->name,
                           pool->last_error, has);
-    else
-        proto_failure_set(ret_failure, request->error, "%s asked of %s, %s within the time given: %s%s%s%s",
-                          asked, pool->name, request->no_reclaim ? "not free, and no growth" : "not free",
-                          has, holders, pool->last_error[0] != '\0' ? "; the last growth failed: " : "",
+    else {
+        explain_lack(request, OTHERS_SUMMED, lack, sizeof lack);
+        proto_failure_set(ret_failure, request->error, "%s asked of %s, %s %s: %s%s%s%s%s", asked, pool->name,
+                          request->no_reclaim ? "not free, and no growth" : "not free",
+                          request->waited && request->deadline_ns == NS_FOREVER ? "after a long wait"
+                                                                                : "within the time given",
+                          lack, has, holders, pool->last_error[0] != '\0' ? "; the last growth failed: " : "",
                           pool->last_error);
+    }
 }
 
 void undelivered_explain(const struct tenant *tenant, char *text, size_t size) {
@@ -306,18 +417,34 @@ static bool others_have(const struct pool *pool, const struct tenant *tenant, ui
     return false;
 }
 
+/* Whether a session keeps memory of the pool idle, or segments mapped, and does not answer. */
+static bool has_unanswered(const struct request *request) {
+    unsigned p = request->pool->id - 1;
+
+    list_for_each_entry(const struct session, session, &request->session->core->sessions, link) {
+        if (keeps_mapped(session, p) || unanswered_bytes(session, p) > 0)
+            return true;
+    }
+    return false;
+}
+
 enum waiter_reason waiter_reason(const struct request *request) {
     assert(request->state == REQUEST_WAITING);
     if (request->queue == WAIT_QUEUE_QUOTA)
         return WAITER_QUOTA;
     if (request->no_reclaim || may_grow_by(request->pool, pool_lacking_bytes(request)))
         return WAITER_GROWTH;
-    return others_have(request->pool, request->session->tenant, request_piece_bytes(request))
-               ? WAITER_OTHER_USERS
-               : WAITER_ROOM;
+    if (request->is_alone || reach_is_surely_alone(request))
+        return WAITER_OWN;
+    if (has_unanswered(request))
+        return WAITER_NO_ANSWER;
+    if (others_have(request->pool, request->session->tenant, request_piece_bytes(request)))
+        return WAITER_OTHER_USERS;
+    return has_pieces(request) ? WAITER_PIECES : WAITER_ROOM;
 }
 
 const char *waiter_reason_name(enum waiter_reason reason) {
-    static const char *const names[] = {"quota", "growth", "other-users", "room"};
+    static const char *const names[] = {"quota",       "growth", "own-process", "no-answer",
+                                        "other-users", "pieces", "room"};
     return names[reason];
 }

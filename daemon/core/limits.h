@@ -91,6 +91,22 @@
 /* After the last question to the sessions, and again while the pool is stuck: for this time clients keep
  * nothing idle, so that a pool at its limit does not change its mind all the time. */
 #define SHORTAGE_NS (100 * NS_PER_MS)
+/* A wait of that length is told of in the log. A request that would wait without end for what its own process
+ * alone can give is refused after it: people look for a reason by then, and gpupool_alloc() waits as long. */
+#define LONG_WAIT_NS (10 * NS_PER_S)
+/* Between two looks at the long waits of a pool, each of which goes through all requests: a millisecond for
+ * the 65,536 of 16 sessions. */
+#define LONG_WAIT_LOOK_NS (1 * NS_PER_S)
+/* For each range and lease that a walk for the reach of a request goes through: no further walk for so long.
+ * A step takes some 30 ns, so that walks take less than a percent of the loop's time. */
+#define REACH_PAUSE_NS (10 * NS_PER_US)
+/* That walks of one moment go through before the next one is left for later: some 100 us. */
+#define REACH_STEPS_MAX 4096u
+/* A session that was asked for idle memory, and from which no message came since then, does not answer: it is
+ * stopped, or its program does not dispatch. Its thread answers in a millisecond; on a busy machine it waits
+ * some 100 ms for a processor. */
+#define NO_ANSWER_NS (2 * NS_PER_S)
+
 /* That one closing of a mapping counts at most, whatever its client says. */
 #define CLOSE_NS_MAX (60 * NS_PER_S)
 /* Holders that a refusal names: what fits one line of text. */

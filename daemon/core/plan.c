@@ -150,8 +150,10 @@ void plan_ask_sessions(struct pool *pool, const struct tenant *tenant, uint64_t 
         if (session == pool->reclaim.spared)
             session_note_answer(session, pool);
         else if ((tenant == NULL || account_is_shared(session->tenant, tenant)) &&
-                 session_can_be_asked(session, pool))
+                 session_can_be_asked(session, pool)) {
             session_ask(session, pool);
+            session_note_question(session, now_ns);
+        }
     }
 }
 

@@ -24,11 +24,13 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, const s
     request->gave_back = (acquire->flags & PROTO_ACQUIRE_GAVE_BACK) != 0;
     request->asked_ns = now_ns;
     request->deadline_ns = clock_deadline_ns(now_ns, acquire->timeout_ns);
+    request->look_ns = clock_deadline_ns(now_ns, session->core->long_wait_ns);
     request->quota_item = -1;
     request->number = ++session->core->next_request_number;
     list_init(&request->link);
     list_init(&request->overdue_link);
     list_init(&request->growth_link);
+    list_init(&request->long_link);
     list_append(&session->requests, &request->session_link);
     session->n_requests++;
     *ret_request = request;
@@ -48,6 +50,7 @@ bool request_is_probe(const struct request *request) {
 /* It waits no more. */
 static void request_end_wait(struct request *request) {
     wait_queue_leave(request);
+    list_remove(&request->long_link);
     charge_free(&request->charge);
 }
 

@@ -105,6 +105,12 @@ void session_note_answer(struct session *session, const struct pool *pool) {
     session->answered |= pool_bit(pool);
 }
 
+void session_note_question(struct session *session, uint64_t now_ns) {
+    if (session->asked_ns == 0)
+        session->asked_ns = now_ns;
+    session->is_mute = now_ns - session->asked_ns >= NO_ANSWER_NS;
+}
+
 void session_end_shortage(struct session *session, const struct pool *pool) {
     session->answered &= ~pool_bit(pool);
     if (session->page != NULL)
@@ -123,6 +129,8 @@ static void pool_lose_reclaimer(struct pool *pool) {
 void session_fall_silent(struct session *session) {
     const struct core *core = session->core;
 
+    session->asked_ns = 0;
+    session->is_mute = false;
     for (unsigned i = 0; i < core->n_pools; i++)
         if (session_can_be_asked(session, core->pools[i]))
             pool_lose_reclaimer(core->pools[i]);
@@ -156,7 +164,9 @@ void session_count_askable(struct session *session, struct pool *pool, bool was_
         pool_lose_reclaimer(pool);
         /* The shell may not have taken the question yet: within one call of the core, leases on whole
          * segments are opened, and are closed again where there is no memory for the next. */
-        if (!list_is_empty(&session->reclaim_link) && !session_can_be_asked_at_all(session))
+        if (!list_is_empty(&session->reclaim_link) && !session_can_be_asked_at_all(session)) {
             list_remove(&session->reclaim_link);
+            session->asked_ns = 0;
+        }
     }
 }

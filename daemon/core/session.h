@@ -57,6 +57,10 @@ void session_ask(struct session *session, struct pool *pool);
 bool session_has_answered(const struct session *session, const struct pool *pool);
 void session_note_answer(struct session *session, const struct pool *pool);
 
+/* The session was asked for idle memory. Notes that it does not answer if the first question since its last
+ * message is NO_ANSWER_NS ago. */
+void session_note_question(struct session *session, uint64_t now_ns);
+
 /* The pool's shortage is over: clears its mark in the session's page. */
 void session_end_shortage(struct session *session, const struct pool *pool);
 

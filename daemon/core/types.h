@@ -10,9 +10,11 @@
  *                                       entry points; validators of all objects
  *   explain                             texts for people: they read all objects
  *   waiting, closing                    which request is served when; which segments processes close
+ *   long_wait                           requests that have waited for long
  *   plan                                growth, retirement, and the questions to sessions
  *   collect                             memory that comes back behind fences
  *   lease, parcel, request              what a session has, what it sends, and what it asks for
+ *   reach                               what a request could get of other processes
  *   fence, wait_queue, pool, undelivered
  *   tenant
  *   account
@@ -101,6 +103,9 @@ struct session {
     uint64_t fenced_bytes; /* what its fenced leases hold, which are not in leased_bytes */
     struct session_pool pools[PROTO_POOLS_MAX]; /* by id - 1 */
     uint64_t answered;                          /* bit id - 1: it has answered the pool's last question */
+    uint64_t gave_ns[PROTO_POOLS_MAX];          /* by id - 1: when it last gave back something; 0: never */
+    uint64_t asked_ns;                          /* the first question since its last message; 0: none */
+    bool is_mute; /* a question came NO_ANSWER_NS after that one, and no message yet */
     struct segment_bits *segments;              /* by slot / 64 */
     size_t n_segment_words;
     unsigned n_segments;               /* that it has mapped */
@@ -207,6 +212,8 @@ struct pool_waiters {
     uint64_t rounds;           /* of serving through the queues, see waiting.c */
     uint64_t next_deadline_ns; /* no deadline of a waiting request is before */
     uint64_t poll_fences_ns;   /* when fences are polled again, while requests wait */
+    uint64_t next_look_ns;     /* no waiting request is to be looked at before: long_wait.h */
+    uint64_t walk_ns;          /* no walk for the reach of a session before */
     bool is_shifted;           /* a plan gave requests up: the next tick serves those behind them */
 };
 
@@ -392,6 +399,7 @@ struct request {
     uint64_t size_bytes;  /* wanted; the pool grows by that much for it, where it has the room */
     uint64_t least_bytes; /* that would serve, at most size_bytes. It waits for that much */
     uint32_t n_segments;  /* that it asks for, whole, at once; 0: it asks for one block */
+    int quota_item;       /* REFUSED because of a quota: its item; else -1 */
     uint64_t segment_bytes; /* of each of these. Together they are size_bytes and least_bytes */
     uint64_t asked_ns, deadline_ns;
     enum request_state state;
@@ -399,16 +407,19 @@ struct request {
     uint32_t probes; /* PROTO_ACQUIRE_PROBES: the refusals that its client's user does not learn of */
     bool gave_back;  /* its session has given back what it keeps idle, and need not be asked for that */
     bool waited;                /* it could not be answered at once */
+    bool is_alone;              /* no other process can serve it, as of the last look: reach.h */
+    bool is_told;               /* the shell was told that it waits for long */
+    uint64_t look_ns;           /* WAITING: when it is looked at: long_wait.h */
     struct lease *lease;        /* GRANTED: the first; the others follow it in session->leases */
     enum proto_error error;     /* REFUSED */
-    struct charge charge;       /* one waiting request, to the tenant; until it is answered */
     enum wait_queue_kind queue; /* WAITING: the queue that it is in */
+    struct charge charge;       /* one waiting request, to the tenant; until it is answered */
     struct tenant_heap *heap;   /* WAITING: the heap that has the queue */
     unsigned passes; /* later requests that were given memory that it could have used: wait_queue.h */
     struct list overdue_link;   /* in pool->waiters.overdue when those are too many */
     struct list growth_link;    /* in pool->waiters.for_growth while it waits, if it waits for growth only */
-    int quota_item;             /* REFUSED because of a quota: its item; else -1 */
     struct list link;           /* in its queue, then in core->answered */
+    struct list long_link;      /* in core->long_waits until the shell has taken it */
     struct list session_link;
 };
 
@@ -439,11 +450,13 @@ struct core {
     struct list answered;   /* request.link: for core_next_answer */
     struct list retiring;   /* segment.link: for core_next_retirement */
     struct list reclaiming; /* session.reclaim_link: for core_next_reclaim */
+    struct list long_waits; /* request.long_link: for core_next_long_wait */
     uint64_t next_session_id, next_segment_id, next_request_number;
     uint32_t sessions_limit, session_leases_limit;
     uint32_t undelivered_limit; /* of a tenant's sockets with undelivered replies */
     uint32_t segments_limit;    /* of segments that take descriptors, in all pools */
     uint32_t passes_limit;      /* PASSES_MAX; smaller in simulations */
+    uint64_t long_wait_ns;      /* LONG_WAIT_NS; smaller in simulations */
     struct policy *policy;      /* NULL: nothing is limited or forbidden */
 };
 

@@ -7,6 +7,7 @@
 
 #include "daemon/core/collect.h"
 #include "daemon/core/lease.h"
+#include "daemon/core/long_wait.h"
 #include "daemon/core/plan.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/request.h"
@@ -208,6 +209,11 @@ static int pool_grant_new(struct pool *pool, struct request *request) {
     return pool_grant(pool, request);
 }
 
+static void queue_enter(struct request *request, struct tenant_heap *heap, enum wait_queue_kind kind) {
+    wait_queue_enter(request, heap, kind);
+    long_wait_begin(request);
+}
+
 /* Has a request wait for room. */
 static void pool_wait(struct pool *pool, struct request *request) {
     struct tenant_heap *heap;
@@ -217,7 +223,7 @@ static void pool_wait(struct pool *pool, struct request *request) {
     if (tenant_heap_get(request->session->tenant, pool, &heap) < 0)
         request_refuse(request, PROTO_E_NO_MEMORY);
     else
-        wait_queue_enter(request, heap, WAIT_QUEUE_ROOM);
+        queue_enter(request, heap, WAIT_QUEUE_ROOM);
 }
 
 /* Whether the quota of segments can never allow what the request asks for. */
@@ -239,7 +245,7 @@ static void pool_hold(struct pool *pool, struct request *request) {
     else if (lacks_segments_for_ever(request, heap))
         request_refuse_for_quota(request, PROTO_E_LIMIT, QUOTA_SEGMENTS);
     else if (request->queue != WAIT_QUEUE_QUOTA)
-        wait_queue_enter(request, heap, WAIT_QUEUE_QUOTA);
+        queue_enter(request, heap, WAIT_QUEUE_QUOTA);
 }
 
 /* Refuses or queues a request by what pool_grant() returned for it. */
@@ -469,6 +475,7 @@ static bool expire_queue(struct pool *pool, struct wait_queue *queue, uint64_t n
 
     list_for_each_entry_safe(struct request, request, &queue->requests, link) {
         if (request->deadline_ns <= now_ns) {
+            long_wait_end(request, now_ns);
             request_time_out(request);
             any = true;
         } else if (request->deadline_ns < pool->waiters.next_deadline_ns) {
@@ -498,16 +505,20 @@ static void pool_serve(struct pool *pool, uint64_t now_ns) {
 
 void pool_tick(struct pool *pool, uint64_t now_ns) {
     bool is_expiring = pool->waiters.next_deadline_ns <= now_ns;
+    bool is_looking = pool->waiters.next_look_ns <= now_ns;
 
     if (pool->waiters.is_shifted)
         pool_mark_ready(pool);
-    if (pool->waiters.poll_fences_ns <= now_ns || is_expiring)
+    if (pool->waiters.poll_fences_ns <= now_ns || is_expiring || is_looking)
         collect_pool(pool, now_ns);
     bool plans = pool_is_ready(pool);
     if (plans)
         pool_serve_free(pool);
-    if (is_expiring && pool_expire(pool, now_ns)) {
-        pool_serve_free(pool); /* the expired requests may have held others up */
+    bool any_ended = is_looking && long_waits_look(pool, now_ns);
+    if (is_expiring && pool_expire(pool, now_ns))
+        any_ended = true;
+    if (any_ended) {
+        pool_serve_free(pool); /* those that ended may have held others up */
         plans = true;
     }
     if (pool->growth.retry_ns != 0 && pool->growth.retry_ns <= now_ns) {
@@ -529,6 +540,8 @@ uint64_t pool_next_tick_ns(const struct pool *pool) {
         return 0;
     if (pool->waiters.count > 0 && pool->waiters.next_deadline_ns < next)
         next = pool->waiters.next_deadline_ns;
+    if (pool->waiters.count > 0 && pool->waiters.next_look_ns < next)
+        next = pool->waiters.next_look_ns;
     if (pool_waits_for_fences(pool) && pool->waiters.poll_fences_ns < next)
         next = pool->waiters.poll_fences_ns;
     if (pool->growth.retry_ns != 0 && pool->growth.retry_ns < next)

@@ -59,11 +59,19 @@ void journal_answer(struct daemon *daemon, const struct answer *answer) {
                  (int)answer->session->peer.pid, answer->session->peer.command, answer->failure.text);
 }
 
+void journal_long_wait(struct daemon *daemon, const struct long_wait *wait) {
+    if (journal_has_room(daemon, JOURNAL_LONG_WAIT))
+        log_info("session %" PRIu64 " has waited for memory for %s: pid %d (%s), %s", wait->session->id,
+                 NS_TEXT(wait->waited_ns), (int)wait->session->peer.pid, wait->session->peer.command,
+                 wait->text);
+}
+
 void journal_turn(struct daemon *daemon) {
     static const char *const kinds[] = {
         [JOURNAL_SESSION] = "begins and farewells of sessions",
         [JOURNAL_LOSS] = "sessions that ended without a farewell",
         [JOURNAL_REFUSAL] = "refusals",
+        [JOURNAL_LONG_WAIT] = "requests that wait for long",
     };
     struct journal *journal = &daemon->journal;
 

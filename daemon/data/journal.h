@@ -17,6 +17,7 @@
 
 struct answer;
 struct daemon;
+struct long_wait;
 struct peer;
 struct session;
 
@@ -24,6 +25,7 @@ enum journal_kind {
     JOURNAL_SESSION, /* beginnings and farewells */
     JOURNAL_LOSS,    /* ends without a farewell */
     JOURNAL_REFUSAL,
+    JOURNAL_LONG_WAIT,
     JOURNAL_KINDS,
 };
 
@@ -48,6 +50,9 @@ void journal_session_refused(struct daemon *daemon, const struct peer *peer, con
 /* A request was answered; refusals are told of, unless they are probes. To be called before the answer is
  * sent. */
 void journal_answer(struct daemon *daemon, const struct answer *answer);
+
+/* A request has waited for LONG_WAIT_NS. */
+void journal_long_wait(struct daemon *daemon, const struct long_wait *wait);
 
 /* Begins a new period, and tells of what was suppressed in the last one. */
 void journal_turn(struct daemon *daemon);

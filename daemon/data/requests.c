@@ -409,6 +409,7 @@ int request_handle(struct client *client, const struct proto_message *message) {
                    ? handle_hello(client, message)
                    : client_reject(client, request, PROTO_E_INVALID,
                                    "header.operation: not HELLO in the first message of a session");
+    core_session_heard(session);
     reply_begin(&reply, PROTO_OK, request);
     switch (message->header.operation) {
     case PROTO_LIST_POOLS:

@@ -198,6 +198,7 @@ void check_all(struct world *world) {
 
     check_sums(world);
     check_shortages(world);
+    model_see_alone(world);
     model_add_up(world, &use);
     check_quotas(world, &use);
     for (unsigned p = 0; p < world->n_pools; p++)

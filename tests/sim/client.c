@@ -76,6 +76,7 @@ static struct model_request *new_request(struct world *world, unsigned p, uint64
                                                 .deadline_ns = clock_deadline_ns(world->now_ns, timeout_ns),
                                                 .no_reclaim = one_in(world, 3),
                                                 .gave_back = one_in(world, 2),
+                                                .alone_ns = NS_FOREVER,
                                                 .used = true};
     return &world->requests[r];
 }
@@ -174,6 +175,13 @@ void step_cancel(struct world *world) {
     must(request->answered && request->lease == NULL, "a request that was cancelled waits on");
 }
 
+/* A session gives back memory of a lease, of which there may be nothing left in the core. */
+static void note_given(struct world *world, unsigned l) {
+    const struct model_lease *lease = &world->leases[l];
+    unsigned p = world->segments[world->blocks[lease->block].segment].pool;
+    world->sessions[lease->session].gave_ns[p] = world->now_ns;
+}
+
 void step_release(struct world *world) {
     unsigned l = pick_lease(world);
     if (l == SIM_LEASES)
@@ -191,6 +199,7 @@ void step_release(struct world *world) {
         return;
     }
     must(r == 0, "a release is refused");
+    note_given(world, l);
     model_give_up(world, l, waits, release.fence - 1, release.fence_value);
     must(core_release(session, &release, world->now_ns) == PROTO_E_STALE, "a lease is released twice");
 }
@@ -309,6 +318,7 @@ static void release_part_of(struct world *world, unsigned l, const struct proto_
         expected = joined == SIM_LEASES && part->size_bytes > own ? PROTO_E_INVALID : 0;
         if (!part_is_released(world, r, expected))
             return;
+        note_given(world, l);
         if (joined == SIM_LEASES) {
             model_withhold(world, l, part, fenced);
         } else {
@@ -323,6 +333,7 @@ static void release_part_of(struct world *world, unsigned l, const struct proto_
         model_see_arrivals(world);
         l = model_split(world, l, part, find_lease(world, generation));
     }
+    note_given(world, l);
     if (all || fenced)
         model_give_up(world, l, fenced, part->fence - 1, part->fence_value);
     else

@@ -124,6 +124,7 @@ static void world_make(struct world *world) {
         one_in(world, 4) ? 1 + (uint32_t)random_below(world, SIM_SESSIONS) : SIM_SESSIONS;
     world->core->passes_limit = SIM_PASSES;
     world->core->segments_limit = one_in(world, 2) ? 2 + (uint32_t)random_below(world, 14) : UINT32_MAX;
+    world->core->long_wait_ns = SIM_LONG_WAIT_NS;
     world->core->session_leases_limit = 4 + (uint32_t)random_below(world, 29);
     world->kernel.list = (enum kernel_list)random_below(world, 3);
     world->kernel.proc = (enum kernel_proc)random_below(world, 3);

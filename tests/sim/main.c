@@ -73,6 +73,8 @@ static const struct {
     {"requests that waited", offsetof(struct tally, waited)},
     {"refusals", offsetof(struct tally, refusals)},
     {"deadlines that passed", offsetof(struct tally, deadlines)},
+    {"requests that waited for long", offsetof(struct tally, long_waits)},
+    {"requests given up that no other process can serve", offsetof(struct tally, alone)},
     {"requests cancelled", offsetof(struct tally, cancels)},
     {"parts released", offsetof(struct tally, parts)},
     {"splits", offsetof(struct tally, splits)},

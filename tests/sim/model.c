@@ -469,8 +469,11 @@ static void model_refused(struct world *world, const struct model_request *reque
     world->tally->refusals++;
     switch (answered->error) {
     case PROTO_E_EXHAUSTED:
-        must(request->deadline_ns <= world->now_ns || request->no_reclaim,
-             "a request is given up before its deadline");
+        if (request->deadline_ns > world->now_ns && !request->no_reclaim) {
+            must(model_may_be_given_up(world, request), "a request is given up before its deadline");
+            world->tally->alone++;
+            break;
+        }
         must(request->deadline_ns <= world->now_ns || answered->quota_item >= 0 || !pool_is_growing(pool),
              "a request that waits for growth is given up while the pool grows");
         must(!model_overlooked(world, request->session, request->pool),

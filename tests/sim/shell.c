@@ -85,6 +85,17 @@ static void drain_reclaims(struct world *world) {
     }
 }
 
+/* The shell writes a line of each request that waits for long. */
+static void drain_long_waits(struct world *world) {
+    struct long_wait wait;
+
+    while (core_next_long_wait(world->core, world->now_ns, &wait)) {
+        must(wait.waited_ns >= SIM_LONG_WAIT_NS && wait.text[0] != '\0',
+             "a request is told of that does not wait for long");
+        world->tally->long_waits++;
+    }
+}
+
 void shell_drain(struct world *world) {
     struct pool *pool;
     uint64_t size;
@@ -103,6 +114,7 @@ void shell_drain(struct world *world) {
     }
     drain_retirements(world);
     drain_reclaims(world);
+    drain_long_waits(world);
 }
 
 static void finish_growth(struct world *world, unsigned p) {
@@ -253,5 +265,7 @@ void step_time(struct world *world) {
                      world->requests[r].deadline_ns > world->now_ns,
                  "a request waits beyond its deadline");
     }
+    model_see_alone(world);
+    model_check_alone(world);
     kernel_clean(&world->kernel, world->now_ns);
 }

@@ -11,10 +11,12 @@
  *   shell.c    the work of the daemon's shell: answers, growth, retirement, time
  *   reaper.c   how the shell finds out when the dead are safe, by the daemon's own rule
  *   policy.c   quotas and access, as an operator changes them
- *   model.c    the reference model: the owner of each grain of each segment, the waiting requests, the
- * answers turns.c    the order in which the model serves requests check.c    the invariants that hold between
- * steps history.c  one seed's world from its first step to its last main.c     many seeds, and how a failure
- * is told
+ *   model.c    the reference model: the owner of each grain, the waiting requests, the answers
+ *   turns.c    the order in which the model serves requests
+ *   alone.c    requests that no other process can serve
+ *   check.c    the invariants that hold between steps
+ *   history.c  one seed's world from its first step to its last
+ *   main.c     many seeds, and how a failure is told
  *
  * The core under test is the daemon's own, unchanged. Allocations of it fail now and then (failing_memory.h).
  * The model knows nothing of heaps, lists or plans. It believes the kernel, not the core, about the end of
@@ -46,6 +48,7 @@
 #define SIM_BLOCKS    512u
 #define SIM_REQUESTS  64u
 #define SIM_PASSES    16u /* few enough that it happens */
+#define SIM_LONG_WAIT_NS NS_PER_S
 #define SIM_TOKENS    32u
 #define SIM_PARCELS   24u
 #define SIM_OLD_NAMES 16u
@@ -169,6 +172,7 @@ struct model_session {
     struct death_facts facts;
     uint64_t mapped_at, over_at; /* the questions asked by then, of the list and of holders */
     bool forced;                 /* an operator released it */
+    uint64_t gave_ns[SIM_POOLS]; /* when it last released something of a pool */
 };
 
 struct model_request {
@@ -183,6 +187,7 @@ struct model_request {
     bool used, answered;                         /* the latter: decided, and still in the core */
     unsigned passes; /* later requests that got what it could have used, while it was its tenant's oldest */
     struct lease *lease; /* granted */
+    uint64_t alone_ns;   /* since when no other process can serve it; NS_FOREVER: one can */
 };
 
 struct model_pool {
@@ -229,7 +234,7 @@ struct tally {
         sends, taken, revoked, too_late, fences, joined, withheld, rows, described, arrivals, aheads, growths,
         failures, retirements, reclaims, byes, breaks, kills, forks, reaped, behind_child, by_holders, forced,
         policies, quota_refusals, held, devices_lost, out_of_memory, segments, closings, offered, closed,
-        passes, overdue, turns, cancels;
+        passes, overdue, turns, cancels, alone, long_waits;
 };
 
 struct world {
@@ -416,6 +421,14 @@ unsigned model_suiting(const struct world *world, const struct model_request *re
 bool model_has_mapped(const struct world *world, unsigned s, unsigned p);
 /* Whether the session holds a lease in the pool. */
 bool model_holds(const struct world *world, unsigned s, unsigned p);
+
+/* --- alone.c: requests that no other process can serve */
+/* Whether the core is right to give up a request that has no deadline, now. */
+bool model_may_be_given_up(const struct world *world, const struct model_request *request);
+/* Takes notice of which requests are alone. */
+void model_see_alone(struct world *world);
+/* None of them waits for long. To be called after the ticks of a moment. */
+void model_check_alone(struct world *world);
 
 /* --- policy.c */
 gid_t policy_gid(unsigned group);

@@ -39,7 +39,7 @@ HOST_POOL = {**DEVICE_POOL, "id": 2, "kind": "host", "name": "host memory, node 
              "numa_node": 0, "export": "memfd", "pages": "transparent", "leased_bytes": 0, "in_use_bytes": 0, "cached_bytes": 0,
              "hit_ratio": None, "failures": 0, "quarantine_oldest_ns": None, "worker_call": None, "worker_call_ns": None, "last_error": None}
 SESSION = {"id": 7, "pid": 815, "uid": 1000, "gid": 100, "command": "loader", "state": "active",
-           "quarantine_reason": None, "quarantined_ns": None, "end_rule": "listing", "under_mps": False, "leases": 3, "leased_bytes": 3 * GIB // 2,
+           "quarantine_reason": None, "quarantined_ns": None, "unanswered_ns": None, "end_rule": "listing", "under_mps": False, "leases": 3, "leased_bytes": 3 * GIB // 2,
            "in_use_bytes": GIB, "cached_bytes": GIB // 2, "hit_ratio": 0.75, "fenced_bytes": 4 << 20, "waiting": 0,
            "segments": 2, "connected_ns": 90_000_000_000,
            "pools": [{"id": 1, "leased_bytes": 11 << 20, "in_use_bytes": 7 << 20, "cached_bytes": 4 << 20,
@@ -49,7 +49,7 @@ DEAD_SESSION = {**SESSION, "id": 8, "pid": 816, "state": "quarantined", "command
                 "under_mps": True, "pools": None, "requests": None}
 WAITING_SESSION = {**SESSION, "id": 9, "pid": 817, "waiting": 4, "pools": [], "requests": [
     {"pool": 1, "bytes": 33 << 20, "wanted_bytes": 64 << 20, "waiting_ns": 21_000_000_000, "left_ns": 39_000_000_000,
-     "reason": reason} for reason in ("room", "quota", "growth", "other-users")]}
+     "reason": reason} for reason in ("room", "quota", "growth", "own-process", "no-answer", "other-users", "pieces")]}
 
 QUOTA = {"uid": 1000, "charged_to": None, "sessions": 3, "sessions_limit": 1008, "leases": 20, "leases_limit": None, "ranges": 31, "ranges_limit": None, "segments": 7, "segments_limit": 28608, "waiting": 0, "waiting_limit": 4,
          "reply_bytes": 1 << 20, "reply_bytes_limit": 64 << 20, "refusals": 5,
@@ -283,10 +283,16 @@ class ForPeople(unittest.TestCase):
     def test_sessions_tells_what_each_waits_for(self):
         text = self.show("sessions")
         for words in ("memory that is in use", r"memory of its own user \(quota\)", "growth of the pool",
-                      "memory in segments of other users"):
+                      "memory that only its own process holds", "idle memory of a process that does not answer",
+                      "memory in segments of other users", "free memory that lies in pieces"):
             self.assertRegex(text, rf"(?m)^ +9 +817 +1 +33 MiB +21 s +39 s +{words}$")
         forever = {**WAITING_SESSION, "requests": [{**WAITING_SESSION["requests"][0], "left_ns": None}]}
         self.assertRegex(self.show("sessions", {"sessions": [forever]}), r"(?m)^ +9 +817 +1 +33 MiB +21 s +- +memory")
+
+    def test_a_session_that_does_not_answer_is_told_of(self):
+        self.assertIn("session 7 was asked for idle memory 21 s ago and does not answer: is its process stopped?",
+                      self.show("sessions", {"sessions": [{**SESSION, "unanswered_ns": 21_000_000_000}]}))
+        self.assertNotIn("does not answer", self.show("sessions", {"sessions": [SESSION]}))
 
     def test_refused_sessions_are_told_of(self):
         refused = {**REPLIES["stats"], "daemon": {**DAEMON_STATS, "sessions_refused": 12}}
@@ -524,7 +530,7 @@ class Failures(unittest.TestCase):
                     if member == "under_mps" and wrong is True:
                         continue
                     if wrong is None and member in ("end_rule","uuid", "device", "numa_node", "pages", "last_error", "worker_call", "worker_call_ns",
-                                                    "quarantine_reason", "quarantined_ns", "cuda_toolkit", "hit_ratio",
+                                                    "quarantine_reason", "quarantined_ns", "unanswered_ns", "cuda_toolkit", "hit_ratio",
                                                     "quarantine_oldest_ns", "left_ns") or (
                             path[0] == "sessions" and member in ("pools", "requests")):
                         continue

@@ -88,10 +88,10 @@ class Stats(unittest.TestCase):
             second.ask(pool, MIB, 3600 * 10**9)
             wait_until(lambda: host_pool(daemon)["waiters"] == 1, "the second waits")
             request, = [request for session in daemon.ask("sessions")["sessions"] for request in session["requests"]]
-            self.assertEqual((request["pool"], request["bytes"], request["reason"]), (pool, MIB, "room"))
+            self.assertEqual((request["pool"], request["bytes"], request["reason"]), (pool, MIB, "own-process"))
             self.assertEqual(request["waiting_ns"] + request["left_ns"], 3600 * 10**9)
             shown = ctl("sessions", socket_path=daemon.admin_socket).stdout
-            self.assertRegex(shown, rf"(?m)^ +\d+ +{os.getpid()} +{pool} +1 MiB .* memory that is in use$")
+            self.assertRegex(shown, rf"(?m)^ +\d+ +{os.getpid()} +{pool} +1 MiB .* memory that only its own process holds$")
             first.close()  # its end frees what it had: it has no GPU, and its process would have to end
             wait_until(lambda: host_pool(daemon)["quarantined_bytes"] == 4 * MIB, "it is in quarantine")
             self.assertEqual(host_pool(daemon)["quarantined_peak_bytes"], 4 * MIB)

@@ -187,12 +187,12 @@ static void who_waits_is_served_soon_after_the_word_arrives(void **state) {
     now_ns = core_next_tick_ns(core);
     tick(core, now_ns);
     expect_granted(core, other, 1);
-    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    assert_true(core_next_tick_ns(core) >= LONG_WAIT_NS);
 
     /* also when the release comes later than the request */
     struct lease *second = take(session, pool, MIB, now_ns);
     ask(other, pool, 2, MIB, NS_FOREVER, now_ns);
-    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    assert_true(core_next_tick_ns(core) >= LONG_WAIT_NS);
     assert_int_equal(release_part_behind(session, name_of(second), 0, 0, 0, 2, now_ns), 0);
     assert_true(core_next_tick_ns(core) <= now_ns + FENCE_INTERVAL_NS);
     arrive(0, 2);

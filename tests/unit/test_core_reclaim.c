@@ -52,7 +52,7 @@ static void nobody_is_asked_while_the_pool_can_grow(void **state) {
     ask(other, pool, 2, 2 * MIB, NS_FOREVER, 0);
     tick(core, NS_PER_S); /* however long that takes */
     expect_no_reclaim(core);
-    assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
+    assert_int_equal(core_next_tick_ns(core), LONG_WAIT_NS);
     grow(pool, 8 * MIB, NS_PER_S);
     expect_granted(core, other, 2);
     expect_no_reclaim(core);
@@ -324,7 +324,7 @@ static void where_nobody_wants_to_be_asked_nobody_is(void **state) {
     take_growing(holder, pool, 8 * MIB, 0);
     ask(other, pool, 1, MIB, NS_FOREVER, 0);
     expect_no_reclaim(core);
-    assert_int_equal(core_next_tick_ns(core), NS_FOREVER); /* and the daemon sleeps */
+    assert_int_equal(core_next_tick_ns(core), LONG_WAIT_NS); /* and the daemon sleeps */
 }
 
 /* --- the shortage that sessions are told of --- */

@@ -76,10 +76,11 @@ static void nothing_is_granted_where_one_is_missing(void **state) {
     make_own(session, pool, 3, SIZE);
     lease = take(session, pool, 2 * MIB, 0);
     ask_segments(session, pool, 1, 3, SIZE, 0);
-    expect_text(
-        expect_refused(core, session, 1, PROTO_E_EXHAUSTED),
-        "3 segments of 4 MiB asked of test pool, not free within the time given: 10 MiB free for user "
-        "1001 (in whole segments of 4 MiB: 8 MiB), 12 MiB reserved of at most 12 MiB");
+    expect_text(expect_refused(core, session, 1, PROTO_E_EXHAUSTED),
+                "3 segments of 4 MiB asked of test pool, not free within the time given: no other process "
+                "has enough to "
+                "give back: this process holds the rest; 10 MiB free for user 1001 (in whole segments of 4 "
+                "MiB: 8 MiB), 12 MiB reserved of at most 12 MiB");
     assert_int_equal(pool->leased_bytes, 2 * MIB);
     ask_segments(session, pool, 2, 3, SIZE, NS_FOREVER);
     expect_no_answer(core);

@@ -1,7 +1,7 @@
 # A request waits on when its deadline has passed.
 set(SOURCE daemon/core/waiting.c)
 set(FIND [==[if (request->deadline_ns <= now_ns) {
-            request_time_out]==])
+            long_wait_end]==])
 set(REPLACE [==[if (request->deadline_ns <= now_ns / 2) {
-            request_time_out]==])
+            long_wait_end]==])
 set(EXPECTED "a request waits beyond its deadline")
