@@ -251,7 +251,8 @@ GPUPOOL_API int gpupool_host_pool(struct gpupool_client *client, int numa_node, 
  * in each thread) and host memory: nothing on the GPU uses the memory any more, so anybody may at once
  * @param timeout_ns how long to wait for room: GPUPOOL_NOW, a time, or GPUPOOL_FOREVER. With GPUPOOL_NOW a pool that
  * has to grow says EXHAUSTED, and grows all the same. Idle memory of this client goes back first. If any did, the call
- * waits up to 3 ms; if segments were closed for it, up to 20 ms after that
+ * waits up to 3 ms; if segments were closed for it, up to 20 ms after that. GPUPOOL_FOREVER ends with EXHAUSTED as well, when
+ * no other process can give back what it needs, and this process gave nothing of the pool back for 10 s
  * @param flags 0 or GPUPOOL_ZERO
  * @return 0; INVALID, NO_POOL, TOO_LARGE, EXHAUSTED, LIMIT, DRIVER, DISCONNECTED, TIMED_OUT, FORKED, CAPTURING (with
  * GPUPOOL_ZERO, see gpupool_trim()), …
