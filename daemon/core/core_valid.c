@@ -283,17 +283,19 @@ static bool reclaimers_are_valid(const struct core *core, const struct pool *poo
 /* Whether as many sessions have each segment mapped as it counts. */
 static bool mappers_are_valid(const struct core *core) {
     for (size_t slot = 0; slot < core->segment_slots; slot++) {
-        unsigned mappers = 0, deaf_mappers = 0;
+        unsigned mappers = 0, deaf_mappers = 0, lost_mappers = 0;
         list_for_each_entry(const struct session, session, &core->sessions, link) {
             if (slot / 64 < session->n_segment_words &&
                 (session->segments[slot / 64].mapped >> slot % 64 & 1)) {
                 mappers++;
                 deaf_mappers += !session->wants_reclaim || session->state != SESSION_ACTIVE;
+                lost_mappers += session->state == SESSION_QUARANTINED;
             }
         }
         const struct segment *segment = core->segments[slot];
         if (segment == NULL ? mappers != 0
-                            : segment->mappers != mappers || segment->deaf_mappers != deaf_mappers)
+                            : segment->mappers != mappers || segment->deaf_mappers != deaf_mappers ||
+                                  segment->lost_mappers != lost_mappers)
             return false;
     }
     return true;

@@ -122,7 +122,7 @@ static void explain_holders(const struct request *request, enum others with, cha
             largest[i].session->peer.command,
             reach_is_own(request->session, largest[i].session) ? ", this process" : "",
             largest[i].session->is_mute && unanswered_bytes(largest[i].session, p) == 0 ? ", does not answer"
-                                                                                         : "",
+                                                                                        : "",
             BYTES_TEXT(largest[i].bytes),
             largest[i].session->pools[p].closing_bytes > 0
                 ? ", some of which it was told to close and has not"
@@ -263,7 +263,7 @@ static void request_explain_quota(const struct request *request, struct proto_fa
     explain_size(request, asked, sizeof asked);
     proto_failure_set(ret_failure, request->error, "%s asked of %s: %s%s%s", asked, request->pool->name,
                       quota,
-                      request->error == PROTO_E_EXHAUSTED && is_alone
+                      request->error == PROTO_E_EXHAUSTED && item >= QUOTA_POOLS && is_alone
                           ? "; no other process of the user has enough to give back"
                           : "",
                       holders);
@@ -277,7 +277,8 @@ static bool has_pieces(const struct request *request) {
     return free_bytes >= request->least_bytes && largest_free_for(pool, heap) < request_piece_bytes(request);
 }
 
-/* Writes why the request is not served, as far as that is known, and "; ". The holders are told of elsewhere. */
+/* Writes why the request is not served, as far as that is known, and "; ". explain_holders() tells the rest.
+ */
 static void explain_lack(const struct request *request, enum others others, char *to, size_t size) {
     struct text text = {.to = to, .size = size};
     char unanswered[PROTO_TEXT_MAX / 4];
@@ -288,13 +289,12 @@ static void explain_lack(const struct request *request, enum others others, char
         return;
     bool is_alone = request->is_alone || reach_is_surely_alone(request), is_in_pieces = has_pieces(request);
     (void)reach_least_held(request->session, request->pool, &has_any);
-    if (is_alone && has_any && is_in_pieces)
-        add(&text,
-            "enough is free, but in pieces between memory of this process, which alone can change that; ");
+    if (is_alone && is_in_pieces)
+        add(&text, "enough is free, but in pieces that no release of another process can join; ");
     else if (is_alone && has_any)
         add(&text, "no other process has enough to give back: this process holds the rest; ");
     else if (is_alone)
-        add(&text, "no process has it to give back; ");
+        add(&text, "no process holds what is lacking, to give it back; ");
     else if (is_in_pieces)
         add(&text, "enough is free, but in pieces; ");
     explain_unanswered(request, others, unanswered, sizeof unanswered);

@@ -29,13 +29,12 @@ uint64_t reach_least_held(const struct session *session, const struct pool *pool
         if (!reach_is_own(session, other))
             continue;
         *ret_has_any = *ret_has_any || has->leased_bytes > 0;
-        /* Blocks of a session in quarantine are not counted as shared or not while it is lost. */
-        bytes += has->leased_bytes > has->shared_bytes ? has->leased_bytes - has->shared_bytes : 0;
+        bytes += has->leased_bytes - has->shared_bytes;
     }
     return bytes;
 }
 
-/* Whether the process has a lease on the block that the block comes back with. */
+/* Whether the block stays taken while the session's process gives nothing back. */
 static bool is_pinned(const struct session *session, const struct block *block, struct reach *reach) {
     list_for_each_entry(const struct lease, lease, &block->leases, block_link) {
         reach->n_steps++;
@@ -65,10 +64,34 @@ static void look_at_span(const struct session *session, const struct heap_span *
     reach->gap_bytes = longest_bytes > reach->gap_bytes ? longest_bytes : reach->gap_bytes;
 }
 
+/* Whether a living session has segments of the pool mapped, and cannot be told to close them. */
+static bool is_mapped_by_the_deaf(const struct pool *pool) {
+    list_for_each_entry(const struct session, session, &pool->core->sessions, link) {
+        if (session->state == SESSION_ACTIVE && !session->wants_reclaim &&
+            session->pools[pool->id - 1].n_mapped > 0)
+            return true;
+    }
+    return false;
+}
+
+static void look_at_mapped(const struct session *session, const struct pool *pool, struct reach *reach) {
+    list_for_each_entry(const struct segment, segment, &pool->segments, link) {
+        reach->n_steps++;
+        if (segment->state != SEGMENT_ASSIGNED || segment->span->taken_bytes > 0 ||
+            segment->deaf_mappers == segment->lost_mappers)
+            continue;
+        reach->mapped_bytes += segment->size_bytes;
+        if (segment->owner->tenant == session->tenant && segment->size_bytes > reach->mapped_gap_bytes)
+            reach->mapped_gap_bytes = segment->size_bytes;
+    }
+}
+
 void reach_find(const struct session *session, const struct pool *pool, struct reach *ret_reach) {
     bool has_any;
 
     *ret_reach = (struct reach){0};
+    if (is_mapped_by_the_deaf(pool))
+        look_at_mapped(session, pool, ret_reach);
     (void)reach_least_held(session, pool, &has_any);
     if (!has_any)
         return;
@@ -95,7 +118,7 @@ static bool is_open(const struct request *request) {
 }
 
 static bool is_beyond_quota(const struct request *request, uint64_t held_bytes) {
-    uint64_t limit = request->session->tenant->quota.limits[quota_item_of_pool(request->pool->id)];
+    uint64_t limit = quota_limit(&request->session->tenant->quota, quota_item_of_pool(request->pool->id));
     return held_bytes > limit || limit - held_bytes < heap_round_up(request->least_bytes);
 }
 
@@ -113,8 +136,11 @@ bool reach_is_alone(const struct reach *reach, const struct request *request) {
         return false;
     if (is_beyond_quota(request, reach->held_bytes))
         return true;
-    bool fits_between = request->n_segments == 0 && reach->gap_bytes >= heap_round_up(request->least_bytes);
-    return !fits_between && is_beyond_room(request, reach->pinned_bytes);
+    if (request->n_segments > 0) /* those that are mapped serve it, if they suit it */
+        return is_beyond_room(request, reach->pinned_bytes);
+    uint64_t gap = reach->gap_bytes > reach->mapped_gap_bytes ? reach->gap_bytes : reach->mapped_gap_bytes;
+    return gap < heap_round_up(request->least_bytes) &&
+           is_beyond_room(request, reach->pinned_bytes + reach->mapped_bytes);
 }
 
 bool reach_is_surely_alone(const struct request *request) {

@@ -70,6 +70,7 @@ void session_unmap_segment(struct session *session, struct segment *segment) {
     session->pools[segment->pool->id - 1].n_mapped--;
     segment->mappers--;
     segment->deaf_mappers -= is_deaf(session);
+    segment->lost_mappers -= session->state == SESSION_QUARANTINED;
     session_count_askable(session, segment->pool, was_askable);
 }
 
@@ -135,9 +136,11 @@ void session_fall_silent(struct session *session) {
         if (session_can_be_asked(session, core->pools[i]))
             pool_lose_reclaimer(core->pools[i]);
     for (size_t word = 0; word < session->n_segment_words; word++)
-        for (uint64_t bits = session->segments[word].mapped; bits != 0 && session->wants_reclaim;
-             bits &= bits - 1)
-            core->segments[word * 64 + (unsigned)__builtin_ctzll(bits)]->deaf_mappers++;
+        for (uint64_t bits = session->segments[word].mapped; bits != 0; bits &= bits - 1) {
+            struct segment *segment = core->segments[word * 64 + (unsigned)__builtin_ctzll(bits)];
+            segment->deaf_mappers += session->wants_reclaim;
+            segment->lost_mappers++;
+        }
 }
 
 bool session_can_be_asked(const struct session *session, const struct pool *pool) {

@@ -314,6 +314,7 @@ struct segment {
     struct heap_span *span;    /* in the owner's heap; NULL unless ASSIGNED */
     unsigned mappers;          /* sessions that have it mapped */
     unsigned deaf_mappers;     /* mappers that cannot be told to close it */
+    unsigned lost_mappers;     /* those of them that are in quarantine: they end by themselves */
     struct charge charge;      /* while CLOSING: its bytes, to the tenant of its mappers */
     struct charge own_charge; /* while ASSIGNED or CLOSING, if it takes a descriptor: itself, to the tenant */
     struct tenant *keeper; /* while CLOSING: the tenant that has it again afterwards; NULL: it is retired */

@@ -15,7 +15,21 @@ static bool is_own(const struct world *world, unsigned s, unsigned other) {
 /* The memory that stays when all others have given back theirs. */
 struct rest {
     uint64_t pinned, gap, held;
+    uint64_t mapped; /* of free segments that stay mapped: sessions cannot be told to close them */
 };
+
+/* Whether nothing of the segment is taken, and a session has it mapped that lives and cannot be told to close
+ * it. */
+static bool stays_mapped(const struct world *world, unsigned g) {
+    const struct model_segment *where = &world->segments[g];
+
+    for (unsigned s = 0; s < SIM_SESSIONS; s++) {
+        const struct model_session *session = &world->sessions[s];
+        if (session->session != NULL && !session->lost && !session->wants && session->seen[g])
+            return where->tenant != 0 && where->taken == 0 && !where->closing && !where->retiring;
+    }
+    return false;
+}
 
 static void add_segment(const struct world *world, const struct model_segment *where,
                         const bool *is_own_block, struct rest *rest) {
@@ -39,9 +53,17 @@ static struct rest find_rest(const struct world *world, unsigned s, unsigned p) 
     for (unsigned l = 0; l < world->leases_end; l++)
         if (world->leases[l].used && !world->leases[l].fenced && is_own(world, s, world->leases[l].session))
             is_own_block[world->leases[l].block] = true;
-    for (unsigned g = 0; g < SIM_SEGMENTS; g++)
-        if (world->segments[g].segment != NULL && world->segments[g].pool == p)
-            add_segment(world, &world->segments[g], is_own_block, &rest);
+    for (unsigned g = 0; g < SIM_SEGMENTS; g++) {
+        const struct model_segment *where = &world->segments[g];
+        if (where->segment == NULL || where->pool != p)
+            continue;
+        add_segment(world, where, is_own_block, &rest);
+        if (!stays_mapped(world, g))
+            continue;
+        rest.mapped += where->size;
+        if (where->tenant == world->sessions[s].tenant + 1 && where->size > rest.gap)
+            rest.gap = where->size;
+    }
     return rest;
 }
 
@@ -50,8 +72,8 @@ static bool is_beyond(const struct world *world, const struct model_request *req
     struct rest rest = find_rest(world, request->session, request->pool);
     uint64_t limit =
         model_limit(world, world->sessions[request->session].tenant, QUOTA_POOLS + request->pool, SIM_GROUPS);
-    uint64_t least = round_up(request->least, HEAP_GRANULE),
-             room = most > rest.pinned ? most - rest.pinned : 0;
+    uint64_t stays = rest.pinned + (request->n_segments > 0 ? 0 : rest.mapped);
+    uint64_t least = round_up(request->least, HEAP_GRANULE), room = most > stays ? most - stays : 0;
 
     if (rest.held > limit || least > limit - rest.held)
         return true;

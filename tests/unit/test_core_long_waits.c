@@ -111,7 +111,7 @@ static void pieces_between_its_own_memory_are_told_of(void **state) {
     ask(session, pool, 3, 2 * MIB, NS_FOREVER, 500);
     tick(core, 500 + LONG_WAIT_NS);
     expect_text(expect_refused(core, session, 3, PROTO_E_EXHAUSTED),
-                "enough is free, but in pieces between memory of this process, which alone can change that");
+                "enough is free, but in pieces that no release of another process can join");
 }
 
 static void what_another_process_holds_is_waited_for(void **state) {
@@ -176,6 +176,38 @@ static void a_process_that_gives_back_waits_on(void **state) {
     expect_refused(core, session, 2, PROTO_E_EXHAUSTED);
 }
 
+/* A process without a cache keeps segments mapped until it ends, or asks for memory itself. */
+static void segments_that_stay_mapped_are_not_waited_for_without_end(void **state) {
+    struct pool *pool = add_pool(core, 8 * MIB, 2 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    struct session *of_other_user = open_session(core, 3, UID_B);
+    struct lease *leases[4];
+    (void)state;
+
+    for (unsigned i = 0; i < 4; i++) {
+        leases[i] = take_growing(other, pool, 2 * MIB, 0);
+        describe(leases[i], NULL);
+    }
+    for (unsigned i = 1; i < 4; i++)
+        assert_int_equal(release(other, name_of(leases[i]), 0), 0);
+    ask(session, pool, 1, 4 * MIB, NS_FOREVER, 0);
+    expect_text(expect_given_up(session, 1),
+                "in pieces that no release of another process can join; 6 MiB free");
+    ask(of_other_user, pool, 2, 2 * MIB, NS_FOREVER, 0);
+    tick(core, 2 * LONG_WAIT_NS);
+    expect_no_answer(core); /* the segment that is lent may come back, with its process */
+    expect_told(of_other_user, 2 * LONG_WAIT_NS);
+    ask(of_other_user, pool, 3, 4 * MIB, NS_FOREVER, 2 * LONG_WAIT_NS);
+    tick(core, 3 * LONG_WAIT_NS + LONG_WAIT_LOOK_NS);
+    expect_text(expect_refused(core, of_other_user, 3, PROTO_E_EXHAUSTED),
+                "6 MiB free in segments of other users");
+    ask(session, pool, 4, 4 * MIB, NS_FOREVER, 4 * LONG_WAIT_NS);
+    lose_session(other, 4 * LONG_WAIT_NS);
+    tick(core, 6 * LONG_WAIT_NS);
+    expect_told(session, 6 * LONG_WAIT_NS); /* a process in quarantine ends by itself */
+    expect_no_answer(core);
+}
+
 static void memory_behind_fences_and_in_parcels_may_come_back(void **state) {
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_with_page(core, 1, UID_A);
@@ -234,7 +266,7 @@ static void what_no_process_holds_is_not_waited_for_without_end(void **state) {
     }
     assert_true(now_ns <= LONG_WAIT_NS + 2 * LONG_WAIT_LOOK_NS);
     const char *text = expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
-    expect_text(text, "no process has it to give back");
+    expect_text(text, "no process holds what is lacking, to give it back");
     expect_text(text, "the last growth failed: out of memory");
 }
 
@@ -337,6 +369,7 @@ int main(void) {
         WAIT_TEST(the_log_names_the_processes_of_all_users),
         WAIT_TEST(too_little_of_another_process_does_not_count),
         WAIT_TEST(a_process_that_gives_back_waits_on),
+        WAIT_TEST(segments_that_stay_mapped_are_not_waited_for_without_end),
         WAIT_TEST(memory_behind_fences_and_in_parcels_may_come_back),
         WAIT_TEST(what_its_own_process_has_of_the_quota_is_not_waited_for_without_end),
         WAIT_TEST(what_no_process_holds_is_not_waited_for_without_end),
