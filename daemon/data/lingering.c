@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/data/lingering.h"
 
-#include <linux/sockios.h>
 #include <stdlib.h>
-#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 
@@ -18,13 +16,6 @@ struct lingering_socket {
     struct list link; /* in lingering->sockets */
 };
 
-/* Bytes in the kernel that the other end has not read. Those of a socket that cannot be asked count as read.
- */
-static uint64_t bytes_left(int fd) {
-    int bytes = 0;
-    return ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? (uint64_t)bytes : 0;
-}
-
 static void lingering_end(struct lingering *lingering, struct lingering_socket *socket) {
     undelivered_close(&socket->undelivered);
     rights_close(lingering->closer, socket->fd);
@@ -35,7 +26,7 @@ static void lingering_end(struct lingering *lingering, struct lingering_socket *
 
 /* Returns whether the socket is over. */
 static bool lingering_check(struct lingering *lingering, struct lingering_socket *socket) {
-    uint64_t bytes = bytes_left(socket->fd);
+    uint64_t bytes = outbox_unread_bytes(socket->fd);
     if (bytes == 0) {
         lingering_end(lingering, socket);
         return true;
@@ -88,7 +79,7 @@ void lingering_stop(struct lingering *lingering) {
 }
 
 void lingering_leave(struct lingering *lingering, int fd, uid_t uid) {
-    uint64_t bytes = fd < 0 ? 0 : bytes_left(fd);
+    uint64_t bytes = fd < 0 ? 0 : outbox_unread_bytes(fd);
 
     struct lingering_socket *socket = bytes > 0 && lingering->started ? calloc(1, sizeof *socket) : NULL;
     if (socket != NULL && undelivered_open(&socket->undelivered, lingering->core, uid, bytes) < 0) {

@@ -2,8 +2,10 @@
 #include "daemon/data/outbox.h"
 
 #include <errno.h>
+#include <linux/sockios.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 
 #include "base/packet.h"
 #include "daemon/core/core.h"
@@ -23,6 +25,15 @@ struct reply {
 void outbox_init(struct outbox *outbox, int fd) {
     *outbox = (struct outbox){.fd = fd};
     list_init(&outbox->replies);
+}
+
+uint64_t outbox_unread_bytes(int fd) {
+    int bytes = 0;
+    return ioctl(fd, SIOCOUTQ, &bytes) == 0 && bytes > 0 ? (uint64_t)bytes : 0;
+}
+
+bool outbox_is_read(const struct outbox *outbox) {
+    return outbox->n_replies == 0 && outbox_unread_bytes(outbox->fd) == 0;
 }
 
 /* Returns 0, -EAGAIN when the socket is full, or a negative errno that ends the connection. */

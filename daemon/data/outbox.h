@@ -36,6 +36,12 @@ struct outbox {
 
 void outbox_init(struct outbox *outbox, int fd);
 
+/* The bytes in the kernel that the other end of a socket has not read. 0: also where it cannot be asked. */
+uint64_t outbox_unread_bytes(int fd);
+
+/* Whether the client has read all that was sent. */
+bool outbox_is_read(const struct outbox *outbox);
+
 /* Sends a message, or keeps it: then a session is charged (NULL: none is). n_fds descriptors go along, which
  * are borrowed until the message has gone. Returns 0, or a negative errno that ends the connection: -EDQUOT
  * when the user's quota of replies is used up. */

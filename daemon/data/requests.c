@@ -335,9 +335,17 @@ static int refuse_memory(struct client *client, uint64_t request, int error, con
     return send_error(client, request, PROTO_E_DRIVER, text);
 }
 
+/* Refuses to send a descriptor once more, while an earlier one may be unread: the kernel counts those. */
+static int refuse_until_read(struct client *client, uint64_t request) {
+    return send_error(client, request, PROTO_E_NO_MEMORY,
+                      "this was sent before, and replies are unread: read them, and ask again");
+}
+
 static int handle_ask_page(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 
+    if (client->page.memory != NULL && !outbox_is_read(&client->connection.outbox))
+        return refuse_until_read(client, message->header.request);
     int r = client->page.memory == NULL ? client_make_page(client) : 0;
     if (r < 0)
         return refuse_memory(client, message->header.request, r, "the session's page");
@@ -349,6 +357,8 @@ static int handle_ask_page(struct client *client, const struct proto_message *me
 static int handle_ask_board(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 
+    if (client->board != NULL && !outbox_is_read(&client->connection.outbox))
+        return refuse_until_read(client, message->header.request);
     int r = client->board == NULL ? client_join_board(client) : 0;
     if (r == -ENOSPC)
         return send_error(client, message->header.request, PROTO_E_LIMIT,

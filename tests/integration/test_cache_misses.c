@@ -86,9 +86,10 @@ static void while_the_pool_can_grow_nothing_is_closed(void **state) {
         assert_true(pass == 0 || daemon_pool(&daemon, "device", 0, "grows") == grows);
         grows = daemon_pool(&daemon, "device", 0, "grows");
     }
-    MUST(gpupool_trim(client, NULL)); /* as ranges */
+    MUST(gpupool_trim(client, NULL)); /* as ranges, or as whole segments */
     assert_int_equal(daemon_sum(&daemon, "leased_bytes"), 0);
-    assert_int_equal(daemon_pool(&daemon, "device", 0, "closes"), 0);
+    if (!test_exports_vmm()) /* such segments are closed, and can go to the driver */
+        assert_int_equal(daemon_pool(&daemon, "device", 0, "closes"), 0);
     MUST(gpupool_stream_destroy(client, 0, stream));
     gpupool_close(client);
     daemon_stop(&daemon);
