@@ -6,6 +6,7 @@
 
 #include "daemon/core/plan.h"
 #include "daemon/core/pool.h"
+#include "daemon/core/segment.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/wait_queue.h"
@@ -14,7 +15,7 @@
 /* A search for segments that a session can close. */
 struct search {
     const struct session *session;
-    const struct pool *pool;
+    struct pool *pool;
     unsigned mappers_max;
     unsigned deaf_mappers; /* the session itself, where it cannot be asked and asks for its own request */
     bool spares;           /* segments that plan_needs_segment() */
@@ -23,7 +24,7 @@ struct search {
 /* Whether the session has the segment mapped, nothing of it is taken, and all its mappers can be told. A
  * segment that the waiting request could take as it is stays. */
 static bool is_closable(const struct search *search, const struct segment *segment) {
-    return segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0 &&
+    return segment->state == SEGMENT_ASSIGNED && segment->is_empty &&
            segment->deaf_mappers == search->deaf_mappers && segment->mappers <= search->mappers_max &&
            session_has_mapped(search->session, segment) &&
            !(search->spares && plan_needs_segment(search->pool, segment));
@@ -39,13 +40,53 @@ static bool is_better(const struct segment *segment, const struct segment *best,
                                             : segment->size_bytes > best->size_bytes;
 }
 
-static struct segment *choose(const struct search *search, uint64_t wanted_bytes) {
+static struct segment *segment_of_node(struct tree_node *node) {
+    return node == NULL ? NULL : container_of(node, struct segment, closable_node);
+}
+
+/* Of the segments that the session alone has mapped, the best one. Those that a request needs as they are
+ * have one size: behind them come other sizes. */
+static struct segment *choose_own(const struct search *search, uint64_t wanted_bytes) {
+    const struct tree *closable = &search->session->pools[search->pool->id - 1].closable;
+    struct segment *segment = segment_of_node(tree_at_least(closable, wanted_bytes));
+
+    if (segment != NULL && !is_closable(search, segment))
+        segment = segment_of_node(tree_at_least(closable, segment->size_bytes + 1));
+    if (segment != NULL)
+        return is_closable(search, segment) ? segment : NULL;
+    segment = segment_of_node(tree_last(closable));
+    if (segment == NULL || is_closable(search, segment))
+        return segment;
+    struct tree_node *of_its_size = tree_find(closable, segment->size_bytes);
+    segment = segment_of_node(tree_previous(of_its_size));
+    return segment != NULL && is_closable(search, segment) ? segment : NULL;
+}
+
+/* Of the segments that the session and others have mapped, the best one of the first of the list. Those that
+ * were looked at move to the end. */
+static struct segment *choose_shared(const struct search *search, uint64_t wanted_bytes) {
+    struct tenant_heap *heap = tenant_heap_find(search->session->tenant, search->pool);
     struct segment *best = NULL;
-    list_for_each_entry(struct segment, segment, &search->pool->segments, link) {
+
+    if (heap == NULL || search->mappers_max < 2)
+        return NULL;
+    struct list *segments = search->deaf_mappers == 0 ? &heap->shared : &heap->deaf;
+    const struct list *last = segments->previous;
+    bool is_over = list_is_empty(segments);
+    for (unsigned left = SHARED_LOOKED_AT_MAX; left > 0 && !is_over; left--) {
+        struct segment *segment = list_first(segments, struct segment, shared_link);
+        is_over = segments->next == last;
+        list_remove(&segment->shared_link);
+        list_append(segments, &segment->shared_link);
         if (is_closable(search, segment) && is_better(segment, best, wanted_bytes))
             best = segment;
     }
     return best;
+}
+
+static struct segment *choose(const struct search *search, uint64_t wanted_bytes) {
+    struct segment *segment = choose_own(search, wanted_bytes);
+    return segment != NULL ? segment : choose_shared(search, wanted_bytes);
 }
 
 static void begin(struct segment *segment) {
@@ -57,8 +98,22 @@ static void begin(struct segment *segment) {
     if (pool->takes_descriptors)
         charge_force(&segment->own_charge, quota, QUOTA_SEGMENTS, 1);
     segment->state = SEGMENT_CLOSING;
+    segment_settle(segment);
+    list_append(&pool->closing, &segment->shelf_link);
     pool->unassigned_bytes -= segment->size_bytes;
     pool->closing_bytes += segment->size_bytes;
+}
+
+/* The tenant has the CLOSING segment again, or not any more. */
+static void set_keeper(struct segment *segment, struct tenant *keeper) {
+    struct tenant *tenant = keeper != NULL ? keeper : segment->keeper;
+    uint64_t bytes = keeper != NULL ? segment->size_bytes : -segment->size_bytes;
+
+    if (tenant == NULL)
+        return;
+    segment->keeper = keeper;
+    segment->pool->kept_bytes += bytes;
+    tenant_heap_find(tenant, segment->pool)->kept_bytes += bytes;
 }
 
 /* Adds a segment to the message. False: it is full. */
@@ -72,31 +127,35 @@ static bool tell(struct session *session, struct segment *segment, struct proto_
 
 /* Names the segments that are CLOSING already, because another session was told to close them. */
 static void tell_of_others(struct session *session, struct pool *pool, struct proto_segments *segments) {
-    if (pool->closing_bytes == 0)
-        return;
-    list_for_each_entry(struct segment, segment, &pool->segments, link) {
-        if (segment->state == SEGMENT_CLOSING && session_has_mapped(session, segment) &&
-            !session_was_told(session, segment) && !tell(session, segment, segments))
+    struct session_pool *own = &session->pools[pool->id - 1];
+
+    list_for_each_entry(struct segment, segment, &pool->closing, shelf_link) {
+        if (own->n_untold == 0)
             return;
+        if (!session_has_mapped(session, segment) || session_was_told(session, segment))
+            continue;
+        if (!tell(session, segment, segments))
+            return;
+        own->n_untold--;
     }
 }
 
 /* Whether every session that can be asked for memory of the pool, but for one, has answered the last
  * question. */
 static bool others_have_answered(const struct session *session, const struct pool *pool) {
-    list_for_each_entry(const struct session, other, &pool->core->sessions, link) {
-        if (other != session && session_can_be_asked(other, pool) && !session_has_answered(other, pool))
-            return false;
-    }
-    return true;
+    bool is_silent = session_can_be_asked(session, pool) && !session_has_answered(session, pool);
+    return pool->reclaim.n_silent == is_silent;
 }
 
-/* Asks the other mappers of a segment. They are told to close it when they answer. */
+/* Asks the other mappers of a segment, which are of the same tenant. They are told to close it when they
+ * answer. */
 static void ask_mappers(const struct session *session, const struct segment *segment, uint64_t now_ns) {
     plan_begin_shortage(segment->pool, now_ns);
-    list_for_each_entry(struct session, other, &session->core->sessions, link) {
-        if (other != session && session_has_mapped(other, segment))
-            session_ask(other, segment->pool);
+    list_for_each_entry(struct session, other, &session->tenant->members, tenant_link) {
+        if (other == session || !session_has_mapped(other, segment))
+            continue;
+        other->pools[segment->pool->id - 1].n_untold++;
+        session_ask(other, segment->pool);
     }
 }
 
@@ -137,13 +196,6 @@ void closing_choose(struct session *session, struct pool *pool, const struct pro
         plan_ask_sessions(pool, NULL, now_ns);
 }
 
-static bool is_offered(const struct proto_offer *offer, uint64_t id) {
-    for (uint32_t i = 0; i < offer->count; i++)
-        if (offer->ids[i] == id)
-            return true;
-    return false;
-}
-
 void closing_take_offer(struct session *session, struct pool *pool, const struct proto_offer *offer,
                         struct proto_segments *ret_segments) {
     const struct search search = {
@@ -156,8 +208,9 @@ void closing_take_offer(struct session *session, struct pool *pool, const struct
 
     if (pool->state != POOL_READY || !pool_has_rows(pool) || pool->waiters.count > 0)
         return;
-    list_for_each_entry(struct segment, segment, &pool->segments, link) {
-        if (!is_closable(&search, segment) || !is_offered(offer, segment->id))
+    for (uint32_t i = 0; i < offer->count; i++) {
+        struct segment *segment = segment_find(pool->core, offer->ids[i]);
+        if (segment == NULL || segment->pool != pool || !is_closable(&search, segment))
             continue;
         /* The charge of a CLOSING segment is not to keep the tenant from its quota. */
         if (quota_left(&session->tenant->quota, quota_item_of_pool(pool->id)) < segment->size_bytes)
@@ -165,7 +218,7 @@ void closing_take_offer(struct session *session, struct pool *pool, const struct
         if (!tell(session, segment, ret_segments))
             return;
         begin(segment);
-        segment->keeper = session->tenant;
+        set_keeper(segment, session->tenant);
     }
 }
 
@@ -173,7 +226,9 @@ void closing_take_offer(struct session *session, struct pool *pool, const struct
 static void end(struct segment *segment) {
     struct pool *pool = segment->pool;
     assert(segment->state == SEGMENT_CLOSING && segment->mappers == 0);
+    list_remove(&segment->shelf_link);
     segment->state = SEGMENT_UNASSIGNED;
+    segment_settle(segment);
     pool->closing_bytes -= segment->size_bytes;
     charge_free(&segment->charge);
     if (pool->takes_descriptors) {
@@ -183,7 +238,7 @@ static void end(struct segment *segment) {
     }
     pool->unassigned_bytes += segment->size_bytes;
     struct tenant *keeper = segment->keeper;
-    segment->keeper = NULL;
+    set_keeper(segment, NULL);
     if (keeper == NULL || tenant_adopt(keeper, segment) < 0)
         pool_retire(segment);
     else
@@ -197,14 +252,11 @@ void closing_unmap(struct session *session, struct segment *segment) {
 }
 
 struct pool *closing_finish(struct session *session, uint64_t segment_id) {
-    struct core *core = session->core;
-    for (size_t slot = 0; slot < core->segment_slots; slot++) {
-        struct segment *segment = core->segments[slot];
-        if (segment == NULL || segment->id != segment_id || segment->state != SEGMENT_CLOSING ||
-            !session_has_mapped(session, segment) || !session_was_told(session, segment))
-            continue;
-        closing_unmap(session, segment);
-        return segment->pool;
-    }
-    return NULL;
+    struct segment *segment = segment_find(session->core, segment_id);
+    if (segment == NULL || segment->state != SEGMENT_CLOSING || !session_has_mapped(session, segment) ||
+        !session_was_told(session, segment))
+        return NULL;
+    struct pool *pool = segment->pool;
+    closing_unmap(session, segment);
+    return pool;
 }

@@ -14,6 +14,7 @@
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/request.h"
+#include "daemon/core/segment.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/wait_queue.h"
@@ -44,9 +45,10 @@ int core_new(struct core **ret_core) {
 static void segment_forget(struct segment *segment) {
     struct pool *pool = segment->pool;
     pool->core->segments[segment->slot] = NULL;
+    pool->core->free_slots[pool->core->n_free_slots++] = segment->slot;
     pool->reserved_bytes -= segment->size_bytes;
     pool->n_retiring -= segment->state == SEGMENT_RETIRING;
-    list_remove(&segment->link);
+    segment_leave(segment);
     free(segment);
 }
 
@@ -75,6 +77,7 @@ struct core *core_free(struct core *core) {
     lease_table_deinit(&core->leases);
     policy_free(core->policy);
     free(core->segments);
+    free(core->free_slots);
     free(core);
     return NULL;
 }
@@ -112,15 +115,19 @@ int core_add_pool(struct core *core, const struct pool_config *config, struct po
     for (char *c = pool->name; *c != '\0'; c++) /* it goes onto the wire, where text is printable */
         if (*c < ' ' || *c > '~')
             *c = '?';
-    pool->waiters.next_deadline_ns = pool->waiters.next_look_ns = NS_FOREVER;
+    pool->waiters.next_look_ns = NS_FOREVER;
+    pool->changes = 1;
     pool_set_sizes(pool, &config->sizes);
     list_init(&pool->ready_link);
     list_init(&pool->segments);
+    list_init(&pool->idle);
+    list_init(&pool->closing);
     list_init(&pool->heaps);
     list_init(&pool->waiters.queues);
     list_init(&pool->waiters.overdue);
     list_init(&pool->waiters.pressed);
     list_init(&pool->waiters.for_growth);
+    list_init(&pool->waiters.held_for_growth);
     core->pools[core->n_pools++] = pool;
     if (config->needs_vmm)
         core->pools_of_vmm |= UINT64_C(1) << (pool->id - 1);
@@ -177,21 +184,23 @@ void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint
     core_serve(pool->core, now_ns);
 }
 
-/* Finds a slot that no segment has, or makes more of them. Returns 0 or -ENOMEM. */
-static int core_find_slot(struct core *core, size_t *ret_slot) {
-    for (size_t slot = 0; slot < core->segment_slots; slot++)
-        if (core->segments[slot] == NULL) {
-            *ret_slot = slot;
-            return 0;
-        }
+/* Makes sure that there is a slot that no segment has. Returns 0 or -ENOMEM. */
+static int core_reserve_slot(struct core *core) {
+    if (core->n_free_slots > 0)
+        return 0;
     size_t slots = core->segment_slots == 0 ? 64 : core->segment_slots * 2;
     struct segment **segments = realloc(core->segments, slots * sizeof *segments);
     if (segments == NULL)
         return -ENOMEM;
-    for (size_t slot = core->segment_slots; slot < slots; slot++)
-        segments[slot] = NULL;
-    *ret_slot = core->segment_slots;
     core->segments = segments;
+    uint32_t *free_slots = realloc(core->free_slots, slots * sizeof *free_slots);
+    if (free_slots == NULL)
+        return -ENOMEM;
+    core->free_slots = free_slots;
+    for (size_t slot = slots; slot-- > core->segment_slots;) { /* the lowest one on top */
+        segments[slot] = NULL;
+        free_slots[core->n_free_slots++] = (uint32_t)slot;
+    }
     core->segment_slots = slots;
     return 0;
 }
@@ -204,11 +213,16 @@ static void pool_growth_over(struct pool *pool) {
 
 int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uint64_t now_ns) {
     struct core *core = pool->core;
-    size_t slot;
 
     assert(size_bytes == pool->growth.bytes && size_bytes % SEGMENT_GRANULE == 0);
     struct segment *segment = calloc(1, sizeof *segment);
-    if (segment == NULL || core_find_slot(core, &slot) < 0) {
+    if (segment != NULL) {
+        segment->pool = pool;
+        segment->id = core->next_segment_id + 1;
+        segment->size_bytes = size_bytes;
+        segment->backing = backing;
+    }
+    if (segment == NULL || core_reserve_slot(core) < 0 || segment_join(segment) < 0) {
         free(segment);
         core_growth_failed(pool, "the daemon has no memory for its bookkeeping", now_ns);
         return -ENOMEM;
@@ -216,13 +230,9 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
     bool trimmed = pool->growth.is_trimmed;
     pool_growth_over(pool);
     histogram_add(&pool->stats.growing, pool->growth.decided_ns, now_ns);
-    segment->pool = pool;
-    segment->id = ++core->next_segment_id;
-    segment->slot = (uint32_t)slot;
-    segment->size_bytes = size_bytes;
-    segment->backing = backing;
-    core->segments[slot] = segment;
-    list_append(&pool->segments, &segment->link);
+    core->next_segment_id = segment->id;
+    segment->slot = core->free_slots[--core->n_free_slots];
+    core->segments[segment->slot] = segment;
     pool->n_segments++;
     pool->stats.n_grows++;
     pool->reserved_bytes += size_bytes;

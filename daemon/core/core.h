@@ -129,6 +129,7 @@ void core_session_set_board(struct session *session, uint32_t slot);
  * each message. */
 static inline void core_session_heard(struct session *session) {
     session->asked_ns = 0;
+    session->core->n_mute -= session->is_mute;
     session->is_mute = false;
 }
 

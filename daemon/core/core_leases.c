@@ -398,8 +398,8 @@ int core_ask_holders(struct session *session, const struct proto_lease_name *nam
     *ret_holders = (struct proto_holders){0};
     if (own == NULL)
         return PROTO_E_STALE;
-    core_poll_fences(session->core); /* a lease whose fence is ready goes, and makes room in the reply */
     const struct block *block = own->block;
+    (void)collect_heap(block->segment->owner); /* a lease whose fence is ready goes: room in the reply */
     ret_holders->n_holding = block->live + block->quarantined + block->n_parcels - 1;
     if (ret_holders->n_holding > 0 || block->fenced == 0)
         return 0;

@@ -89,6 +89,7 @@ static int session_open(struct core *core, const struct peer *peer, uint64_t now
     list_init(&session->held);
     list_init(&session->fenced);
     list_init(&session->reclaim_link);
+    list_append(&tenant->members, &session->tenant_link);
     list_append(&core->sessions, &session->link);
     core->n_sessions++;
     tenant_mark_ready(tenant); /* its groups may have raised the quota */
@@ -196,6 +197,7 @@ static void session_free(struct session *session, uint64_t now_ns) {
            session->fenced_bytes == 0 && session->n_segments == 0 && list_is_empty(&session->held));
     list_remove(&session->reclaim_link);
     list_remove(&session->link);
+    list_remove(&session->tenant_link);
     core->n_sessions--;
     charge_free(&session->replies);
     charge_free(&session->charge);

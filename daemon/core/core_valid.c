@@ -7,6 +7,7 @@
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/row.h"
+#include "daemon/core/segment.h"
 #include "daemon/core/session.h"
 #include "daemon/core/undelivered.h"
 #include "daemon/core/wait_queue.h"
@@ -73,8 +74,9 @@ static bool requests_are_valid(const struct tenant_heap *heap, const struct wait
     list_for_each_entry(const struct request, request, &queue->requests, link) {
         if (request->queue != kind || request->heap != heap || request->state != REQUEST_WAITING ||
             request->number <= number || request_piece_bytes(request) < queue->least_bytes ||
-            request->deadline_ns < pool->waiters.next_deadline_ns ||
-            (request->look_ns != NS_FOREVER && pool->waiters.next_look_ns == NS_FOREVER))
+            (request->look_ns != NS_FOREVER && pool->waiters.next_look_ns == NS_FOREVER) ||
+            !tree_has(&request->deadline_node) || request->deadline_node.key != request->deadline_ns ||
+            list_is_empty(&request->growth_link) == request->no_reclaim)
             return false;
         /* no request in the window waits although its quota would do */
         if (kind == WAIT_QUEUE_QUOTA && position < WAIT_QUEUE_WINDOW && !pool_is_ready(pool) &&
@@ -88,7 +90,11 @@ static bool requests_are_valid(const struct tenant_heap *heap, const struct wait
 }
 
 static bool wait_queue_is_valid(const struct tenant_heap *heap, uint64_t *waiters) {
-    return list_is_empty(&heap->waiting_link) == list_is_empty(&heap->waiting.requests) &&
+    const struct request *first = wait_queue_first(&heap->waiting);
+
+    return tree_has(&heap->age_node) == (first != NULL) &&
+           (first == NULL || heap->age_node.key == first->number) &&
+           list_is_empty(&heap->waiting_link) == list_is_empty(&heap->waiting.requests) &&
            list_is_empty(&heap->pressed_link) ==
                (list_is_empty(&heap->held.requests) && !heap->reclaim_owed) &&
            requests_are_valid(heap, &heap->waiting, WAIT_QUEUE_ROOM, waiters) &&
@@ -100,7 +106,8 @@ static bool overdue_is_valid(const struct pool *pool) {
 
     list_for_each_entry(const struct request, request, &pool->waiters.overdue, overdue_link) {
         if (request->queue != WAIT_QUEUE_ROOM || request->pool != pool ||
-            request->passes < pool->core->passes_limit || request->number <= number)
+            request->passes < pool->core->passes_limit || request->number <= number ||
+            (request->target != NULL && request->target->owner != request->heap))
             return false;
         number = request->number;
     }
@@ -111,6 +118,97 @@ static bool overdue_is_valid(const struct pool *pool) {
             return false;
     }
     return true;
+}
+
+/* The sums over the shelves and lists of a pool and its heaps. */
+struct stock {
+    uint64_t occupied_bytes, idle_bytes, deaf_bytes, kept_bytes;
+    size_t n_idle, n_stocked, n_closing;
+};
+
+/* Whether a segment is where its state, its mappers and what is taken of it say. */
+static bool segment_is_settled(const struct segment *segment, struct stock *stock) {
+    bool is_closing = segment->state == SEGMENT_CLOSING;
+    bool is_empty = !is_closing && (segment->span == NULL || segment->span->taken_bytes == 0);
+    bool is_shared = is_empty && segment->owner != NULL && segment->mappers > 1;
+    const struct list *shared = segment->deaf_mappers == 0 ? &segment->owner->shared : &segment->owner->deaf;
+
+    stock->occupied_bytes += is_empty || is_closing ? 0 : segment->size_bytes;
+    stock->idle_bytes += is_empty && segment->mappers == 0 ? segment->size_bytes : 0;
+    stock->deaf_bytes += is_empty && segment->deaf_mappers > 0 ? segment->size_bytes : 0;
+    stock->kept_bytes += segment->keeper != NULL ? segment->size_bytes : 0;
+    stock->n_idle += is_empty && segment->mappers == 0;
+    stock->n_closing += is_closing;
+    return segment_find(segment->pool->core, segment->id) == segment &&
+           segment->size_shelf == shelf_find(&segment->pool->shelves, segment->size_bytes) &&
+           segment->shelf == (is_closing ? NULL
+                              : segment->owner == NULL
+                                  ? segment->size_shelf
+                                  : shelf_find(&segment->owner->shelves, segment->size_bytes)) &&
+           segment->is_empty == is_empty && segment->is_idle == (is_empty && segment->mappers == 0) &&
+           segment->is_deaf == (is_empty && segment->deaf_mappers > 0) &&
+           list_is_empty(&segment->idle_link) != segment->is_idle &&
+           (segment->sole != NULL) == (is_empty && segment->owner != NULL && segment->mappers == 1) &&
+           tree_has(&segment->closable_node) == (segment->sole != NULL) &&
+           (segment->sole == NULL || session_has_mapped(segment->sole, segment)) &&
+           segment->shared == (is_shared ? shared : NULL) &&
+           list_is_empty(&segment->shared_link) != is_shared;
+}
+
+/* Whether each shelf has the segments that it counts. */
+static bool shelves_are_valid(const struct tree *shelves, const struct tenant_heap *owner,
+                              size_t *ret_segments) {
+    size_t n_segments = 0;
+
+    if (tree_count(shelves) == SIZE_MAX)
+        return false;
+    for (const struct tree_node *node = tree_first(shelves); node != NULL; node = tree_next(node)) {
+        const struct shelf *shelf = container_of(node, const struct shelf, node);
+        size_t empty = 0, idle = 0, used = list_length(&shelf->used);
+        list_for_each_entry(const struct segment, segment, &shelf->empty, shelf_link) {
+            if (segment->shelf != shelf || segment->size_bytes != shelf->size_bytes || !segment->is_empty)
+                return false;
+            empty++;
+            idle += segment->is_idle;
+        }
+        if (shelf->owner != owner || shelf->size_bytes != node->key || shelf->n_segments == 0 ||
+            empty != shelf->n_empty || idle != shelf->n_idle || empty + used > shelf->n_segments ||
+            (owner != NULL && empty + used != shelf->n_segments) || (owner == NULL && used > 0) ||
+            tree_has(&shelf->stocked_node) != (owner == NULL && empty > 0))
+            return false;
+        n_segments += shelf->n_segments;
+    }
+    *ret_segments = n_segments;
+    return true;
+}
+
+/* Whether shelves, lists and sums of the pool's segments are right. */
+static bool stock_is_valid(const struct pool *pool) {
+    struct stock stock = {0};
+    uint64_t kept_bytes = 0;
+    size_t n_segments, n_retiring = 0;
+
+    list_for_each_entry(const struct segment, segment, &pool->segments, link) {
+        if (!segment_is_settled(segment, &stock))
+            return false;
+    }
+    for (size_t slot = 0; slot < pool->core->segment_slots; slot++) {
+        const struct segment *segment = pool->core->segments[slot];
+        n_retiring += segment != NULL && segment->pool == pool && segment->state == SEGMENT_RETIRING;
+    }
+    if (!shelves_are_valid(&pool->shelves, NULL, &n_segments) || n_segments != pool->n_segments + n_retiring)
+        return false;
+    list_for_each_entry(const struct tenant_heap, heap, &pool->heaps, pool_link) {
+        if (!shelves_are_valid(&heap->shelves, heap, &n_segments) || n_segments != heap->segments)
+            return false;
+        kept_bytes += heap->kept_bytes;
+    }
+    return stock.occupied_bytes == pool->occupied_bytes && stock.idle_bytes == pool->idle_bytes &&
+           stock.deaf_bytes == pool->deaf_bytes && stock.kept_bytes == pool->kept_bytes &&
+           kept_bytes == pool->kept_bytes && stock.n_idle == list_length(&pool->idle) &&
+           stock.n_closing == list_length(&pool->closing) && tree_count(&pool->stocked) != SIZE_MAX &&
+           tree_count(&pool->waiters.deadlines) == pool->waiters.count &&
+           tree_count(&pool->waiters.by_age) == list_length(&pool->waiters.queues);
 }
 
 static const struct heap_range *block_first_range(const struct block *block) {
@@ -176,7 +274,7 @@ static bool pool_is_valid(const struct pool *pool) {
            pool->quarantined_bytes <= pool->stats.quarantined_peak_bytes &&
            held == pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes &&
            waiters == pool->waiters.count && leases == pool->n_leases && parcels == pool->n_parcels &&
-           parcel_bytes == pool->parcel_bytes && overdue_is_valid(pool);
+           parcel_bytes == pool->parcel_bytes && overdue_is_valid(pool) && stock_is_valid(pool);
 }
 
 /* Whether a request has what its state and what it asks for say. Adds the leases whose answer is still to be
@@ -218,8 +316,23 @@ static bool requests_of_session_are_valid(const struct session *session) {
     return unanswered == expected;
 }
 
+/* Whether the parts of a session are what its leases and segments add up to. */
+static bool session_pools_are_valid(const struct session *session, const struct session_pool *pools,
+                                    const size_t *closable) {
+    for (unsigned i = 0; i < session->core->n_pools; i++) {
+        const struct session_pool *part = &session->pools[i];
+        if (part->leased_bytes != pools[i].leased_bytes || part->fenced_bytes != pools[i].fenced_bytes ||
+            part->shared_bytes != pools[i].shared_bytes || part->closing_bytes != pools[i].closing_bytes ||
+            part->n_mapped != pools[i].n_mapped || part->n_untold != pools[i].n_untold ||
+            tree_count(&part->closable) != closable[i])
+            return false;
+    }
+    return true;
+}
+
 static bool session_is_valid(const struct session *session) {
     struct session_pool pools[PROTO_POOLS_MAX] = {0};
+    size_t closable[PROTO_POOLS_MAX] = {0};
     uint64_t ranges = 0, leased = 0, fenced = 0;
     unsigned leases = 0, segments = 0, behind_fences = 0;
     size_t queued = 0;
@@ -254,6 +367,9 @@ static bool session_is_valid(const struct session *session) {
                 return false;
             pools[segment->pool->id - 1].n_mapped++;
             segments++;
+            pools[segment->pool->id - 1].n_untold +=
+                segment->state == SEGMENT_CLOSING && !session_was_told(session, segment);
+            closable[segment->pool->id - 1] += segment->sole == session;
             if (!session_was_told(session, segment))
                 continue;
             pools[segment->pool->id - 1].closing_bytes += segment->size_bytes;
@@ -265,19 +381,33 @@ static bool session_is_valid(const struct session *session) {
             return false;
     return requests_of_session_are_valid(session) && leased == session->leased_bytes &&
            fenced == session->fenced_bytes && behind_fences == queued &&
-           memcmp(pools, session->pools, sizeof pools) == 0 && leases == session->n_leases &&
+           session_pools_are_valid(session, pools, closable) && leases == session->n_leases &&
            ranges == session->n_ranges && requests == session->n_requests &&
            segments == session->n_segments && (session->state == SESSION_ACTIVE || requests == 0) &&
            (list_is_empty(&session->reclaim_link) || session_can_be_asked_at_all(session));
 }
 
-/* Whether as many sessions can be asked for the pool's memory as it counts. */
+/* Whether as many sessions can be asked for the pool's memory as it counts, and the sums of what they hold
+ * are right. */
 static bool reclaimers_are_valid(const struct core *core, const struct pool *pool) {
-    unsigned reclaimers = 0;
+    unsigned reclaimers = 0, silent = 0;
+    uint64_t bytes = 0;
+
     list_for_each_entry(const struct session, session, &core->sessions, link) {
         reclaimers += session_can_be_asked(session, pool);
+        silent += session_can_be_asked(session, pool) && !session_has_answered(session, pool);
     }
-    return reclaimers == pool->reclaim.n_sessions;
+    list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
+        uint64_t own = 0;
+        list_for_each_entry(const struct session, session, &tenant->members, tenant_link) {
+            own += session->pools[pool->id - 1].leased_bytes + session->pools[pool->id - 1].closing_bytes;
+        }
+        if (own != tenant->sessions_bytes[pool->id - 1])
+            return false;
+        bytes += own;
+    }
+    return reclaimers == pool->reclaim.n_sessions && silent == pool->reclaim.n_silent &&
+           bytes == pool->sessions_bytes;
 }
 
 /* Whether as many sessions have each segment mapped as it counts. */

@@ -75,6 +75,8 @@ static void explain_unanswered(const struct request *request, enum others others
     uint64_t sum = 0;
 
     to[0] = '\0';
+    if (request->session->core->n_mute == 0) /* mostly so: a refusal does not walk the sessions */
+        return;
     list_for_each_entry(const struct session, session, &request->session->core->sessions, link) {
         uint64_t idle = unanswered_bytes(session, p);
         if (idle == 0 && !keeps_mapped(session, p))
@@ -95,28 +97,39 @@ static void explain_unanswered(const struct request *request, enum others others
         add(&text, "%s is idle memory of other processes that do not answer; ", BYTES_TEXT(sum));
 }
 
-/* Writes "; held by …" with the largest holders that may be named and, if wanted, the sum of the others'. */
+/* Puts a session among the largest holders of a pool, if it is one. */
+static void holders_add(struct holder largest[HOLDERS_NAMED], const struct session *session, unsigned p) {
+    struct holder holder = {session, session->pools[p].leased_bytes + session->pools[p].closing_bytes};
+
+    for (unsigned i = 0; i < HOLDERS_NAMED && holder.bytes > 0; i++)
+        if (holder.bytes > largest[i].bytes) {
+            struct holder displaced = largest[i];
+            largest[i] = holder;
+            holder = displaced;
+        }
+}
+
+/* Writes "; held by …" with the largest holders that may be named and, if wanted, the sum of the others'. Of
+ * the request's own user the first HOLDERS_WALK_MAX sessions are looked at. */
 static void explain_holders(const struct request *request, enum others with, char *to, size_t size) {
-    const struct core *core = request->session->core;
     unsigned p = request->pool->id - 1;
     struct holder largest[HOLDERS_NAMED] = {0};
     struct text text = {.to = to, .size = size};
-    uint64_t others = 0;
+    const struct tenant *tenant = request->session->tenant;
+    uint64_t others = request->pool->sessions_bytes - tenant->sessions_bytes[p];
+    unsigned left = HOLDERS_WALK_MAX;
 
     to[0] = '\0';
-    list_for_each_entry(const struct session, session, &core->sessions, link) {
-        struct holder holder = {session, session->pools[p].leased_bytes + session->pools[p].closing_bytes};
-        if (!is_named(request, session, with)) {
-            others += holder.bytes;
-            continue;
+    if (with == OTHERS_NAMED)
+        list_for_each_entry(const struct session, session, &tenant->core->sessions, link) {
+            holders_add(largest, session, p);
         }
-        for (unsigned i = 0; i < HOLDERS_NAMED && holder.bytes > 0; i++)
-            if (holder.bytes > largest[i].bytes) {
-                struct holder displaced = largest[i];
-                largest[i] = holder;
-                holder = displaced;
-            }
-    }
+    else
+        list_for_each_entry(const struct session, session, &tenant->members, tenant_link) {
+            if (left-- == 0)
+                break;
+            holders_add(largest, session, p);
+        }
     for (unsigned i = 0; i < HOLDERS_NAMED && largest[i].bytes > 0; i++)
         add(&text, "%s pid %d (%s%s%s) %s%s%s", i == 0 ? "; held by" : ",", (int)largest[i].session->peer.pid,
             largest[i].session->peer.command,

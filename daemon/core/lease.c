@@ -10,6 +10,7 @@
 #include "daemon/core/fence.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/row.h"
+#include "daemon/core/segment.h"
 #include "daemon/core/session.h"
 #include "base/cleanup.h"
 #include "heap/heap.h"
@@ -98,6 +99,8 @@ static void session_hold(struct session *session, const struct block *block, uin
     session->leased_bytes += bytes;
     session->pools[pool->id - 1].shared_bytes += block->shared ? bytes : 0;
     session->pools[pool->id - 1].leased_bytes += bytes;
+    session->tenant->sessions_bytes[pool->id - 1] += bytes;
+    pool->sessions_bytes += bytes;
     session_count_askable(session, pool, was_askable);
 }
 
@@ -110,11 +113,12 @@ static void session_count_fenced(struct session *session, const struct block *bl
 /* Gives a list of ranges back to their heap, for waiting requests. */
 static void ranges_give(struct list *ranges) {
     list_for_each_entry_safe(struct heap_range, range, ranges, user_link) {
-        const struct segment *segment = range->span->user;
+        struct segment *segment = range->span->user;
         list_remove(&range->user_link);
         heap_give(range);
-        pool_mark_ready(segment->pool);
-        if (segment->pool->takes_descriptors && segment->mappers == 0 && segment->span->taken_bytes == 0)
+        segment_settle(segment);
+        pool_wake(segment->pool);
+        if (segment->pool->takes_descriptors && segment->is_idle)
             pool_mark_descriptors(segment->pool->core);
     }
 }

@@ -80,6 +80,20 @@
 /* Later requests that may be given memory that a waiting request could use: as many as clients make while a
  * busy pool goes once around, and little against the time for which large memory is held. */
 #define PASSES_MAX 256u
+/* Segments among which an overdue request has its target: those of the best sizes, and a few microseconds. */
+#define TARGETS_LOOKED_AT_MAX 256u
+/* Rounds of questions (RECLAIM_INTERVAL_NS) in which an overdue request counts on segments that sessions have
+ * mapped and do not use: clients that live answer within a round, and close what they are told to within a
+ * few, also beside long kernels. */
+#define ASKS_TRUSTED_MAX 32u
+/* Ranges that a request takes in vain, because they are kept for an overdue one, until it gives up. */
+#define KEPT_RANGES_MAX 16u
+/* Empty segments of its tenant among which a request for whole ones prefers those that its session has
+ * mapped: some microseconds. */
+#define WHOLE_LOOKED_AT_MAX 256u
+/* Segments with several mappers that one search for one to be closed looks at. The next search goes on behind
+ * them. */
+#define SHARED_LOOKED_AT_MAX 256u
 
 /* The share of a pool's available bytes that a request is granted at most beyond its need: the longest free
  * ranges are what a nearly full pool has least of. */

@@ -8,6 +8,7 @@
 #include "daemon/core/pool.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/session.h"
+#include "daemon/core/tenant.h"
 #include "daemon/core/wait_queue.h"
 
 /* The size of the growth for a request: what the request wants, or a step if that is more. After the driver
@@ -87,7 +88,7 @@ static uint64_t missing_bytes(const struct pool *pool, uint64_t need, const stru
     /* the driver refuses that room, or no descriptor is left for it */
     bool has_none = pool->growth.retry_ns != 0 || !may_have_descriptor(pool, request);
     uint64_t room = has_none ? 0 : pool_room_bytes(pool);
-    uint64_t comes = room + pool->retiring_bytes + pool->closing_bytes - pool_kept_bytes(pool, NULL) +
+    uint64_t comes = room + pool->retiring_bytes + pool->closing_bytes - pool->kept_bytes +
                      pool_idle_bytes(pool, request);
     return need > comes ? need - comes : 0;
 }
@@ -109,7 +110,7 @@ bool plan_needs_segment(const struct pool *pool, const struct segment *segment) 
     if (first != NULL)
         return pool_segment_suits(segment, first);
     return pool->reclaim.refused_bytes > 0 && segment->size_bytes == pool->reclaim.refused_segment_bytes &&
-           segment->owner->tenant->uid == pool->reclaim.refused_uid && segment->span->taken_bytes == 0;
+           segment->owner->tenant->uid == pool->reclaim.refused_uid && segment->is_empty;
 }
 
 bool plan_is_settled(const struct pool *pool) {
@@ -120,9 +121,39 @@ void plan_begin_shortage(struct pool *pool, uint64_t now_ns) {
     pool->reclaim.short_until_ns = clock_deadline_ns(now_ns, SHORTAGE_NS);
 }
 
+static const struct segment *segment_of_node(const struct tree_node *node) {
+    return container_of(node, const struct segment, closable_node);
+}
+
+/* Whether a list has an empty segment that the session has mapped, and the oldest request does not need as it
+ * is; where the list is long, whether it may have one. */
+static bool may_close_of(const struct list *segments, const struct session *session,
+                         const struct pool *pool) {
+    unsigned left = SHARED_LOOKED_AT_MAX;
+
+    list_for_each_entry(const struct segment, segment, segments, shared_link) {
+        if (left-- == 0 || (session_has_mapped(session, segment) && !plan_needs_segment(pool, segment)))
+            return true;
+    }
+    return false;
+}
+
+/* Whether the session has a segment that it could close, or may have one. The oldest request needs segments
+ * of one size. */
+static bool could_close(const struct session *session, struct pool *pool) {
+    const struct tree *closable = &session->pools[pool->id - 1].closable;
+    const struct tenant_heap *heap = tenant_heap_find(session->tenant, pool);
+
+    if (!tree_is_empty(closable) && (!plan_needs_segment(pool, segment_of_node(tree_first(closable))) ||
+                                     !plan_needs_segment(pool, segment_of_node(tree_last(closable)))))
+        return true;
+    return heap != NULL &&
+           (may_close_of(&heap->shared, session, pool) || may_close_of(&heap->deaf, session, pool));
+}
+
 /* The session that need not be asked: all requests that wait for room are its own, it has given back what it
  * keeps idle, and it has no segment that it could close. NULL: none. */
-static struct session *find_spared(const struct pool *pool) {
+static struct session *find_spared(struct pool *pool) {
     struct session *session = NULL;
 
     list_for_each_entry(const struct tenant_heap, heap, &pool->waiters.queues, waiting_link) {
@@ -134,26 +165,43 @@ static struct session *find_spared(const struct pool *pool) {
             session = request->session;
         }
     }
-    list_for_each_entry(const struct segment, segment, &pool->segments, link) {
-        if (session != NULL && segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0 &&
-            session_has_mapped(session, segment) && !plan_needs_segment(pool, segment))
-            return NULL;
+    return session != NULL && !could_close(session, pool) ? session : NULL;
+}
+
+static void ask(struct session *session, struct pool *pool, uint64_t now_ns) {
+    if (!session_can_be_asked(session, pool))
+        return;
+    session_ask(session, pool);
+    session_note_question(session, now_ns);
+}
+
+/* Asks the sessions of a tenant, and those that share its account. */
+static void ask_tenant(const struct tenant *tenant, struct pool *pool, uint64_t now_ns) {
+    if (tenant->account == NULL) {
+        list_for_each_entry(struct session, session, &tenant->members, tenant_link) {
+            ask(session, pool, now_ns);
+        }
+        return;
     }
-    return session;
+    list_for_each_entry(struct session, session, &pool->core->sessions, link) {
+        if (account_is_shared(session->tenant, tenant))
+            ask(session, pool, now_ns);
+    }
 }
 
 void plan_ask_sessions(struct pool *pool, const struct tenant *tenant, uint64_t now_ns) {
     pool->reclaim.spared = tenant == NULL && pool->reclaim.n_asks == 0 ? find_spared(pool) : NULL;
     plan_begin_shortage(pool, now_ns);
     pool->reclaim.n_asks += tenant == NULL;
+    if (tenant != NULL) {
+        ask_tenant(tenant, pool, now_ns);
+        return;
+    }
     list_for_each_entry(struct session, session, &pool->core->sessions, link) {
         if (session == pool->reclaim.spared)
             session_note_answer(session, pool);
-        else if ((tenant == NULL || account_is_shared(session->tenant, tenant)) &&
-                 session_can_be_asked(session, pool)) {
-            session_ask(session, pool);
-            session_note_question(session, now_ns);
-        }
+        else
+            ask(session, pool, now_ns);
     }
 }
 
@@ -238,7 +286,7 @@ static bool is_low(const struct pool *pool) {
     uint64_t low_water = pool->low_water_bytes;
     uint64_t left = quota_left(&pool->growth.demand->tenant->quota, quota_item_of_pool(pool->id));
     uint64_t wanted = left < low_water ? left : low_water;
-    uint64_t own = pool->growth.demand->heap.free_bytes + pool_kept_bytes(pool, pool->growth.demand->tenant);
+    uint64_t own = pool->growth.demand->heap.free_bytes + pool->growth.demand->kept_bytes;
     return pool->unassigned_bytes + own < wanted;
 }
 

@@ -8,39 +8,34 @@
 #include "daemon/core/segment.h"
 #include "daemon/core/tenant.h"
 
-/* Whether no range of it is taken and no session has it mapped. */
-static bool segment_is_idle(const struct segment *segment) {
-    if (segment->mappers > 0)
-        return false;
-    return segment->state == SEGMENT_UNASSIGNED ||
-           (segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0);
-}
-
 bool pool_segment_suits(const struct segment *segment, const struct request *request) {
     if (request == NULL || request->n_segments == 0 || segment->size_bytes != request->segment_bytes)
         return false;
-    return segment->state == SEGMENT_UNASSIGNED ||
-           (segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0 &&
-            segment->owner->tenant == request->session->tenant);
+    return segment->is_empty &&
+           (segment->owner == NULL || segment->owner->tenant == request->session->tenant);
 }
 
-uint64_t pool_suiting_most(const struct request *request) {
+struct pool_suiting pool_suiting(const struct request *request) {
     const struct tenant_heap *heap = tenant_heap_find(request->session->tenant, request->pool);
-    uint64_t size_bytes = request->segment_bytes;
-    uint64_t own = heap != NULL && heap_may_have(&heap->heap, size_bytes) ? heap->heap.free_bytes : 0;
-    return own / size_bytes + request->pool->unassigned_bytes / size_bytes;
+    const struct shelf *own = heap != NULL ? shelf_find(&heap->shelves, request->segment_bytes) : NULL;
+    const struct shelf *unassigned = shelf_find(&request->pool->shelves, request->segment_bytes);
+    struct pool_suiting suiting = {0};
+
+    if (own != NULL)
+        suiting = (struct pool_suiting){.n_own = own->n_empty, .n_idle = own->n_idle};
+    if (unassigned != NULL) {
+        suiting.n_unassigned = unassigned->n_empty;
+        suiting.n_idle += unassigned->n_idle;
+    }
+    return suiting;
 }
 
 uint64_t pool_lacking_bytes(const struct request *request) {
-    unsigned lacking = request->n_segments;
-
     if (request->n_segments == 0)
         return segment_bytes_for(request->least_bytes);
-    if (pool_suiting_most(request) > 0)
-        list_for_each_entry(const struct segment, segment, &request->pool->segments, link) {
-            lacking -= lacking > 0 && pool_segment_suits(segment, request);
-        }
-    return lacking * request->segment_bytes;
+    struct pool_suiting suiting = pool_suiting(request);
+    uint64_t n = (uint64_t)suiting.n_own + suiting.n_unassigned;
+    return n < request->n_segments ? (request->n_segments - n) * request->segment_bytes : 0;
 }
 
 unsigned pool_descriptors(const struct pool *pool) {
@@ -104,12 +99,8 @@ uint64_t pool_free_bytes(const struct pool *pool) {
 }
 
 uint64_t pool_largest_unassigned_bytes(const struct pool *pool) {
-    uint64_t largest = 0;
-    list_for_each_entry(const struct segment, segment, &pool->segments, link) {
-        if (segment->state == SEGMENT_UNASSIGNED && segment->size_bytes > largest)
-            largest = segment->size_bytes;
-    }
-    return largest;
+    const struct tree_node *node = tree_last(&pool->stocked);
+    return node == NULL ? 0 : node->key;
 }
 
 uint64_t pool_largest_free_bytes(const struct pool *pool) {
@@ -134,6 +125,12 @@ uint64_t pool_step_bytes(const struct pool *pool) {
 }
 
 void pool_mark_ready(struct pool *pool) {
+    pool->changes++;
+    pool->is_plan_due = true;
+    pool_wake(pool);
+}
+
+void pool_wake(struct pool *pool) {
     if (!pool_is_ready(pool))
         list_append(&pool->core->ready, &pool->ready_link);
 }
@@ -148,17 +145,10 @@ bool pool_waits_for_fences(const struct pool *pool) {
 
 /* The smallest segment without a tenant that may serve a request. */
 static struct segment *pool_find_unassigned(struct pool *pool, uint64_t size_bytes) {
-    struct segment *best = NULL;
-
-    if (pool->unassigned_bytes <
-        size_bytes) /* mostly so: waiting requests must not pay for walking the segments */
-        return NULL;
-    list_for_each_entry(struct segment, segment, &pool->segments, link) {
-        if (segment->state == SEGMENT_UNASSIGNED && segment->size_bytes >= size_bytes &&
-            (best == NULL || segment->size_bytes < best->size_bytes))
-            best = segment;
-    }
-    return best;
+    struct tree_node *node = tree_at_least(&pool->stocked, size_bytes);
+    return node == NULL ? NULL
+                        : list_first(&container_of(node, struct shelf, stocked_node)->empty, struct segment,
+                                     shelf_link);
 }
 
 /* Takes the lower part of a segment of which nothing is taken. Returns 0 or -ENOMEM. */
@@ -175,25 +165,33 @@ static int segment_take(struct segment *segment, uint64_t size_bytes, struct hea
         }
         heap_give(rest);
     }
+    segment_settle(segment);
     *ret_range = range;
     return 0;
 }
 
-int pool_take_own(struct pool *pool, struct tenant *tenant, uint64_t size_bytes,
-                  struct heap_range **ret_range) {
-    struct tenant_heap *heap = tenant_heap_find(tenant, pool);
-    return heap == NULL ? -ENOSPC : heap_take(&heap->heap, size_bytes, HEAP_GRANULE, ret_range);
+void pool_give(struct heap_range *range) {
+    struct segment *segment = range->span->user;
+    heap_give(range);
+    segment_settle(segment);
 }
 
-int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, struct heap_range **ret_range) {
-    int r = pool_take_own(pool, tenant, size_bytes, ret_range);
-    if (r != -ENOSPC)
-        return r;
+int pool_take_unassigned(struct pool *pool, struct tenant *tenant, uint64_t size_bytes,
+                         struct heap_range **ret_range) {
     struct segment *segment = pool_find_unassigned(pool, size_bytes);
     if (segment == NULL)
         return -ENOSPC;
-    r = tenant_adopt(tenant, segment);
+    int r = tenant_adopt(tenant, segment);
     return r < 0 ? r : segment_take(segment, size_bytes, ret_range);
+}
+
+int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, struct heap_range **ret_range) {
+    struct tenant_heap *heap = tenant_heap_find(tenant, pool);
+    int r = heap == NULL ? -ENOSPC : heap_take(&heap->heap, size_bytes, HEAP_GRANULE, ret_range);
+
+    if (r == 0)
+        segment_settle((*ret_range)->span->user);
+    return r == -ENOSPC ? pool_take_unassigned(pool, tenant, size_bytes, ret_range) : r;
 }
 
 uint64_t pool_segment_max(const struct pool *pool) {
@@ -202,24 +200,9 @@ uint64_t pool_segment_max(const struct pool *pool) {
 }
 
 uint64_t pool_idle_bytes(const struct pool *pool, const struct request *request) {
-    uint64_t bytes = 0;
-    list_for_each_entry(const struct segment, segment, &pool->segments, link) {
-        if (segment_is_idle(segment) && !pool_segment_suits(segment, request))
-            bytes += segment->size_bytes;
-    }
-    return bytes;
-}
-
-uint64_t pool_kept_bytes(const struct pool *pool, const struct tenant *keeper) {
-    uint64_t bytes = 0;
-
-    if (pool->closing_bytes == 0)
-        return 0;
-    list_for_each_entry(const struct segment, segment, &pool->segments, link) {
-        if (segment->keeper != NULL && (keeper == NULL || segment->keeper == keeper))
-            bytes += segment->size_bytes;
-    }
-    return bytes;
+    if (request == NULL || request->n_segments == 0)
+        return pool->idle_bytes;
+    return pool->idle_bytes - pool_suiting(request).n_idle * request->segment_bytes;
 }
 
 void pool_retire(struct segment *segment) {
@@ -227,6 +210,7 @@ void pool_retire(struct segment *segment) {
 
     assert(segment->state == SEGMENT_UNASSIGNED && segment->mappers == 0);
     segment->state = SEGMENT_RETIRING;
+    segment_settle(segment);
     pool->unassigned_bytes -= segment->size_bytes;
     list_remove(&segment->link);
     list_append(&pool->core->retiring, &segment->link);
@@ -236,10 +220,10 @@ void pool_retire(struct segment *segment) {
     pool->retiring_bytes += segment->size_bytes;
 }
 
-/* Whether the segment is idle, does not suit the request, and is not needed for the bytes that are kept. */
+/* Whether the idle segment does not suit the request, and is not needed for the bytes that are kept. */
 static bool may_retire(const struct segment *segment, uint64_t keep_bytes, const struct request *request) {
     const struct pool *pool = segment->pool;
-    return segment_is_idle(segment) && !pool_segment_suits(segment, request) &&
+    return !pool_segment_suits(segment, request) &&
            pool->reserved_bytes - pool->closing_bytes - pool->retiring_bytes >=
                keep_bytes + segment->size_bytes;
 }
@@ -253,10 +237,19 @@ void pool_retire_one(struct segment *segment) {
 }
 
 struct segment *pool_find_idle(const struct pool *pool, uint64_t keep_bytes, const struct request *request) {
-    list_for_each_entry(struct segment, segment, &pool->segments, link) {
+    list_for_each_entry(struct segment, segment, &pool->idle, idle_link) {
         if (may_retire(segment, keep_bytes, request))
             return segment;
     }
+    return NULL;
+}
+
+/* An idle segment of the heap. NULL: there is none. Idle ones come first on their shelf. */
+static struct segment *find_idle_of(const struct tenant_heap *heap) {
+    for (const struct shelf *shelf = shelf_first_at_least(&heap->shelves, 0); shelf != NULL;
+         shelf = shelf_next(shelf))
+        if (shelf->n_idle > 0)
+            return list_first(&shelf->empty, struct segment, shelf_link);
     return NULL;
 }
 
@@ -265,9 +258,10 @@ bool pool_retire_idle_of(struct tenant *tenant) {
         struct pool *pool = tenant->core->pools[i];
         if (!pool->takes_descriptors || pool_is_closed(pool))
             continue;
-        list_for_each_entry(struct segment, segment, &pool->segments, link) {
-            if (segment->owner == NULL || !account_is_shared(segment->owner->tenant, tenant) ||
-                !segment_is_idle(segment))
+        list_for_each_entry(const struct tenant_heap, heap, &pool->heaps, pool_link) {
+            struct segment *segment =
+                account_is_shared(heap->tenant, tenant) ? find_idle_of(heap) : NULL;
+            if (segment == NULL)
                 continue;
             pool_retire_one(segment);
             return true;
@@ -279,7 +273,7 @@ bool pool_retire_idle_of(struct tenant *tenant) {
 uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes,
                           const struct request *request) {
     uint64_t retired = 0;
-    list_for_each_entry_safe(struct segment, segment, &pool->segments, link) {
+    list_for_each_entry_safe(struct segment, segment, &pool->idle, idle_link) {
         if (retired >= bytes)
             break;
         if (!may_retire(segment, keep_bytes, request))

@@ -57,25 +57,24 @@ void pool_mark_held(const struct tenant *tenant);
  * taken, and it is the tenant's or no tenant's. request: NULL: false. */
 bool pool_segment_suits(const struct segment *segment, const struct request *request);
 
-/* No fewer than the segments that suit the request. Constant time. */
-uint64_t pool_suiting_most(const struct request *request);
+/* How many segments suit a request for whole segments: its tenant's, and those without a tenant; of both, how
+ * many are idle. */
+struct pool_suiting {
+    unsigned n_own, n_unassigned, n_idle;
+};
+struct pool_suiting pool_suiting(const struct request *request);
 
 /* The bytes of new segments with which the waiting request could be served. Of a request for whole segments
- * those that suit it are subtracted: linear in the segments then. */
+ * those that suit it are subtracted. */
 uint64_t pool_lacking_bytes(const struct request *request);
 
-/* The bytes in idle segments. request: those that suit it are not counted; NULL: all are. Linear in the
- * segments. */
+/* The bytes in idle segments. request: those that suit it are not counted; NULL: all are. */
 uint64_t pool_idle_bytes(const struct pool *pool, const struct request *request);
 
-/* The bytes of CLOSING segments that the tenant has again when they are closed. keeper: NULL: those of all
- * tenants. */
-uint64_t pool_kept_bytes(const struct pool *pool, const struct tenant *keeper);
-
-/* The largest segment without a tenant; 0: there is none. Linear in the segments. */
+/* The largest segment without a tenant; 0: there is none. */
 uint64_t pool_largest_unassigned_bytes(const struct pool *pool);
 
-/* The largest block that some tenant could take at once. Linear in the segments, for the stats. */
+/* The largest block that some tenant could take at once. Linear in the tenants. */
 uint64_t pool_largest_free_bytes(const struct pool *pool);
 
 /* The least that the pool grows by: as configured, or a small share of its reserved bytes. */
@@ -90,6 +89,10 @@ bool pool_is_closed(const struct pool *pool);
 /* Something that requests wait for may have come back: memory, room to grow, quota, or their turn. The entry
  * point of the core that is under way serves the pool at its end; if it has no time, core_tick() does. */
 void pool_mark_ready(struct pool *pool);
+
+/* As pool_mark_ready(), where segment_settle() has noted what changed. */
+void pool_wake(struct pool *pool);
+
 bool pool_is_ready(const struct pool *pool);
 
 /* Whether waiting requests may find room behind fences soon. */
@@ -99,9 +102,12 @@ bool pool_waits_for_fences(const struct pool *pool);
  * -ENOMEM. */
 int pool_take(struct pool *pool, struct tenant *tenant, uint64_t size_bytes, struct heap_range **ret_range);
 
-/* As pool_take(), from the tenant's own segments alone. */
-int pool_take_own(struct pool *pool, struct tenant *tenant, uint64_t size_bytes,
-                  struct heap_range **ret_range);
+/* As pool_take(), from unassigned segments alone. */
+int pool_take_unassigned(struct pool *pool, struct tenant *tenant, uint64_t size_bytes,
+                         struct heap_range **ret_range);
+
+/* Gives a range back that was taken so. */
+void pool_give(struct heap_range *range);
 
 /* Sends an unassigned segment that no session has mapped back to the driver. */
 void pool_retire(struct segment *segment);

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/segment.h"
+
 struct lease *session_next_lease(const struct lease *lease) {
     const struct list *next = lease->session_link.next;
     return next == &lease->session->leases ? NULL : container_of(next, struct lease, session_link);
@@ -44,7 +46,9 @@ bool session_map_segment(struct session *session, struct segment *segment) {
     session->n_segments++;
     session->pools[segment->pool->id - 1].n_mapped++;
     segment->mappers++;
+    segment->mappers_sum ^= (uintptr_t)session;
     segment->deaf_mappers += is_deaf(session);
+    segment_settle(segment);
     session_count_askable(session, segment->pool, was_askable);
     return true;
 }
@@ -59,18 +63,29 @@ bool session_has_mapped(const struct session *session, const struct segment *seg
            (session->segments[segment->slot / 64].mapped >> segment->slot % 64 & 1) != 0;
 }
 
+/* Counts what the session was told to close; bytes may be "negative". */
+static void session_count_closing(struct session *session, struct pool *pool, uint64_t bytes) {
+    session->pools[pool->id - 1].closing_bytes += bytes;
+    session->tenant->sessions_bytes[pool->id - 1] += bytes;
+    pool->sessions_bytes += bytes;
+}
+
 void session_unmap_segment(struct session *session, struct segment *segment) {
     assert(session_has_mapped(session, segment) && segment->mappers > 0);
     bool was_askable = session_can_be_asked(session, segment->pool);
     if (session_was_told(session, segment))
-        session->pools[segment->pool->id - 1].closing_bytes -= segment->size_bytes;
+        session_count_closing(session, segment->pool, -segment->size_bytes);
+    else if (segment->state == SEGMENT_CLOSING)
+        session->pools[segment->pool->id - 1].n_untold--;
     session->segments[segment->slot / 64].mapped &= ~bit_of(segment);
     session->segments[segment->slot / 64].told &= ~bit_of(segment);
     session->n_segments--;
     session->pools[segment->pool->id - 1].n_mapped--;
     segment->mappers--;
+    segment->mappers_sum ^= (uintptr_t)session;
     segment->deaf_mappers -= is_deaf(session);
     segment->lost_mappers -= session->state == SESSION_QUARANTINED;
+    segment_settle(segment);
     session_count_askable(session, segment->pool, was_askable);
 }
 
@@ -81,11 +96,17 @@ bool session_was_told(const struct session *session, const struct segment *segme
 void session_note_told(struct session *session, struct segment *segment) {
     assert(session_has_mapped(session, segment) && !session_was_told(session, segment));
     session->segments[segment->slot / 64].told |= bit_of(segment);
-    session->pools[segment->pool->id - 1].closing_bytes += segment->size_bytes;
+    session_count_closing(session, segment->pool, segment->size_bytes);
 }
 
 static uint64_t pool_bit(const struct pool *pool) {
     return UINT64_C(1) << (pool->id - 1);
+}
+
+/* The pool asks anew. */
+static void session_forget_answer(struct session *session, struct pool *pool) {
+    pool->reclaim.n_silent += session_has_answered(session, pool) && session_can_be_asked(session, pool);
+    session->answered &= ~pool_bit(pool);
 }
 
 void session_ask(struct session *session, struct pool *pool) {
@@ -93,7 +114,7 @@ void session_ask(struct session *session, struct pool *pool) {
         return;
     if (session->page != NULL)
         atomic_fetch_or_explicit(&session->page->shortage.pools, pool_bit(pool), memory_order_release);
-    session->answered &= ~pool_bit(pool);
+    session_forget_answer(session, pool);
     if (list_is_empty(&session->reclaim_link))
         list_append(&session->core->reclaiming, &session->reclaim_link);
 }
@@ -102,44 +123,50 @@ bool session_has_answered(const struct session *session, const struct pool *pool
     return (session->answered & pool_bit(pool)) != 0;
 }
 
-void session_note_answer(struct session *session, const struct pool *pool) {
+void session_note_answer(struct session *session, struct pool *pool) {
+    pool->reclaim.n_silent -= !session_has_answered(session, pool) && session_can_be_asked(session, pool);
     session->answered |= pool_bit(pool);
 }
 
 void session_note_question(struct session *session, uint64_t now_ns) {
     if (session->asked_ns == 0)
         session->asked_ns = now_ns;
-    session->is_mute = now_ns - session->asked_ns >= NO_ANSWER_NS;
+    bool is_mute = now_ns - session->asked_ns >= NO_ANSWER_NS;
+    session->core->n_mute += (unsigned)is_mute - session->is_mute;
+    session->is_mute = is_mute;
 }
 
-void session_end_shortage(struct session *session, const struct pool *pool) {
-    session->answered &= ~pool_bit(pool);
+void session_end_shortage(struct session *session, struct pool *pool) {
+    session_forget_answer(session, pool);
     if (session->page != NULL)
         atomic_fetch_and_explicit(&session->page->shortage.pools, ~pool_bit(pool), memory_order_release);
 }
 
 /* A session that could be asked for memory of the pool cannot any more. After the last, no question is due
  * for requests that did not wait. */
-static void pool_lose_reclaimer(struct pool *pool) {
+static void pool_lose_reclaimer(struct pool *pool, const struct session *session) {
     assert(pool->reclaim.n_sessions > 0);
     pool->reclaim.n_sessions--;
+    pool->reclaim.n_silent -= !session_has_answered(session, pool);
     if (pool->reclaim.n_sessions == 0)
         pool->reclaim.is_owed = false;
 }
 
 void session_fall_silent(struct session *session) {
-    const struct core *core = session->core;
+    struct core *core = session->core;
 
     session->asked_ns = 0;
+    core->n_mute -= session->is_mute;
     session->is_mute = false;
     for (unsigned i = 0; i < core->n_pools; i++)
         if (session_can_be_asked(session, core->pools[i]))
-            pool_lose_reclaimer(core->pools[i]);
+            pool_lose_reclaimer(core->pools[i], session);
     for (size_t word = 0; word < session->n_segment_words; word++)
         for (uint64_t bits = session->segments[word].mapped; bits != 0; bits &= bits - 1) {
             struct segment *segment = core->segments[word * 64 + (unsigned)__builtin_ctzll(bits)];
             segment->deaf_mappers += session->wants_reclaim;
             segment->lost_mappers++;
+            segment_settle(segment);
         }
 }
 
@@ -159,12 +186,13 @@ void session_count_askable(struct session *session, struct pool *pool, bool was_
     bool is_askable = session_can_be_asked(session, pool);
     if (is_askable && !was_askable) {
         pool->reclaim.n_sessions++;
+        pool->reclaim.n_silent += !session_has_answered(session, pool);
         if (pool->reclaim.short_until_ns != 0 &&
             session != pool->reclaim.spared) /* requests wait for its memory, too */
             session_ask(session, pool);
     }
     if (was_askable && !is_askable) {
-        pool_lose_reclaimer(pool);
+        pool_lose_reclaimer(pool, session);
         /* The shell may not have taken the question yet: within one call of the core, leases on whole
          * segments are opened, and are closed again where there is no memory for the next. */
         if (!list_is_empty(&session->reclaim_link) && !session_can_be_asked_at_all(session)) {

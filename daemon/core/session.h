@@ -55,14 +55,14 @@ void session_ask(struct session *session, struct pool *pool);
 
 /* Whether the session has answered the pool's last question (IDLE for others). */
 bool session_has_answered(const struct session *session, const struct pool *pool);
-void session_note_answer(struct session *session, const struct pool *pool);
+void session_note_answer(struct session *session, struct pool *pool);
 
 /* The session was asked for idle memory. Notes that it does not answer if the first question since its last
  * message is NO_ANSWER_NS ago. */
 void session_note_question(struct session *session, uint64_t now_ns);
 
 /* The pool's shortage is over: clears its mark in the session's page. */
-void session_end_shortage(struct session *session, const struct pool *pool);
+void session_end_shortage(struct session *session, struct pool *pool);
 
 /* The session is being lost, and is ACTIVE yet: it cannot be asked for memory or told to close segments any
  * more. Pools and segments count that. */

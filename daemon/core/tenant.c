@@ -7,6 +7,7 @@
 
 #include "daemon/core/account.h"
 #include "daemon/core/policy.h"
+#include "daemon/core/segment.h"
 
 struct tenant *tenant_find(struct core *core, uid_t uid) {
     list_for_each_entry(struct tenant, tenant, &core->tenants, link) {
@@ -28,6 +29,7 @@ int tenant_get(struct core *core, uid_t uid, struct tenant **ret_tenant) {
     tenant->core = core;
     tenant->uid = uid;
     quota_init(&tenant->quota);
+    list_init(&tenant->members);
     list_init(&tenant->heaps);
     list_init(&tenant->undelivered);
     if (account_join(tenant) < 0) {
@@ -78,6 +80,8 @@ int tenant_heap_get(struct tenant *tenant, struct pool *pool, struct tenant_heap
         heap->tenant = tenant;
         heap->pool = pool;
         heap_init(&heap->heap);
+        list_init(&heap->shared);
+        list_init(&heap->deaf);
         list_init(&heap->fenced);
         list_init(&heap->waiting.requests);
         list_init(&heap->held.requests);
@@ -102,15 +106,21 @@ int tenant_adopt(struct tenant *tenant, struct segment *segment) {
     int r = tenant_heap_get(tenant, segment->pool, &heap);
     if (r < 0)
         return r;
-    r = heap_add_span(&heap->heap, segment->size_bytes, segment, &segment->span);
+    r = segment_reserve_owner(segment, heap);
     if (r < 0)
         return r;
+    r = heap_add_span(&heap->heap, segment->size_bytes, segment, &segment->span);
+    if (r < 0) {
+        segment_drop_owner(segment, heap);
+        return r;
+    }
     heap->segments++;
     segment->owner = heap;
     segment->state = SEGMENT_ASSIGNED;
     if (segment->pool->takes_descriptors)
         charge_force(&segment->own_charge, &tenant->quota, QUOTA_SEGMENTS, 1);
     segment->pool->unassigned_bytes -= segment->size_bytes;
+    segment_settle(segment);
     return 0;
 }
 
@@ -120,9 +130,8 @@ void tenant_apply_policy(struct tenant *tenant, const struct peer *joining) {
 
     policy_limits_begin(limits);
     if (policy != NULL && policy->has_group_rules)
-        list_for_each_entry(const struct session, session, &tenant->core->sessions, link) {
-            if (session->tenant == tenant)
-                policy_limits_add_peer(policy, &session->peer, limits);
+        list_for_each_entry(const struct session, session, &tenant->members, tenant_link) {
+            policy_limits_add_peer(policy, &session->peer, limits);
         }
     if (joining != NULL)
         policy_limits_add_peer(policy, joining, limits);
@@ -130,6 +139,8 @@ void tenant_apply_policy(struct tenant *tenant, const struct peer *joining) {
     account_apply_policy(tenant, joining);
     list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
         heap->held.least_bytes = 0;
+        heap->waiting.tried = heap->waiting.weighed = heap->held.tried = 0;
+        heap->pool->is_plan_due = true;
     }
 }
 
@@ -144,12 +155,18 @@ bool tenant_may_ever_take(const struct tenant *tenant, const struct pool *pool, 
 void tenant_disown(struct segment *segment) {
     assert(segment->state == SEGMENT_ASSIGNED && segment->span->taken_bytes == 0);
     struct tenant_heap *owner = segment->owner;
+    list_for_each_entry(struct request, request, &segment->pool->waiters.overdue, overdue_link) {
+        if (request->target == segment)
+            request->target = NULL;
+    }
     heap_remove_span(segment->span);
     charge_free(&segment->own_charge);
     segment->span = NULL;
     segment->owner = NULL;
     segment->state = SEGMENT_UNASSIGNED;
     segment->pool->unassigned_bytes += segment->size_bytes;
+    segment_settle(segment);
+    segment_drop_owner(segment, owner);
     owner->segments--;
     tenant_drop_if_unused(owner->tenant);
 }

@@ -30,6 +30,7 @@
 #include <sys/types.h>
 
 #include "base/list.h"
+#include "base/tree.h"
 #include "daemon/core/histogram.h"
 #include "daemon/core/limits.h"
 #include "daemon/core/quota.h"
@@ -48,6 +49,7 @@ struct pool;
 struct request;
 struct segment;
 struct session;
+struct shelf;
 struct tenant;
 struct tenant_heap;
 
@@ -73,6 +75,8 @@ struct session_pool {
     uint64_t shared_bytes;               /* the part of leased_bytes that is in shared blocks */
     uint64_t closing_bytes;              /* of segments that it was told to close, and has not */
     uint64_t n_mapped;                   /* segments that it has mapped */
+    uint64_t n_untold;                   /* of these, CLOSING ones that it was not told to close yet */
+    struct tree closable; /* segment.closable_node, by size: empty ones that it alone has mapped */
 };
 
 /* A bit for each of 64 segment slots. */
@@ -118,6 +122,7 @@ struct session {
     struct charge replies;    /* bytes of replies that the shell keeps for it */
     void *owner;              /* the shell's */
     struct list reclaim_link; /* in core->reclaiming while it is to be asked */
+    struct list tenant_link;  /* in tenant->members */
     struct list link;         /* in core->sessions */
 };
 
@@ -136,11 +141,13 @@ struct tenant {
     uid_t uid;
     struct account *account; /* NULL: none */
     unsigned sessions;
+    struct list members; /* session.tenant_link */
     struct quota quota;
     struct list heaps;       /* struct tenant_heap.tenant_link */
     struct list undelivered; /* struct undelivered.link */
     unsigned n_undelivered;
     unsigned n_parcels;
+    uint64_t sessions_bytes[PROTO_POOLS_MAX]; /* by id - 1: what its sessions hold and are told to close */
     struct list link; /* in core->tenants */
 };
 
@@ -149,6 +156,9 @@ struct wait_queue {
     struct list requests; /* request.link, in order of arrival */
     uint64_t least_bytes; /* no request in it needs less in one piece; 0: not known */
     uint64_t served;      /* the round (pool->waiters.rounds) in which no more of it could be served */
+    uint64_t tried;       /* pool->changes when none of its window could be served; 0: to be tried */
+    uint64_t weighed;     /* pool->changes when lacking_bytes was found out; 0: to be found out */
+    uint64_t lacking_bytes; /* no request of its window lacks fewer bytes of new segments */
 };
 
 enum wait_queue_kind {
@@ -162,6 +172,10 @@ struct tenant_heap {
     struct pool *pool;
     unsigned segments;
     struct heap heap;
+    struct tree shelves;       /* shelf.node */
+    struct list shared, deaf;  /* segment.shared_link: empty ones that several sessions have mapped; `deaf`:
+                                * one of them cannot be told to close it */
+    uint64_t kept_bytes;       /* of CLOSING segments that the tenant has again afterwards */
     struct list fenced;        /* fence_queue.heap_link: queues with leases, in turns */
     struct wait_queue waiting; /* for room in the pool */
     struct wait_queue held;    /* for the tenant's quota */
@@ -169,6 +183,7 @@ struct tenant_heap {
     bool reclaim_owed;   /* they are to be asked then, for a request that did not wait */
     struct list tenant_link, pool_link;
     struct list waiting_link; /* in pool->waiters.queues while `waiting` is not empty */
+    struct tree_node age_node; /* in pool->waiters.by_age likewise, by the number of its first request */
     struct list pressed_link; /* in pool->waiters.pressed while `held` is not empty, or reclaim_owed */
 };
 
@@ -205,12 +220,15 @@ enum pool_state {
 /* The requests that wait in a pool. */
 struct pool_waiters {
     struct list queues;        /* tenant_heap.waiting_link: heaps with requests that wait for room */
+    struct tree by_age;        /* tenant_heap.age_node: the same heaps */
     struct list pressed;       /* tenant_heap.pressed_link: heaps with requests that wait for quota */
-    struct list overdue;       /* request.overdue_link, in order of arrival: no later request may pass them */
+    struct list overdue; /* request.overdue_link, in order of arrival: later ones leave them their target */
+    struct request *keeping; /* the first overdue one that keeps room back, as of the last look; NULL: none */
     struct list for_growth;    /* request.growth_link: requests that wait for growth only */
+    struct list held_for_growth; /* likewise, those that wait for their tenant's quota */
+    struct tree deadlines;       /* request.deadline_node */
     uint64_t count;            /* requests in all wait queues */
     uint64_t rounds;           /* of serving through the queues, see waiting.c */
-    uint64_t next_deadline_ns; /* no deadline of a waiting request is before */
     uint64_t poll_fences_ns;   /* when fences are polled again, while requests wait */
     uint64_t next_look_ns;     /* no waiting request is to be looked at before: long_wait.h */
     uint64_t walk_ns;          /* no walk for the reach of a session before */
@@ -235,6 +253,7 @@ struct pool_reclaim {
     bool is_stuck;           /* as of the last plan: only memory that sessions hold can serve */
     bool is_owed;            /* sessions are still to be asked, for a request that did not wait */
     unsigned n_sessions;     /* ACTIVE sessions that want to be asked and have something of the pool */
+    unsigned n_silent;       /* of these, those that have not answered the pool's last question */
     unsigned n_asks;         /* rounds of questions since the pool became short */
     uint64_t next_ns;        /* sessions are not asked before */
     uint64_t short_until_ns; /* sessions are told until then that the pool is short; 0: it is not */
@@ -275,6 +294,10 @@ struct pool {
     uint64_t low_water_bytes;            /* 0: no growth ahead of demand */
 
     struct list segments; /* all but RETIRING ones */
+    struct list idle;     /* segment.idle_link: those that could go back to the driver now */
+    struct list closing;  /* segment.shelf_link: CLOSING ones */
+    struct tree shelves;  /* shelf.node: one for each size that a segment of the pool has */
+    struct tree stocked;  /* shelf.stocked_node: of these, those with a segment without a tenant */
     struct list heaps;    /* tenant_heap.pool_link */
     unsigned n_segments;  /* in that list */
     unsigned n_retiring;  /* RETIRING ones */
@@ -283,6 +306,13 @@ struct pool {
     uint64_t parcel_bytes; /* the part of leased_bytes that no live session has, only parcels */
     uint64_t reserved_bytes, leased_bytes, fenced_bytes, quarantined_bytes, closing_bytes, retiring_bytes;
     uint64_t unassigned_bytes; /* of the segments without a tenant */
+    uint64_t occupied_bytes;   /* of the segments of which something is taken */
+    uint64_t idle_bytes;       /* of `idle` */
+    uint64_t deaf_bytes;       /* of empty segments that a session has mapped which cannot be asked */
+    uint64_t kept_bytes;       /* of CLOSING segments that their tenants have again afterwards */
+    uint64_t sessions_bytes; /* what all sessions hold and are told to close; shared blocks for each holder */
+    uint64_t changes;        /* of what requests of any tenant may get; starts at 1 */
+    bool is_plan_due;        /* something has changed that a plan depends on */
 
     struct pool_waiters waiters;
     struct pool_growth growth;
@@ -304,6 +334,16 @@ enum segment_state {
     SEGMENT_RETIRING,
 };
 
+/* See segment.h. */
+struct shelf {
+    struct tenant_heap *owner; /* NULL: the pool's, of segments without a tenant */
+    uint64_t size_bytes;
+    unsigned n_segments; /* of that size: the owner's; of the pool's shelf: all of the pool */
+    unsigned n_empty, n_idle;
+    struct list empty, used;             /* segment.shelf_link; idle ones come first */
+    struct tree_node node, stocked_node; /* in owner->shelves or pool->shelves; in pool->stocked */
+};
+
 struct segment {
     struct pool *pool;
     uint64_t id;   /* unique in the daemon's life */
@@ -315,6 +355,16 @@ struct segment {
     unsigned mappers;          /* sessions that have it mapped */
     unsigned deaf_mappers;     /* mappers that cannot be told to close it */
     unsigned lost_mappers;     /* those of them that are in quarantine: they end by themselves */
+    uintptr_t mappers_sum;     /* exclusive or of the mappers' addresses: of one mapper it is the address */
+    struct shelf *size_shelf;  /* the pool's of its size */
+    struct shelf *owner_shelf; /* the owner's of its size; NULL unless ASSIGNED */
+    struct shelf *shelf; /* of these, the one that it is on; NULL: on none. It and what follows are as of
+                          * the last segment_settle() */
+    bool is_empty, is_idle, is_deaf;
+    struct session *sole; /* it is in that session's tree of closable segments */
+    struct list *shared;  /* it is in that list of its owner */
+    struct list shelf_link, idle_link, shared_link;
+    struct tree_node closable_node, id_node;
     struct charge charge;      /* while CLOSING: its bytes, to the tenant of its mappers */
     struct charge own_charge; /* while ASSIGNED or CLOSING, if it takes a descriptor: itself, to the tenant */
     struct tenant *keeper; /* while CLOSING: the tenant that has it again afterwards; NULL: it is retired */
@@ -417,8 +467,11 @@ struct request {
     struct charge charge;       /* one waiting request, to the tenant; until it is answered */
     struct tenant_heap *heap;   /* WAITING: the heap that has the queue */
     unsigned passes; /* later requests that were given memory that it could have used: wait_queue.h */
+    struct segment *target; /* overdue: what later requests leave to it, if it keeps no room; NULL: nothing */
     struct list overdue_link;   /* in pool->waiters.overdue when those are too many */
-    struct list growth_link;    /* in pool->waiters.for_growth while it waits, if it waits for growth only */
+    struct list growth_link;    /* in pool->waiters.for_growth or held_for_growth while it waits, if it waits
+                                 * for growth only */
+    struct tree_node deadline_node; /* in pool->waiters.deadlines while it waits */
     struct list link;           /* in its queue, then in core->answered */
     struct list long_link;      /* in core->long_waits until the shell has taken it */
     struct list session_link;
@@ -440,13 +493,15 @@ struct core {
     unsigned n_pools;
     uint64_t pools_of_vmm; /* bit id - 1: for sessions that know such segments */
     struct list tenants, accounts, sessions;
-    unsigned n_sessions;
+    unsigned n_sessions, n_mute; /* the latter among them: session.is_mute */
     uint64_t n_sessions_refused; /* since the start */
     struct lease_table leases;
     void *tokens;              /* tsearch tree of shared blocks by token */
     struct parcel_table parcels;
     struct segment **segments; /* by slot; NULL: unused */
-    size_t segment_slots;
+    uint32_t *free_slots;      /* a stack, of which n_free_slots are used */
+    size_t segment_slots, n_free_slots;
+    struct tree segments_by_id; /* segment.id_node */
     struct list ready;      /* pool.ready_link: for core_serve() */
     struct list answered;   /* request.link: for core_next_answer */
     struct list retiring;   /* segment.link: for core_next_retirement */

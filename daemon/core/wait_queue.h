@@ -15,11 +15,16 @@
  *   not: those among the WAIT_QUEUE_WINDOW first of the queue, and those that have just arrived. Memory that
  *   is held up for a request that does not fit yet serves no request. But passing has an end:
  * - A pass is counted against the first of a queue when a later request, of any tenant, gets memory that the
- *   first could have used. That is all memory, except in a segment that the later request's session has
- * mapped anyway, if the segment is another tenant's or too small. After PASSES_MAX passes the first is
- * *overdue*: no later request gets such memory in that pool before the overdue one has been served or has
- * left, and growth and idle segments are for it. So a bounded number of later requests passes a waiting
- * request, whatever its size. From then on it only waits for memory to come back.
+ *   first could have used. That is all memory, except memory in a segment that the later request's session
+ *   has mapped anyway, if that segment is another tenant's or too small. After PASSES_MAX passes the first is
+ *   *overdue*, and one target is kept for it:
+ *   the room, if its need could come together while all that hold memory of the pool live and keep it. Then
+ *     no later request gets an empty segment that its session has not mapped, and the pool grows and retires
+ *     for the overdue one alone;
+ *   else the segment of its own tenant, among those that are large enough, of which the least is taken. Of
+ *     a request for whole segments: the empty ones of its size, if its tenant has as many of that size.
+ *   All other memory is lent, so that a request that cannot be served stops no other one, and a session
+ *   that holds memory and needs more to go on gets it elsewhere.
  * - In a tenant's queue for its quota, every pass by the same tenant counts. When the first is overdue, later
  *   requests of the tenant wait behind it.
  *
@@ -50,6 +55,9 @@ bool wait_queue_comes_before(const struct request *first, const struct request *
 /* The oldest request of all that wait for room in the pool. NULL: there is none. */
 struct request *wait_queue_oldest(const struct pool *pool);
 
+/* The request whose deadline comes first, of all that wait in the pool. NULL: none waits. */
+struct request *wait_queue_next_due(const struct pool *pool);
+
 /* The first request, in serving order, that waits for room and needs at most that many bytes of new segments:
  * those that the pool may grow by, and those of idle segments, but for such as suit the request. While a
  * request is overdue, later ones are not considered. NULL: there is none. */
@@ -70,9 +78,17 @@ unsigned wait_queue_awaited_item(const struct request *request);
 /* Whether an older request than this is overdue. */
 bool wait_queue_is_behind(const struct request *request);
 
-/* Whether an older, overdue request could use memory of the segment if this request's session is not given
- * it. */
-bool wait_queue_is_reserved(const struct request *request, const struct segment *segment);
+/* Determines anew what the overdue requests of the pool keep back. Returns whether that has changed for
+ * others. Linear in the overdue requests, of which each tenant has few. */
+bool wait_queue_review(struct pool *pool);
+
+/* Whether an older, overdue request keeps back what the pool may grow by and the segments without a tenant.
+ */
+bool wait_queue_keeps_room(const struct request *request);
+
+/* Whether an older, overdue request keeps back a segment that this request's session could be given memory
+ * of. Memory that was taken since the segment was settled does not count. */
+bool wait_queue_is_kept(const struct request *request, const struct segment *segment);
 
 /* The request was granted: counts the passes. Each request that could have used some of its memory is passed
  * once, however many segments were granted. */

@@ -11,23 +11,45 @@
 #include "daemon/core/plan.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/request.h"
+#include "daemon/core/segment.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/wait_queue.h"
 
-/* Takes a range for a request that is behind an overdue one, from memory that the overdue one cannot use. */
-static int take_beside(const struct request *request, uint64_t size_bytes, struct heap_range **ret_range) {
-    struct heap_range *range;
+/* Takes a range of the tenant's own segments for a request that is behind an overdue one, from what is not
+ * kept for that. */
+static int take_own_beside(const struct request *request, struct tenant_heap *heap, uint64_t size_bytes,
+                           struct heap_range **ret_range) {
+    struct heap_range *kept[KEPT_RANGES_MAX], *range;
+    unsigned n_kept = 0;
+    int r;
 
-    int r = pool_take_own(request->pool, request->session->tenant, size_bytes, &range);
+    while ((r = heap_take(&heap->heap, size_bytes, HEAP_GRANULE, &range)) == 0 &&
+           wait_queue_is_kept(request, range->span->user)) {
+        kept[n_kept++] = range;
+        if (n_kept == KEPT_RANGES_MAX) {
+            r = -ENOSPC;
+            break;
+        }
+    }
+    while (n_kept > 0)
+        heap_give(kept[--n_kept]);
     if (r < 0)
         return r;
-    if (wait_queue_is_reserved(request, range->span->user)) {
-        heap_give(range);
-        return -ENOSPC;
-    }
+    segment_settle(range->span->user);
     *ret_range = range;
     return 0;
+}
+
+/* Takes a range for a request that is behind an overdue one. */
+static int take_beside(const struct request *request, uint64_t size_bytes, struct heap_range **ret_range) {
+    struct tenant *tenant = request->session->tenant;
+    struct tenant_heap *heap = tenant_heap_find(tenant, request->pool);
+
+    int r = heap == NULL ? -ENOSPC : take_own_beside(request, heap, size_bytes, ret_range);
+    return r == -ENOSPC && !wait_queue_keeps_room(request)
+               ? pool_take_unassigned(request->pool, tenant, size_bytes, ret_range)
+               : r;
 }
 
 /* Takes the free range above a taken range too, if the request wants that much, so that no small rest stays
@@ -74,32 +96,85 @@ static int pool_grant_bytes(struct pool *pool, struct request *request, uint64_t
     if (r == 0)
         r = lease_open(session, range, size_bytes, &lease);
     if (r < 0) {
-        heap_give(range);
+        pool_give(range);
         return r;
     }
     note_grant(pool, request, lease);
     return 0;
 }
 
-/* Whether the request may take a segment that suits it, beside an overdue request if there is one. */
-static bool may_take_whole(const struct request *request, const struct segment *segment) {
-    return pool_segment_suits(segment, request) &&
-           !(wait_queue_is_behind(request) && wait_queue_is_reserved(request, segment));
-}
-
-/* In which order segments are taken: what the session has mapped needs no message, and what is the tenant's
- * already serves no other one. */
-enum whole_turn {
-    WHOLE_MAPPED,
-    WHOLE_OWN,
-    WHOLE_UNASSIGNED,
-    WHOLE_TURNS
+/* The segments that a request for whole ones is to get, in order. */
+struct wholes {
+    const struct request *request;
+    bool is_behind; /* an overdue request */
+    uint32_t count;
+    struct segment *segments[PROTO_LEASES_MAX];
 };
 
-static enum whole_turn turn_of(const struct request *request, const struct segment *segment) {
-    if (segment->state == SEGMENT_UNASSIGNED)
-        return WHOLE_UNASSIGNED;
-    return session_has_mapped(request->session, segment) ? WHOLE_MAPPED : WHOLE_OWN;
+/* Adds a segment that suits the request, unless it is kept for an overdue one. Returns whether there are
+ * enough. */
+static bool wholes_add(struct wholes *wholes, struct segment *segment) {
+    if (!wholes->is_behind || !wait_queue_is_kept(wholes->request, segment))
+        wholes->segments[wholes->count++] = segment;
+    return wholes->count == wholes->request->n_segments;
+}
+
+/* Adds segments that the session has mapped: those that it alone has mapped, and of those that others have
+ * mapped as well the ones near the front of their shelf. */
+static bool wholes_add_mapped(struct wholes *wholes, const struct shelf *own) {
+    const struct session *session = wholes->request->session;
+    unsigned left = WHOLE_LOOKED_AT_MAX;
+
+    for (struct tree_node *node =
+             tree_find(&session->pools[wholes->request->pool->id - 1].closable, own->size_bytes);
+         node != NULL && node->key == own->size_bytes; node = tree_next(node))
+        if (wholes_add(wholes, container_of(node, struct segment, closable_node)))
+            return true;
+    list_for_each_entry(struct segment, segment, &own->empty, shelf_link) {
+        if (left-- == 0)
+            break;
+        if (segment->sole != session && session_has_mapped(session, segment) && wholes_add(wholes, segment))
+            return true;
+    }
+    return false;
+}
+
+/* Adds the other segments of the tenant. */
+static bool wholes_add_own(struct wholes *wholes, const struct shelf *own) {
+    const struct session *session = wholes->request->session;
+    unsigned looked_at = 0;
+
+    list_for_each_entry(struct segment, segment, &own->empty, shelf_link) {
+        bool was_tried = segment->sole == session ||
+                         (looked_at < WHOLE_LOOKED_AT_MAX && session_has_mapped(session, segment));
+        if (looked_at++ == WHOLE_LOOKED_AT_MAX + PROTO_LEASES_MAX)
+            return false;
+        if (!was_tried && wholes_add(wholes, segment))
+            return true;
+    }
+    return false;
+}
+
+/* Finds the segments for a request, of which there are enough that suit it. A segment
+ * that the session has mapped needs no message, and one that is the tenant's already serves no other one.
+ * Returns whether it may have as many. */
+static bool wholes_find(struct wholes *wholes, const struct request *request) {
+    const struct tenant_heap *heap = tenant_heap_find(request->session->tenant, request->pool);
+    const struct shelf *own = heap != NULL ? shelf_find(&heap->shelves, request->segment_bytes) : NULL;
+    const struct shelf *unassigned = shelf_find(&request->pool->shelves, request->segment_bytes);
+
+    wholes->request = request;
+    wholes->is_behind = wait_queue_is_behind(request);
+    wholes->count = 0;
+    if (own != NULL && (wholes_add_mapped(wholes, own) || wholes_add_own(wholes, own)))
+        return true;
+    if (unassigned == NULL || (wholes->is_behind && wait_queue_keeps_room(request)))
+        return false;
+    list_for_each_entry(struct segment, segment, &unassigned->empty, shelf_link) {
+        if (wholes_add(wholes, segment))
+            return true;
+    }
+    return false;
 }
 
 /* Makes a segment of which nothing is taken one lease. Returns 0 or -ENOMEM, and nothing has changed. */
@@ -113,10 +188,11 @@ static int open_whole(struct session *session, struct segment *segment, struct l
         return r;
     struct heap_range *range = segment->span->lowest;
     heap_claim(range);
+    segment_settle(segment);
     r = lease_open(session, range, segment->size_bytes, ret_lease);
     if (r == 0)
         return 0;
-    heap_give(range);
+    pool_give(range);
     if (adopts)
         tenant_disown(segment);
     return r;
@@ -139,41 +215,31 @@ static void undo_whole(struct session *session, unsigned opened, unsigned adopte
 /* Grants the request all of its segments, or none. Returns as pool_grant_bytes() does. */
 static int pool_grant_segments(struct pool *pool, struct request *request) {
     struct session *session = request->session;
-    unsigned opened = 0, adopted = 0, found = 0, unassigned = 0;
+    unsigned adopted = 0, n_unassigned = 0;
     struct lease *first = NULL, *lease;
+    struct wholes wholes;
 
     if (!session_may_lease(session, request->n_segments))
         return PROTO_E_LIMIT;
     if (wait_queue_awaits_quota(request, request->size_bytes))
         return -EDQUOT;
-    if (pool_suiting_most(request) < request->n_segments) /* mostly so, and each release tries */
+    if (pool_lacking_bytes(request) > 0 || !wholes_find(&wholes, request))
         return -ENOSPC;
-    list_for_each_entry(const struct segment, segment, &pool->segments, link) {
-        found += may_take_whole(request, segment);
-        unassigned += may_take_whole(request, segment) && segment->state == SEGMENT_UNASSIGNED;
-    }
-    uint64_t own = found - unassigned;
-    if (found < request->n_segments)
-        return -ENOSPC;
-    if (pool->takes_descriptors && own < request->n_segments &&
-        request->n_segments - own > quota_left(&session->tenant->quota, QUOTA_SEGMENTS))
+    for (uint32_t i = 0; i < wholes.count; i++)
+        n_unassigned += wholes.segments[i]->owner == NULL;
+    if (pool->takes_descriptors && n_unassigned > quota_left(&session->tenant->quota, QUOTA_SEGMENTS))
         return -ENOSPC; /* those of its own that would do are kept for an overdue request */
-    for (enum whole_turn turn = 0; turn < WHOLE_TURNS; turn++)
-        list_for_each_entry(struct segment, segment, &pool->segments, link) {
-            if (opened == request->n_segments)
-                break;
-            if (!may_take_whole(request, segment) || turn_of(request, segment) != turn)
-                continue;
-            int r = open_whole(session, segment, &lease);
-            if (r < 0) {
-                undo_whole(session, opened, adopted);
-                return r;
-            }
-            first = opened++ == 0 ? lease : first;
-            adopted += turn == WHOLE_UNASSIGNED;
+    for (uint32_t opened = 0; opened < wholes.count; opened++) {
+        bool adopts = wholes.segments[opened]->owner == NULL;
+        int r = open_whole(session, wholes.segments[opened], &lease);
+        if (r < 0) {
+            undo_whole(session, opened, adopted);
+            return r;
         }
-    /* No grant changes whether another segment may be taken, so all that were counted were taken. */
-    assert(opened == request->n_segments && first != NULL);
+        first = opened == 0 ? lease : first;
+        adopted += adopts;
+    }
+    assert(first != NULL);
     note_grant(pool, request, first);
     return 0;
 }
@@ -272,22 +338,28 @@ static void pool_hold_first(struct pool *pool) {
         pool_hold(pool, oldest);
 }
 
+static void refuse_for_growth(struct pool *pool, struct list *requests) {
+    list_for_each_entry_safe(struct request, request, requests, growth_link) {
+        (void)collect_heap(request->heap);
+        /* Memory that came back may serve the request, and the tick comes at once. */
+        if (pool_is_ready(pool)) {
+            pool->is_plan_due = true;
+            return;
+        }
+        request_give_up(request);
+        pool->waiters.is_shifted = true;
+    }
+}
+
 /* Refuses the requests that wait for growth only, and for which none is under way: the pool makes none, or
  * they wait for their tenant's quota. */
 static void pool_refuse_for_growth(struct pool *pool, uint64_t now_ns) {
     /* Where the driver refused and no session has memory, only another growth can help. */
     bool may_grow = pool->state == POOL_STARTING || !plan_is_settled(pool) || plan_is_hopeless(pool, now_ns);
 
-    list_for_each_entry_safe(struct request, request, &pool->waiters.for_growth, growth_link) {
-        bool is_hopeless = request->queue == WAIT_QUEUE_QUOTA || !may_grow;
-        if (is_hopeless)
-            (void)collect_heap(request->heap);
-        /* Memory that came back may serve the request, and the tick comes at once. */
-        if (is_hopeless && !pool_is_ready(pool)) {
-            request_give_up(request);
-            pool->waiters.is_shifted = true;
-        }
-    }
+    refuse_for_growth(pool, &pool->waiters.held_for_growth);
+    if (!may_grow)
+        refuse_for_growth(pool, &pool->waiters.for_growth);
 }
 
 static void refuse_queue(struct wait_queue *queue, uint64_t least_bytes, enum proto_error error) {
@@ -305,6 +377,9 @@ void pool_refuse(struct pool *pool, uint64_t least_bytes, enum proto_error error
 }
 
 static void pool_plan(struct pool *pool, uint64_t now_ns) {
+    pool->is_plan_due = false;
+    if (wait_queue_review(pool))
+        pool_wake(pool); /* what was kept is not, or the other way round */
     pool_hold_first(pool);
     plan_growth(pool, now_ns);
     pool_refuse_for_growth(pool, now_ns);
@@ -315,14 +390,16 @@ static void pool_plan(struct pool *pool, uint64_t now_ns) {
  * tenant's quota, and that the quota allows now, may have to wait for room instead. Returns whether a request
  * was granted. */
 static bool serve_queue(struct pool *pool, struct wait_queue *queue) {
-    uint64_t least_bytes = UINT64_MAX;
+    uint64_t least_bytes = UINT64_MAX, changes = pool->changes;
     unsigned left = WAIT_QUEUE_WINDOW;
 
     list_for_each_entry_safe(struct request, request, &queue->requests, link) {
         uint64_t needed_bytes = request_piece_bytes(request);
         enum wait_queue_kind kind = request->queue;
-        if (left == 0)
+        if (left == 0) {
+            queue->tried = changes;
             return false;
+        }
         int r = pool_grant(pool, request);
         pool_settle(pool, request, r);
         if (r == 0)
@@ -334,6 +411,7 @@ static bool serve_queue(struct pool *pool, struct wait_queue *queue) {
             least_bytes = needed_bytes;
     }
     queue->least_bytes = least_bytes;
+    queue->tried = changes;
     return false;
 }
 
@@ -352,12 +430,13 @@ static struct wait_queue *next_queue(const struct pool *pool) {
 
     list_for_each_entry(struct tenant_heap, heap, &pool->waiters.queues, waiting_link) {
         uint64_t least_bytes = heap->waiting.least_bytes;
-        if (heap->waiting.served != round &&
+        if (heap->waiting.served != round && heap->waiting.tried != pool->changes &&
             (pool->unassigned_bytes >= least_bytes || heap_may_have(&heap->heap, least_bytes)))
             best = first_of(&heap->waiting, best);
     }
     list_for_each_entry(struct tenant_heap, heap, &pool->waiters.pressed, pressed_link) {
-        if (heap->held.served != round && wait_queue_first(&heap->held) != NULL &&
+        if (heap->held.served != round && heap->held.tried != pool->changes &&
+            wait_queue_first(&heap->held) != NULL &&
             tenant_may_take(heap->tenant, pool, heap->held.least_bytes))
             best = first_of(&heap->held, best);
     }
@@ -371,8 +450,10 @@ static struct wait_queue *next_queue(const struct pool *pool) {
 static void pool_serve_queues(struct pool *pool) {
     struct wait_queue *queue;
 
+    (void)wait_queue_review(pool);
     list_for_each_entry_safe(struct request, request, &pool->waiters.overdue, overdue_link) {
-        pool_settle(pool, request, pool_grant(pool, request));
+        if (request->heap->waiting.tried != pool->changes)
+            pool_settle(pool, request, pool_grant(pool, request));
     }
     pool->waiters.rounds++;
     while (!pool_is_ready(pool) && (queue = next_queue(pool)) != NULL)
@@ -389,9 +470,17 @@ static void pool_serve_free(struct pool *pool) {
     } while (pool_is_ready(pool));
 }
 
-/* Plans for the requests that still wait. Where only the oldest request keeps idle segments from being
- * retired, it alone is refused, and the tick comes at once. */
+/* Whether anything has changed since the last plan. While the driver refuses, hope depends on what is leased.
+ */
+static bool plan_is_due(const struct pool *pool) {
+    return pool->is_plan_due || pool->growth.retry_ns != 0;
+}
+
+/* Plans for the requests that still wait, unless nothing has changed. Where only the oldest request keeps
+ * idle segments from being retired, it alone is refused, and the tick comes at once. */
 static void pool_plan_waiting(struct pool *pool, uint64_t now_ns) {
+    if (!plan_is_due(pool))
+        return;
     pool_plan(pool, now_ns);
     if (!plan_is_hopeless(pool, now_ns))
         return;
@@ -432,10 +521,8 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     int r = pool_grant_new(pool, request);
     if (r == 0 && list_is_empty(&pool->waiters.queues))
         plan_growth_ahead(pool, now_ns);
-    else if (r == 0 && !pool->reclaim.is_stuck)
-        pool_plan(
-            pool,
-            now_ns); /* the lease may be in a segment that was to be retired for the first in the queue */
+    else if (r == 0 && plan_is_due(pool)) /* the lease may be in a segment that was to be retired */
+        pool_plan(pool, now_ns);
     pool_settle(pool, request, r);
     if (request->state != REQUEST_WAITING)
         return;
@@ -469,29 +556,18 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
     request_give_up(request);
 }
 
-/* Refuses the requests of a queue whose deadline has passed. Returns whether there were any. */
-static bool expire_queue(struct pool *pool, struct wait_queue *queue, uint64_t now_ns) {
-    bool any = false;
-
-    list_for_each_entry_safe(struct request, request, &queue->requests, link) {
-        if (request->deadline_ns <= now_ns) {
-            long_wait_end(request, now_ns);
-            request_time_out(request);
-            any = true;
-        } else if (request->deadline_ns < pool->waiters.next_deadline_ns) {
-            pool->waiters.next_deadline_ns = request->deadline_ns;
-        }
-    }
-    return any;
+static bool is_due(const struct request *request, uint64_t now_ns) {
+    return request != NULL && request->deadline_ns <= now_ns;
 }
 
+/* Refuses the requests whose deadline has passed. Returns whether there were any. */
 static bool pool_expire(struct pool *pool, uint64_t now_ns) {
+    struct request *request;
     bool any = false;
 
-    pool->waiters.next_deadline_ns = NS_FOREVER;
-    list_for_each_entry(struct tenant_heap, heap, &pool->heaps, pool_link) {
-        any |= expire_queue(pool, &heap->waiting, now_ns);
-        any |= expire_queue(pool, &heap->held, now_ns);
+    for (; is_due(request = wait_queue_next_due(pool), now_ns); any = true) {
+        long_wait_end(request, now_ns);
+        request_time_out(request);
     }
     return any;
 }
@@ -504,7 +580,7 @@ static void pool_serve(struct pool *pool, uint64_t now_ns) {
 }
 
 void pool_tick(struct pool *pool, uint64_t now_ns) {
-    bool is_expiring = pool->waiters.next_deadline_ns <= now_ns;
+    bool is_expiring = is_due(wait_queue_next_due(pool), now_ns);
     bool is_looking = pool->waiters.next_look_ns <= now_ns;
 
     if (pool->waiters.is_shifted)
@@ -523,7 +599,7 @@ void pool_tick(struct pool *pool, uint64_t now_ns) {
     }
     if (pool->growth.retry_ns != 0 && pool->growth.retry_ns <= now_ns) {
         pool->growth.retry_ns = 0;
-        plans = true;
+        pool->is_plan_due = plans = true;
     }
     if (plans)
         pool_plan_waiting(pool, now_ns);
@@ -535,11 +611,12 @@ void pool_tick(struct pool *pool, uint64_t now_ns) {
 
 uint64_t pool_next_tick_ns(const struct pool *pool) {
     uint64_t next = plan_next_reclaim_ns(pool);
+    const struct request *due = wait_queue_next_due(pool);
 
     if (pool->waiters.count > 0 && (pool_is_ready(pool) || pool->waiters.is_shifted))
         return 0;
-    if (pool->waiters.count > 0 && pool->waiters.next_deadline_ns < next)
-        next = pool->waiters.next_deadline_ns;
+    if (due != NULL && due->deadline_ns < next)
+        next = due->deadline_ns;
     if (pool->waiters.count > 0 && pool->waiters.next_look_ns < next)
         next = pool->waiters.next_look_ns;
     if (pool_waits_for_fences(pool) && pool->waiters.poll_fences_ns < next)

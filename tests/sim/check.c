@@ -142,19 +142,24 @@ static void check_line(struct world *world, const struct model_use *use, unsigne
         if (head != NULL && head->id == request->id)
             first = request;
         if (model_is_over_quota(world, use, request) || model_rank(world, request) >= WAIT_QUEUE_WINDOW ||
-            model_is_behind(world, request))
+            model_room_is_kept(world, request))
             continue;
         must(pool->reclaim.spared == NULL || request->no_reclaim ||
                  (request->gave_back && pool->reclaim.spared == world->sessions[request->session].session),
              "a session is spared that others wait for");
-        must(!may_grow || !model_has_descriptor(world, p) || lacks(world, request) > room,
+        uint64_t lacking = lacks(world, request);
+        must(!may_grow || !model_has_descriptor(world, p) || lacking == 0 || lacking > room,
              "a request waits, and the pool could grow");
+        if (request->n_segments == 0)
+            must(request->least > largest_unassigned,
+                 "a request waits, and a segment without a tenant would do");
+        if (model_is_behind(world, request)) /* a segment of its tenant may be kept */
+            continue;
         if (request->n_segments > 0) {
             must(model_suiting(world, request) < request->n_segments,
                  "a request waits, and the segments that it asks for are free");
             continue;
         }
-        must(request->least > largest_unassigned, "a request waits, and a segment without a tenant would do");
         /* A search that finds many ranges nearly fit may give up, but never where one is larger by a class.
          */
         must(largest[world->sessions[request->session].tenant] <
@@ -201,6 +206,9 @@ void check_all(struct world *world) {
     model_see_alone(world);
     model_add_up(world, &use);
     check_quotas(world, &use);
+    for (unsigned r = 0; r < SIM_REQUESTS; r++)
+        world->requests[r].was_held = world->requests[r].used && !world->requests[r].answered &&
+                                      model_is_held(world, &world->requests[r]);
     for (unsigned p = 0; p < world->n_pools; p++)
         world->pools[p].somebody_overdue = !list_is_empty(&world->pools[p].pool->waiters.overdue);
     for (unsigned p = 0; p < world->n_pools; p++)

@@ -122,7 +122,7 @@ static void world_make(struct world *world) {
     world->drain_late = one_in(world, 4) ? 2 + (unsigned)random_below(world, 8) : 0;
     world->core->sessions_limit =
         one_in(world, 4) ? 1 + (uint32_t)random_below(world, SIM_SESSIONS) : SIM_SESSIONS;
-    world->core->passes_limit = SIM_PASSES;
+    world->core->passes_limit = world->seed % 3 == 0 ? 1 : SIM_PASSES;
     world->core->segments_limit = one_in(world, 2) ? 2 + (uint32_t)random_below(world, 14) : UINT32_MAX;
     world->core->long_wait_ns = SIM_LONG_WAIT_NS;
     world->core->session_leases_limit = 4 + (uint32_t)random_below(world, 29);

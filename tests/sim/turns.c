@@ -33,15 +33,28 @@ unsigned model_rank(const struct world *world, const struct model_request *reque
     return rank;
 }
 
+/* The first request of its tenant that waits for the quota. NULL: there is none. */
+static const struct request *first_held(const struct world *world, const struct model_request *request) {
+    const struct tenant_heap *heap =
+        tenant_heap_find(world->sessions[request->session].session->tenant, world->pools[request->pool].pool);
+    return heap != NULL ? wait_queue_first(&heap->held) : NULL;
+}
+
+/* Whether a request of its tenant that waits for the quota keeps that back. */
+static bool quota_is_kept(const struct world *world, const struct model_request *request) {
+    const struct request *first = first_held(world, request);
+    return first != NULL && first->passes >= world->core->passes_limit && first->id < request->id;
+}
+
+bool model_is_held(const struct world *world, const struct model_request *request) {
+    const struct request *first = first_held(world, request);
+    return first != NULL && first->id == request->id;
+}
+
 bool model_is_behind(const struct world *world, const struct model_request *request) {
     struct pool *pool = world->pools[request->pool].pool;
     const struct request *first = list_first(&pool->waiters.overdue, struct request, overdue_link);
-    if (first != NULL && first->id < request->id)
-        return true;
-    const struct tenant_heap *heap =
-        tenant_heap_find(world->sessions[request->session].session->tenant, pool);
-    first = heap != NULL ? wait_queue_first(&heap->held) : NULL;
-    return first != NULL && first->passes >= world->core->passes_limit && first->id < request->id;
+    return (first != NULL && first->id < request->id) || quota_is_kept(world, request);
 }
 
 bool model_suits(const struct world *world, const struct model_segment *where,
@@ -79,6 +92,91 @@ static bool could_be_served(const struct world *world, const struct model_reques
                      model_suiting(world, waiter) >= waiter->n_segments;
 }
 
+/* Whether a segment is bound while all live: something of it is taken, a session that cannot be asked has it
+ * mapped, or sessions that were asked often. */
+static bool is_bound(const struct world *world, const struct model_segment *where, const struct pool *pool) {
+    bool is_late = pool->reclaim.n_asks > ASKS_TRUSTED_MAX;
+
+    if (where->closing)
+        return is_late && !where->kept;
+    if (where->taken > 0 || (where->mappers > 0 && is_late))
+        return true;
+    for (unsigned s = 0; s < SIM_SESSIONS; s++)
+        if (world->sessions[s].session != NULL && world->sessions[s].seen[where - world->segments] &&
+            (world->sessions[s].lost || !world->sessions[s].wants))
+            return true;
+    return false;
+}
+
+/* Whether the pool could make the segments that the request needs while all that hold memory live. */
+static bool can_come_together(const struct world *world, const struct model_request *request) {
+    const struct pool *pool = world->pools[request->pool].pool;
+    uint64_t most = pool->limit_bytes, bound = 0;
+
+    if (pool->growth.retry_ns != 0 && pool->reserved_bytes < most)
+        most = pool->reserved_bytes;
+    for (unsigned g = 0; g < SIM_SEGMENTS; g++) {
+        const struct model_segment *where = &world->segments[g];
+        if (where->segment != NULL && where->pool == request->pool && !where->retiring &&
+            is_bound(world, where, pool))
+            bound += where->size;
+    }
+    return bound <= most && round_up(request->least, SEGMENT_GRANULE) <= most - bound;
+}
+
+bool model_room_is_kept(const struct world *world, const struct model_request *request) {
+    list_for_each_entry(const struct request, overdue, &world->pools[request->pool].pool->waiters.overdue,
+                        overdue_link) {
+        for (unsigned r = 0; r < SIM_REQUESTS; r++)
+            if (world->requests[r].used && world->requests[r].id == overdue->id &&
+                overdue->id < request->id && can_come_together(world, &world->requests[r]))
+                return true;
+    }
+    return quota_is_kept(world, request);
+}
+
+/* The core's request, if it is overdue and waits for room. NULL: it is not. */
+static const struct request *find_overdue(const struct world *world, const struct model_request *request) {
+    list_for_each_entry(const struct request, overdue, &world->pools[request->pool].pool->waiters.overdue,
+                        overdue_link) {
+        if (overdue->id == request->id)
+            return overdue;
+    }
+    return NULL;
+}
+
+/* Whether the waiting request, if it has been passed too often, keeps back the segment of which another
+ * session gets memory: all that is empty where its need can come together, else the one in which it waits for
+ * its own tenant's releases, or empty ones of its size where its tenant has as many. */
+static bool keeps(const struct world *world, const struct model_request *waiter, unsigned session,
+                  const struct model_segment *where) {
+    const struct request *overdue = find_overdue(world, waiter);
+    unsigned of_its_size = 0;
+
+    if (overdue == NULL || !world->pools[waiter->pool].somebody_overdue)
+        return false; /* it waited for its tenant's quota until now */
+    if (can_come_together(world, waiter))
+        return where->taken == 0 && could_use(world, waiter, session, where);
+    if (waiter->n_segments == 0)
+        return where->segment == overdue->target;
+    for (unsigned g = 0; g < SIM_SEGMENTS; g++) {
+        const struct model_segment *other = &world->segments[g];
+        of_its_size += other->segment != NULL && other->pool == waiter->pool && !other->retiring &&
+                       !other->closing && other->tenant == tenant_of(world, waiter) + 1 &&
+                       other->size == waiter->segment_size;
+    }
+    return where->tenant != 0 && model_suits(world, where, waiter) && of_its_size >= waiter->n_segments;
+}
+
+/* Whether the waiting request keeps the quota back from later ones of its tenant. A grant
+ * before this one may have sent the request to wait for the quota anew. */
+static bool keeps_quota(const struct world *world, const struct model_use *use,
+                        const struct model_request *waiter, unsigned tenant, const struct request *answered) {
+    return waiter->was_held && model_is_held(world, waiter) && model_is_over_quota(world, use, waiter) &&
+           tenant_of(world, waiter) == tenant &&
+           answered == list_first(&world->core->answered, struct request, link);
+}
+
 void model_take_turn(struct world *world, const struct model_request *request, const struct request *answered,
                      const unsigned *segments, unsigned n_segments) {
     unsigned tenant = tenant_of(world, request), item = QUOTA_POOLS + request->pool;
@@ -94,10 +192,14 @@ void model_take_turn(struct world *world, const struct model_request *request, c
             model_rank(world, other) > 0)
             continue;
         bool is_served = false, uses = false;
+        bool is_kept =
+            other->passes >= world->core->passes_limit && keeps_quota(world, &use, other, tenant, answered);
         for (unsigned i = 0; i < n_segments; i++) {
             const struct model_segment *where = &world->segments[segments[i]];
             is_served = is_served || could_be_served(world, other, where);
             uses = uses || could_use(world, other, request->session, where);
+            is_kept = is_kept || (other->passes >= world->core->passes_limit &&
+                                  keeps(world, other, request->session, where));
         }
         /* Memory that came back meanwhile has changed the tenants' bytes. Overdue requests come before all
          * others. */
@@ -111,7 +213,8 @@ void model_take_turn(struct world *world, const struct model_request *request, c
             continue;
         other->passes++;
         world->tally->passes++;
-        must(other->passes <= world->core->passes_limit,
+        /* Memory that came back meanwhile may be more than there was. */
+        must(!is_kept || world->arrivals || memory_failed(),
              "a request is passed by later ones more often than it has to bear");
         world->tally->overdue += other->passes == world->core->passes_limit;
     }

@@ -185,6 +185,7 @@ struct model_request {
     bool gave_back;                              /* its session need not be asked */
     bool cancelled;                              /* its session has cancelled it */
     bool used, answered;                         /* the latter: decided, and still in the core */
+    bool was_held;   /* at the end of the last step it was its tenant's first that waits for the quota */
     unsigned passes; /* later requests that got what it could have used, while it was its tenant's oldest */
     struct lease *lease; /* granted */
     uint64_t alone_ns;   /* since when no other process can serve it; NS_FOREVER: one can */
@@ -407,6 +408,10 @@ unsigned model_rank(const struct world *world, const struct model_request *reque
 /* Whether an older request waits in its pool that is overdue: of any tenant, or of its own for their quota.
  */
 bool model_is_behind(const struct world *world, const struct model_request *request);
+/* Whether the request is its tenant's first that waits for the quota. */
+bool model_is_held(const struct world *world, const struct model_request *request);
+/* Whether an older request keeps back all room of its pool, or of its own tenant the quota. */
+bool model_room_is_kept(const struct world *world, const struct model_request *request);
 /* The request is about to get memory of these segments: it is its turn, and whom it passes can bear that. */
 void model_take_turn(struct world *world, const struct model_request *request, const struct request *answered,
                      const unsigned *segments, unsigned n_segments);

@@ -82,10 +82,13 @@ static void who_stands_behind_one_that_leaves_is_looked_at(void **state) {
     for (unsigned way = 0; way < 3; way++) {
         struct core *core = core_make();
         struct pool *pool = add_pool(core, 16 * MIB, 4 * MIB, 0);
-        struct session *holder = open_session(core, 1, UID_A), *idle = open_session(core, 2, UID_B);
+        struct session *holder = open_session(core, 1, UID_B + 1), *idle = open_session(core, 2, UID_B);
         struct session *first = open_session(core, 3, UID_A), *second = open_session(core, 4, UID_A);
 
-        describe(take_growing(holder, pool, 12 * MIB, 0), NULL);
+        core_session_want_reclaim(holder);
+        struct lease *lease = take_growing(holder, pool, 12 * MIB, 0);
+        describe(lease, NULL);
+        assert_int_equal(release(holder, name_of(lease), 0), 0); /* it can be asked to close the segment */
         assert_int_equal(release(idle, name_of(take_growing(idle, pool, 4 * MIB, 0)), 0), 0);
         ask(first, pool, 1, 16 * MIB, 1000, 0);
         for (unsigned i = 0; i < PASSES_MAX; i++) /* until no request may overtake it any more */

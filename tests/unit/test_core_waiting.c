@@ -142,21 +142,25 @@ struct passed {
     struct session *large, *mapped, *fresh;
 };
 
-static void pass_it_over(struct passed *passed, struct core *core) {
+static void pass_it_over(struct passed *passed, struct core *core, uint64_t timeout_ns) {
     passed->core = core;
     passed->pool = add_pool(passed->core, 16 * MIB, 8 * MIB, 0);
     passed->large = open_session(passed->core, 1, UID_A);
     passed->mapped = open_session(passed->core, 2, UID_B);
     passed->fresh = open_session(passed->core, 3, UID_B);
-    describe(take_growing(passed->mapped, passed->pool, 4 * MIB, 0), NULL);
-    ask(passed->large, passed->pool, 1, 16 * MIB, 1000, 0);
+    core_session_want_reclaim(passed->mapped);
+    struct lease *lease = take_growing(passed->mapped, passed->pool, 4 * MIB, 0);
+    describe(lease, NULL);
+    assert_int_equal(release(passed->mapped, name_of(lease), 0),
+                     0); /* it can be asked to close the segment */
+    ask(passed->large, passed->pool, 1, 16 * MIB, timeout_ns, 0);
     pass(passed->fresh, passed->pool, PASSES_MAX);
 }
 
 static void another_users_newcomers_do_not_keep_a_large_one_waiting_for_ever(void **state) {
     struct passed passed;
 
-    pass_it_over(&passed, *state);
+    pass_it_over(&passed, *state, NS_FOREVER);
     expect_nothing(passed.fresh, passed.pool, 4096); /* it would have a segment mapped that is needed, */
     expect_no_growth(passed.core);                   /* and room is kept */
     ask(passed.fresh, passed.pool, 2, 8 * MIB, NS_FOREVER, 0);
@@ -171,16 +175,16 @@ static void another_users_newcomers_do_not_keep_a_large_one_waiting_for_ever(voi
 static void who_has_the_memory_mapped_anyway_goes_on(void **state) {
     struct passed passed;
 
-    pass_it_over(&passed, *state);
+    pass_it_over(&passed, *state, NS_FOREVER);
     pass(passed.mapped, passed.pool, 3 * PASSES_MAX);    /* no other could use it before this one ends */
-    expect_nothing(passed.mapped, passed.pool, 6 * MIB); /* but not more than that */
+    expect_nothing(passed.mapped, passed.pool, 10 * MIB); /* but not more than that */
     expect_no_growth(passed.core);
 }
 
 static void who_was_passed_too_often_and_leaves_lets_the_others_by(void **state) {
     for (unsigned way = 0; way < 4; way++) {
         struct passed passed;
-        pass_it_over(&passed, core_make());
+        pass_it_over(&passed, core_make(), 1000);
         ask(passed.fresh, passed.pool, 2, 4096, NS_FOREVER, 0);
         expect_no_answer(passed.core);
         switch (way) {
@@ -202,6 +206,74 @@ static void who_was_passed_too_often_and_leaves_lets_the_others_by(void **state)
         core_destroy(passed.core);
     }
     (void)state;
+}
+
+/* A request for half of the pool, which others hold for as long as they live, does not stop the pool. */
+static void what_an_overdue_one_cannot_get_is_lent(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 32 * MIB, 4 * MIB, 0);
+    struct session *holder = open_session(core, 1, UID_A), *large = open_session(core, 2, UID_B);
+    struct session *passing = open_session(core, 3, UID_C), *fresh = open_session(core, 4, UID_C + 1);
+
+    core_session_want_reclaim(holder);
+    struct lease *held = take_growing(holder, pool, 16 * MIB, 0);
+    describe(held, NULL);
+    take_growing(passing, pool, 2 * MIB, 0); /* 12 MiB are left */
+    ask(large, pool, 1, 16 * MIB, NS_FOREVER, 0);
+    pass(passing, pool, 2 * PASSES_MAX);
+    assert_false(list_is_empty(&pool->waiters.overdue));
+    take_growing(fresh, pool, 4096, 0);
+    struct lease *second = take_growing(fresh, pool, 4 * MIB, 0);
+    assert_int_equal(release(fresh, name_of(second), 0), 0); /* idle: for the others, too */
+    take(fresh, pool, 4 * MIB, 0);
+    /* When it can get its memory, that is kept for it: what the holder gave back, and room beside. */
+    assert_int_equal(release(holder, name_of(held), 0), 0);
+    ask(passing, pool, 2, 4 * MIB, NS_FOREVER, 0);
+    close_session(holder, 0);
+    assert_int_equal(retire_all(core, 0), 16 * MIB);
+    grow(pool, 16 * MIB, 0);
+    expect_granted(core, large, 1);
+}
+
+/* Of two segments of its user the overdue request waits in the one of which less is taken. The other one, and
+ * what another user has, is lent. */
+static void an_overdue_one_keeps_one_segment_of_its_users(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
+    struct session *a = open_session(core, 1, UID_A), *b = open_session(core, 2, UID_A);
+    struct session *large = open_session(core, 3, UID_A);
+
+    core->passes_limit = 4;
+    struct lease *more = take_growing(a, pool, 6 * MIB, 0), *less = take_growing(b, pool, 4 * MIB, 0);
+    assert_ptr_not_equal(more->block->segment, less->block->segment);
+    ask(large, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    pass(a, pool, 4);
+    for (unsigned i = 0; i < 64; i++) {
+        struct lease *lease = take(a, pool, MIB, 0);
+        assert_ptr_equal(lease->block->segment, more->block->segment);
+        assert_int_equal(release(a, name_of(lease), 0), 0);
+    }
+    expect_nothing(b, pool, 3 * MIB); /* is free in the other one alone */
+    assert_int_equal(release(b, name_of(less), 0), 0);
+    struct lease *lease = expect_granted(core, large, 1);
+    assert_int_equal(lease->block->offset_bytes, 0);
+}
+
+/* A process that does not close what it was asked to close has no one wait behind an overdue request. */
+static void nobody_waits_for_who_never_closes(void **state) {
+    struct passed passed;
+
+    pass_it_over(&passed, *state, NS_FOREVER);
+    struct answer answer = {0};
+    unsigned refused = 0;
+    for (uint64_t now_ns = 0; answer.lease == NULL; now_ns += RECLAIM_INTERVAL_NS) {
+        assert_in_range(refused++, 0, ASKS_TRUSTED_MAX + 1);
+        tick(passed.core, now_ns);
+        ask(passed.fresh, passed.pool, 3, 4096, 0, now_ns);
+        assert_true(core_next_answer(passed.core, &answer));
+        assert_ptr_equal(answer.session, passed.fresh);
+    }
+    assert_true(refused > ASKS_TRUSTED_MAX / 2);
 }
 
 static void two_who_were_passed_too_often_are_served_in_order_of_arrival(void **state) {
@@ -451,6 +523,9 @@ int main(void) {
         CORE_TEST(another_users_newcomers_do_not_keep_a_large_one_waiting_for_ever),
         CORE_TEST(who_has_the_memory_mapped_anyway_goes_on),
         cmocka_unit_test(who_was_passed_too_often_and_leaves_lets_the_others_by),
+        CORE_TEST(what_an_overdue_one_cannot_get_is_lent),
+        CORE_TEST(an_overdue_one_keeps_one_segment_of_its_users),
+        CORE_TEST(nobody_waits_for_who_never_closes),
         CORE_TEST(two_who_were_passed_too_often_are_served_in_order_of_arrival),
         CORE_TEST(behind_its_quota_a_large_one_is_passed_no_oftener),
         CORE_TEST(who_dies_while_it_waits_gives_its_place_and_its_charge_back),

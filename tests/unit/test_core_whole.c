@@ -233,6 +233,7 @@ static void behind_an_overdue_request_other_memory_is_granted(void **state) {
     struct proto_lease_name names[2], held;
 
     core->passes_limit = 1;
+    core_session_want_reclaim(one);
     map(one, pool, 2 * SIZE);
     map(one, pool, 2 * SIZE);
     map(one, pool, SIZE);

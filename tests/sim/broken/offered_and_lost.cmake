@@ -1,5 +1,5 @@
 # A segment that a session offered and closed goes back to the driver.
 set(SOURCE daemon/core/closing.c)
-set(FIND [==[        segment->keeper = session->tenant;]==])
+set(FIND [==[        set_keeper(segment, session->tenant);]==])
 set(REPLACE [==[]==])
 set(EXPECTED "a segment that was offered goes back to the driver")
