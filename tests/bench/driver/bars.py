@@ -121,6 +121,12 @@ def worst_attack_to_quiet(results):
                    if not record.subject.startswith("quiet"))
 
 
+def crowd_to_nobody(value):
+    """The segments are counted: the records of both are of one run."""
+    return lambda results: largest(results.ratio(record, value, results.one("crowd", "nobody", **record.parameters), value)
+                                   for record in results.find("crowd", "a crowd"))
+
+
 def growth_to_quiet(results):
     return results.ratio(results.one("growth", "growing_acquire"), "p99_ns", results.one("growth", "quiet_acquire"), "p99_ns")
 
@@ -292,6 +298,10 @@ BARS = [
     Bar("acquire while 8 GiB of host memory are made for another, p99 to quiet p99", "≤ 3", at_most(3), growth_to_quiet,
         "ratio"),
     Bar("acquire beside the worst attack, p99 to quiet p99", "≤ 2", at_most(2), worst_attack_to_quiet, "ratio"),
+    Bar("a pair beside 16 users with 60,000 segments that wait for more, p50 to that beside nobody", "≤ 1.2", at_most(1.2),
+        crowd_to_nobody("p50_ns"), "ratio"),
+    Bar("a pair beside 16 users with 60,000 segments that wait for more, p99 to that beside nobody", "≤ 1.2", at_most(1.2),
+        crowd_to_nobody("p99_ns"), "ratio"),
     Bar("8 threads that want 457 of 512 MiB, p99.9 of an acquire to that without a cache", "≤ 1", at_most(1),
         limit_to_uncached("p999_ns"), "ratio"),
     Bar("8 threads that want 457 of 512 MiB, the longest acquire to that without a cache", "≤ 1", at_most(1),

@@ -9,6 +9,7 @@ import resource
 import program_runs
 from bench import GIB, MIB, PEERS, PROGRAM_S, TRACES, Absent, Failed
 from conversation import Conversation
+from daemon import Daemon
 
 GPUPOOL, POINTER, ON_STREAM = "gpupool", "gpupool, pointers", "gpupool, on a stream"
 CUDA_MALLOC, CUDA_MALLOC_ASYNC, CUDA_MALLOC_HOST = "cudaMalloc", "cudaMallocAsync", "cudaMallocHost"
@@ -283,6 +284,31 @@ def hostile(bench):
         bench.add("hostile", name, {}, {"p50_ns": time["p50_ns"], "p99_ns": time["p99_ns"]})
 
 
+CROWD_SEGMENTS, CROWD_USERS = 60000, 16
+DESCRIPTORS_BESIDE = 1000  # sockets, and what the daemon has open
+
+
+def crowd(bench):
+    """A pair beside users with many segments, of whom each has requests for segments wait, and in quiet, in turns."""
+    descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    segments = 200 if bench.quick else min(CROWD_SEGMENTS, descriptors - DESCRIPTORS_BESIDE)
+    limit_mib = 2 * segments + 8 * CROWD_USERS + 2
+    config = f"[host]\nlow_water = 0\n[device]\nexport = vmm\nlimit = {limit_mib}MiB\n"
+    before, output = resource.getrlimit(resource.RLIMIT_NOFILE), bench.work / "crowd.json"
+    resource.setrlimit(resource.RLIMIT_NOFILE, (descriptors, descriptors))
+    try:
+        with contextlib.ExitStack() as daemons:
+            full, quiet = (daemons.enter_context(Daemon(bench.program("gpupoold"), bench.inside, bench.gpu, config, f"{limit_mib + 1024}MiB"))
+                           for _ in range(2))
+            bench.run([bench.program("crowd"), "--json", output, "--milliseconds", 50 if bench.quick else 8000],
+                      {**full.environment(bench.inside), "GPUPOOL_QUIET_SOCKET": str(quiet.socket)})
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    found = json.loads(output.read_text())
+    for name, time in found["times"].items():
+        bench.add("crowd", name, {"segments": found["segments"]}, {"p50_ns": time["p50_ns"], "p99_ns": time["p99_ns"]})
+
+
 # --- streams ----------------------------------------------------------------------------------------------------------
 
 def pipeline(bench, compute_percent):
@@ -458,6 +484,7 @@ CASES = [
     Case("growth", GPUPOOL, growth, ONCE),
     Case("limit", GPUPOOL, limit, ONCE),
     Case("hostile", GPUPOOL, hostile, ONCE),
+    Case("crowd", GPUPOOL, crowd, ONCE),
     Case("share", GPUPOOL, share, ONCE),
     Case("busy", GPUPOOL, busy, ONCE),
     Case("rows", GPUPOOL, rows, ONCE),

@@ -279,6 +279,7 @@ def markdown(document):
             plain(results, "busy_acquire", ["ns", "grows", "retires", "closes"], ["", "acquire", "segments made", "given back", "mappings closed"]))
     section("A buffer out of scattered pieces of 32 MiB, beside a kernel of 100 ms",
             plain(results, "rows", ["p50_ns", "max_ns", "launch_max_ns"], ["", "p50", "longest", "longest launch meanwhile"]))
+    section("A pair beside a crowd", plain(results, "crowd", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
     section("Acquire beside hostile clients", plain(results, "hostile", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
     section("A buffer to another process and an answer back", plain(results, "share", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
     section(f"Making the {grown} meanwhile", plain(results, "growth_time", ["ns"], ["", "time"]))
