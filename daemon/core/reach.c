@@ -13,7 +13,7 @@ bool reach_is_own(const struct session *session, const struct session *other) {
 uint64_t reach_gave_ns(const struct session *session, const struct pool *pool) {
     uint64_t gave_ns = 0;
 
-    list_for_each_entry(const struct session, other, &session->core->sessions, link) {
+    list_for_each_entry(const struct session, other, &session->tenant->members, tenant_link) {
         if (reach_is_own(session, other) && other->gave_ns[pool->id - 1] > gave_ns)
             gave_ns = other->gave_ns[pool->id - 1];
     }
@@ -24,7 +24,7 @@ uint64_t reach_least_held(const struct session *session, const struct pool *pool
     uint64_t bytes = 0;
 
     *ret_has_any = false;
-    list_for_each_entry(const struct session, other, &session->core->sessions, link) {
+    list_for_each_entry(const struct session, other, &session->tenant->members, tenant_link) {
         const struct session_pool *has = &other->pools[pool->id - 1];
         if (!reach_is_own(session, other))
             continue;

@@ -29,11 +29,12 @@ struct reach {
 /* Whether two sessions are of one process. */
 bool reach_is_own(const struct session *session, const struct session *other);
 
-/* When the session's process last gave back something of the pool; 0: never. Linear in the sessions. */
+/* When the session's process last gave back something of the pool; 0: never. Linear in the sessions of
+ * its user. */
 uint64_t reach_gave_ns(const struct session *session, const struct pool *pool);
 
 /* The least that the session's process holds of the pool, by the counts of its sessions: shared blocks are
- * left out. *ret_has_any: whether it has a lease there. Linear in the sessions. */
+ * left out. *ret_has_any: whether it has a lease there. Linear in the sessions of its user. */
 uint64_t reach_least_held(const struct session *session, const struct pool *pool, bool *ret_has_any);
 
 /* Walks the ranges of the tenant in the pool and, where sessions cannot be told to close segments, all
@@ -44,7 +45,7 @@ void reach_find(const struct session *session, const struct pool *pool, struct r
 bool reach_is_alone(const struct reach *reach, const struct request *request);
 
 /* Whether the request is surely alone, by the counts of sessions. False where that takes a walk to know.
- * Linear in the sessions. */
+ * Linear in the sessions of its user. */
 bool reach_is_surely_alone(const struct request *request);
 
 #endif

@@ -474,7 +474,9 @@ static void model_refused(struct world *world, const struct model_request *reque
             world->tally->alone++;
             break;
         }
-        must(request->deadline_ns <= world->now_ns || answered->quota_item >= 0 || !pool_is_growing(pool),
+        /* An overdue request that leaves lets the pool grow for others. */
+        must(request->deadline_ns <= world->now_ns || answered->quota_item >= 0 || !pool_is_growing(pool) ||
+                 world->pools[request->pool].somebody_overdue,
              "a request that waits for growth is given up while the pool grows");
         must(!model_overlooked(world, request->session, request->pool),
              "a request is refused although fences of its tenant are ready");

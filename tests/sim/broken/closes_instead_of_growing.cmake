@@ -1,5 +1,5 @@
 # A session is told to close segments for a request that the pool could grow for.
 set(SOURCE daemon/core/plan.c)
-set(FIND [==[        room + pool->retiring_bytes + pool->closing_bytes - pool->kept_bytes]==])
-set(REPLACE [==[        pool->retiring_bytes + pool->closing_bytes - pool->kept_bytes]==])
+set(FIND [==[    uint64_t comes = room + pool->retiring_bytes]==])
+set(REPLACE [==[    uint64_t comes = pool->retiring_bytes]==])
 set(EXPECTED "a session is to close segments, and the pool could grow")
