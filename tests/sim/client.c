@@ -878,8 +878,9 @@ void step_closed(struct world *world) {
             model_unmap(world, s, g);
             world->tally->closed++;
         }
-        const struct pool *pool = world->pools[where->pool].pool;
-        bool wanted = pool->waiters.count > 0;
+        bool wanted = false; /* other pools want its descriptor */
+        for (unsigned p = 0; p < world->n_pools; p++)
+            wanted = wanted || world->pools[p].pool->waiters.count > 0;
         int r = core_closed(session->session, &closed, world->now_ns);
         must(r == (told ? 0 : PROTO_E_INVALID), "a session closes what it was not told to");
         must(!told || !kept || wanted || memory_failed() || where->segment->state != SEGMENT_RETIRING,

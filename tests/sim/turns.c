@@ -169,10 +169,11 @@ static bool keeps(const struct world *world, const struct model_request *waiter,
 }
 
 /* Whether the waiting request keeps the quota back from later ones of its tenant. A grant
- * before this one may have sent the request to wait for the quota anew. */
+ * before this one may have sent the request to wait for the quota anew; where one
+ * pass is enough that is not so rare that it could be overlooked. */
 static bool keeps_quota(const struct world *world, const struct model_use *use,
                         const struct model_request *waiter, unsigned tenant, const struct request *answered) {
-    return waiter->was_held && model_is_held(world, waiter) && model_is_over_quota(world, use, waiter) &&
+    return world->core->passes_limit == SIM_PASSES && waiter->was_held && model_is_held(world, waiter) && model_is_over_quota(world, use, waiter) &&
            tenant_of(world, waiter) == tenant &&
            answered == list_first(&world->core->answered, struct request, link);
 }
