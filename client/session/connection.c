@@ -540,7 +540,7 @@ int connection_ask_descriptor(struct connection *connection, enum proto_operatio
     r = is_new ? connection_exchange_kept(connection, kept, deadline_ns)
                : connection_go_on(connection, kept, deadline_ns);
     if (r < 0) {
-        *ret_may_retry = *kept != NULL || r == GPUPOOL_E_NO_MEMORY;
+        *ret_may_retry = *kept != NULL || r == GPUPOOL_E_EXHAUSTED;
         return error_prefix(r, "asking for %s", what);
     }
     if ((*kept)->has_lost_fd) {

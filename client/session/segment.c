@@ -186,9 +186,10 @@ bool segments_find_unmarked(struct segments *segments, bool is_any, uint64_t *re
 
     pthread_mutex_lock(&segments->lock);
     for (unsigned i = 0; i < SEGMENT_BUCKETS && !found; i++)
-        list_for_each_entry(const struct segment, segment, &segments->buckets[i], link) {
+        list_for_each_entry(struct segment, segment, &segments->buckets[i], link) {
             if (!may_go(segment, is_any))
                 continue;
+            segment->is_marked = true;
             *ret_id = segment->id;
             *ret_pool = segment->pool;
             found = true;

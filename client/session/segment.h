@@ -100,8 +100,8 @@ bool segments_close(struct segments *segments, bool is_idle);
  */
 int segments_remove(struct segments *segments, uint64_t id, uint32_t pool);
 
-/* Takes the marks from all segments; marks one; finds one without a mark. is_any: also one whose closing
- * waits for the work of the process on a device. False: there is none. */
+/* Takes the marks from all segments; marks one; finds one without a mark, and marks it. is_any: also one
+ * whose closing waits for the work of the process on a device. False: there is none. */
 void segments_unmark(struct segments *segments);
 void segments_mark(struct segments *segments, uint64_t id);
 bool segments_find_unmarked(struct segments *segments, bool is_any, uint64_t *ret_id, uint32_t *ret_pool);

@@ -337,7 +337,7 @@ static int refuse_memory(struct client *client, uint64_t request, int error, con
 
 /* Refuses to send a descriptor once more, while an earlier one may be unread: the kernel counts those. */
 static int refuse_until_read(struct client *client, uint64_t request) {
-    return send_error(client, request, PROTO_E_NO_MEMORY,
+    return send_error(client, request, PROTO_E_EXHAUSTED,
                       "this was sent before, and replies are unread: read them, and ask again");
 }
 

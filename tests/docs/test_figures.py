@@ -44,7 +44,7 @@ def read_figures():
     # as unit/core_spend has the bytes of each
     figures["LEASES_MIB"] = figures["LEASES_DEFAULT"] * 512 >> 20
     figures["RANGES_MIB"] = figures["RANGES_DEFAULT"] * 192 >> 20
-    figures["WAITING_MIB"] = figures["WAITING_DEFAULT"] * 256 >> 20
+    figures["WAITING_MIB"] = figures["WAITING_DEFAULT"] * 320 >> 20
     figures["SESSIONS_OF_A_USER"] = figures["SESSIONS_MAX_DEFAULT"] - figures["SESSIONS_MAX_DEFAULT"] // 64
     return figures
 

@@ -131,7 +131,7 @@ static void ask_for_pages(struct peer *peer) {
     peer_receive(peer, &message, &fd);
     must(message.header.operation == PROTO_PAGE && fd >= 0 && close(fd) == 0);
     peer_receive(peer, &message, &fd);
-    must(message.header.operation == PROTO_ERROR && message.failure.error == PROTO_E_NO_MEMORY);
+    must(message.header.operation == PROTO_ERROR && message.failure.error == PROTO_E_EXHAUSTED);
 }
 
 /* The page's file under the daemon's mapping: neither its size nor its seals change; holes may be punched. */

@@ -81,12 +81,15 @@ static int use_client(const char *socket, uint32_t flags) {
     return 0;
 }
 
+/* Descriptors that CUDA opens for itself are out of the library's hands: a process on a real GPU uses host
+ * memory alone. */
 static int use_library(const char *socket) {
-    int r = use_client(socket, 0);
+    uint32_t flags = strcmp(test_gpu(), "cuda") == 0 ? GPUPOOL_OPEN_NO_CUDA : 0;
+    int r = use_client(socket, flags);
     if (r == 0)
-        r = use_client(socket, GPUPOOL_OPEN_NO_THREAD);
+        r = use_client(socket, flags | GPUPOOL_OPEN_NO_THREAD);
     if (r == 0)
-        r = use_client("private", 0);
+        r = use_client("private", flags);
     return r;
 }
 
