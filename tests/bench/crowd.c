@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -114,7 +115,9 @@ static void be_a_user(unsigned n, unsigned waiting, int tell) {
     uint64_t count = 0;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (geteuid() == 0 && (setgid(USERS_UID + n) < 0 || setuid(USERS_UID + n) < 0))
+    struct stat socket; /* whose group may connect */
+    if (geteuid() == 0 && (stat(getenv("GPUPOOL_SOCKET"), &socket) < 0 || setgid(socket.st_gid) < 0 ||
+                           setuid(USERS_UID + n) < 0))
         exit(1);
     int fd = raw_client_connect(getenv("GPUPOOL_SOCKET"), SOCK_SEQPACKET, 0);
     if (!raw_client_greet(fd))
