@@ -11,7 +11,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-#define _cleanup_(function) __attribute__((cleanup(function)))
+#define _cleanup_(function)                                                                                  \
+    __attribute__((cleanup(function), unused)) /* clang: some are only begun and ended */
 
 /* Closes a descriptor and keeps errno; accepts -1. Returns -1, so that `fd = close_fd(fd)` leaves it empty. */
 static inline int close_fd(int fd) {

@@ -131,7 +131,9 @@ static bool segment_is_settled(const struct segment *segment, struct stock *stoc
     bool is_closing = segment->state == SEGMENT_CLOSING;
     bool is_empty = !is_closing && (segment->span == NULL || segment->span->taken_bytes == 0);
     bool is_shared = is_empty && segment->owner != NULL && segment->mappers > 1;
-    const struct list *shared = segment->deaf_mappers == 0 ? &segment->owner->shared : &segment->owner->deaf;
+    const struct list *shared = !is_shared                   ? NULL
+                                : segment->deaf_mappers == 0 ? &segment->owner->shared
+                                                             : &segment->owner->deaf;
 
     stock->occupied_bytes += is_empty || is_closing ? 0 : segment->size_bytes;
     stock->idle_bytes += is_empty && segment->mappers == 0 ? segment->size_bytes : 0;
@@ -151,8 +153,7 @@ static bool segment_is_settled(const struct segment *segment, struct stock *stoc
            (segment->sole != NULL) == (is_empty && segment->owner != NULL && segment->mappers == 1) &&
            tree_has(&segment->closable_node) == (segment->sole != NULL) &&
            (segment->sole == NULL || session_has_mapped(segment->sole, segment)) &&
-           segment->shared == (is_shared ? shared : NULL) &&
-           list_is_empty(&segment->shared_link) != is_shared;
+           segment->shared == shared && list_is_empty(&segment->shared_link) != is_shared;
 }
 
 /* Whether each shelf has the segments that it counts. */

@@ -70,7 +70,8 @@ static int use_client(const char *socket, uint32_t flags) {
     if ((flags & GPUPOOL_OPEN_NO_THREAD) != 0)
         STEP(gpupool_fd(client));
     for (unsigned kind = GPUPOOL_POOL_DEVICE; kind <= GPUPOOL_POOL_HOST; kind++) {
-        if (kind == GPUPOOL_POOL_DEVICE && gpupool_gpu_kind(client) == GPUPOOL_GPU_NONE)
+        if (kind == GPUPOOL_POOL_DEVICE &&
+            ((flags & GPUPOOL_OPEN_NO_CUDA) != 0 || gpupool_gpu_kind(client) == GPUPOOL_GPU_NONE))
             continue;
         int r = use_pool(client, other, kind);
         if (r != 0)

@@ -7,6 +7,7 @@
  */
 #include <string.h>
 
+#include "base/lock.h"
 #include "base/thread.h"
 #include "client/session/lease.h"
 #include "client/session/segment.h"
@@ -18,12 +19,13 @@
 #define SILENCE_NS (10 * NS_PER_MS)
 
 static struct {
-    _Atomic bool is_silent;
+    pthread_mutex_t lock; /* of the test and of the false daemon's thread */
+    bool is_silent;
     unsigned n;
     struct proto_message messages[HELD_MAX];
     struct false_session *sessions[HELD_MAX]; /* that sent them */
     _Atomic unsigned asked[PROTO_CANCEL + 1]; /* messages of each operation */
-} silence;
+} silence = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Answers what the false daemon by itself does not. */
 static void serve(struct false_daemon *daemon, struct false_session *session,
@@ -73,6 +75,7 @@ static void serve_in_turn(struct false_daemon *daemon, struct false_session *ses
 
 static bool hold_or_serve(struct false_daemon *daemon, struct false_session *session,
                           const struct proto_message *request) {
+    LOCKED(&silence.lock);
     silence.asked[request->header.operation]++;
     if (silence.is_silent) {
         assert(silence.n < HELD_MAX);
@@ -87,8 +90,13 @@ static bool hold_or_serve(struct false_daemon *daemon, struct false_session *ses
     return true;
 }
 
+static void set_silent(bool is_silent) {
+    LOCKED(&silence.lock);
+    silence.is_silent = is_silent;
+}
+
 static void begin_silence(struct gpupool_client *client) {
-    silence.is_silent = true;
+    set_silent(true);
     client->session.connection.answer_timeout_ns = SILENCE_NS;
 }
 
@@ -97,7 +105,7 @@ static void end_silence(struct gpupool_client *client) {
     size_t count;
 
     client->session.connection.answer_timeout_ns = PATIENT_NS;
-    silence.is_silent = false;
+    set_silent(false);
     assert_ok(gpupool_pools(client, NULL, 0, &count));
     assert_ok(gpupool_pools(client, NULL, 0, &count)); /* and what the library sent because of that */
 }
@@ -325,7 +333,9 @@ static void a_split_that_is_refused_late_leaves_the_buffer_as_it_was(void **stat
     assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 4096, NULL, PATIENT_NS, 0, &buffer));
     begin_silence(client);
     assert_error(gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token), GPUPOOL_E_TIMED_OUT);
+    pthread_mutex_lock(&silence.lock);
     silence.messages[0].split.lease = 4711; /* the daemon refuses it */
+    pthread_mutex_unlock(&silence.lock);
     end_silence(client);
     void *memory = buffer.data;
     assert_ok(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
