@@ -193,6 +193,8 @@ void plan_ask_sessions(struct pool *pool, const struct tenant *tenant, uint64_t 
     pool->reclaim.spared = tenant == NULL && pool->reclaim.n_asks == 0 ? find_spared(pool) : NULL;
     plan_begin_shortage(pool, now_ns);
     pool->reclaim.n_asks += tenant == NULL;
+    if (tenant == NULL && pool->reclaim.n_asks == ASKS_TRUSTED_MAX + 1)
+        pool_mark_ready(pool); /* less is kept for an overdue request: others may have it */
     if (tenant != NULL) {
         ask_tenant(tenant, pool, now_ns);
         return;

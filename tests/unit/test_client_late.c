@@ -480,7 +480,7 @@ static void each_call_keeps_to_its_timeout_when_the_daemon_is_silent(void **stat
     }
     assert_ok(gpupool_acquire(clients[1], FALSE_POOL_HOST, 512, NULL, PATIENT_NS, 0, &buffer));
     assert_ok(gpupool_share(clients[1], &buffer, GPUPOOL_NO_STREAM, &some_token));
-    silence.is_silent = true;
+    set_silent(true);
     for (unsigned i = 0; i < 2 * N_CALLS; i++) {
         struct caller *caller = &callers[i / N_CALLS][i % N_CALLS];
         *caller = (struct caller){.client = clients[i / N_CALLS], .call = calls[i % N_CALLS]};
@@ -490,7 +490,7 @@ static void each_call_keeps_to_its_timeout_when_the_daemon_is_silent(void **stat
         TEST_JOIN(callers[i / N_CALLS][i % N_CALLS].thread, NULL);
         assert_error(callers[i / N_CALLS][i % N_CALLS].result, GPUPOOL_E_TIMED_OUT);
     }
-    silence.is_silent = false;
+    set_silent(false);
     for (unsigned i = 0; i < 2; i++) {
         end_silence(clients[i]);
         assert_true(list_is_empty(&clients[i]->session.connection.abandoned));
