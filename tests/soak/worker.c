@@ -78,9 +78,10 @@ static void must(const struct worker *worker, int result, const char *what) {
         fail_worker(worker, what, result);
 }
 
-/* The errors of a full pool, or of a quota that is used up. */
+/* The errors of a full pool, of a quota that is used up, and of a machine so loaded that the daemon did not
+ * answer within the call's time. */
 static bool is_refused(int result) {
-    return result == GPUPOOL_E_EXHAUSTED || result == GPUPOOL_E_LIMIT;
+    return result == GPUPOOL_E_EXHAUSTED || result == GPUPOOL_E_LIMIT || result == GPUPOOL_E_TIMED_OUT;
 }
 
 /* --- marks --- */
