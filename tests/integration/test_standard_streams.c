@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Clients in a process whose standard streams are closed: no descriptor of the library is one of these. */
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 
 #include "tests/integration/cache_fixture.h"
@@ -9,12 +10,20 @@
 
 static unsigned closed_streams; /* bit i: descriptor i */
 
-/* The first of the closed streams that is open now, or -1. */
-static int taken(void) {
+static int taken_now(void) {
     for (int i = 0; i < (int)STREAMS; i++)
         if ((closed_streams & 1u << i) != 0 && fcntl(i, F_GETFD) >= 0)
             return i;
     return -1;
+}
+
+/* The first of the closed streams that is open and stays so, or -1. A thread of the library may be about to
+ * move a descriptor that the kernel has just given it. */
+static int taken(void) {
+    uint64_t end_ns = clock_now_ns() + TEST_WAIT_NS;
+    while (taken_now() >= 0 && clock_now_ns() < end_ns)
+        sched_yield();
+    return taken_now();
 }
 
 /* Returns the line of a call that failed; and of one that left a descriptor among the closed streams, with
