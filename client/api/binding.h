@@ -57,9 +57,9 @@ int gpupool_internal_send_held(struct gpupool_client *client, const struct gpupo
 /* When an exchange that begins now is over: at the latest. */
 uint64_t gpupool_internal_answer_end_ns(const struct gpupool_client *client);
 
-/* From now on the calls of this thread end by then, and with CANCELLED when a signal comes while the daemon does
- * not answer. The call can be made again: what the daemon does late is undone, or found done. 0: no more. Does
- * nothing in a thread that is not the process's first one, which Python runs handlers in. */
+/* From now on the calls of this thread end by then, and with CANCELLED when a signal comes while the daemon
+ * does not answer. The call can be made again: what the daemon does late is undone, or found done. 0: no
+ * more. Does nothing in a thread that is not the process's first one, which Python runs handlers in. */
 void gpupool_internal_until_signal(uint64_t end_ns);
 
 /* How long gpupool_alloc() waits for room. */

@@ -128,9 +128,8 @@ int cache_shrink_behind(struct cache *cache, struct piece *piece, uint64_t kept_
  * which is being captured. */
 int cache_give_back(struct cache *cache, bool idle_only, uint64_t *ret_bytes);
 
-/* When the connection has broken: gives up what is idle, and closes the segments that nothing lies in any
- * more. Memory that the GPU still uses, or that
- * another thread is about to use, is left for the next call. */
+/* When the connection has broken: gives up idle memory, and closes the segments that nothing lies in any
+ * more. Memory that the GPU still uses, or that another thread is about to use, is left for the next call. */
 void cache_let_go(struct cache *cache);
 
 /* Whether the GPU has work of this process on a stream that the cache has memory for. Work on other streams

@@ -135,7 +135,8 @@ static bool part_is_refused(int error) {
 
 /* It answered nothing to this, and would not to the next. */
 static bool daemon_is_mute(int error) {
-    return error == GPUPOOL_E_TIMED_OUT || error == GPUPOOL_E_CANCELLED || error == GPUPOOL_E_DISCONNECTED || error == GPUPOOL_E_PROTOCOL;
+    return error == GPUPOOL_E_TIMED_OUT || error == GPUPOOL_E_CANCELLED || error == GPUPOOL_E_DISCONNECTED ||
+           error == GPUPOOL_E_PROTOCOL;
 }
 
 /* Releases a part: without an answer, unless one is wanted, or has been due for long. */

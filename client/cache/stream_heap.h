@@ -137,8 +137,8 @@ struct stream_heap {
     struct arena *arena;   /* among the extents; NULL: none */
     bool has_no_arena;     /* it cannot have one */
     uint64_t absent_bytes; /* of all extents */
-    unsigned
-        lent; /* pieces split off of late: STREAM_HEAP_LENT_MAX at most, and half of it after each growth */
+    /* Pieces split off of late: STREAM_HEAP_LENT_MAX at most, and half of it after each growth. */
+    unsigned lent;
     struct list deferred, deferred_spare; /* queues */
     uint64_t deferred_bytes;
     unsigned ordering; /* calls that are about to use deferred pieces: these stay */

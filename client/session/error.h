@@ -26,7 +26,7 @@ int error_prefix(int error, const char *format, ...) __attribute__((format(print
 int error_no_memory(void);
 
 /* Says that a descriptor which came with an answer was lost, because this process had none free. Returns
- * DRIVER. what: what it was for. */
+ * DRIVER. what: the object that the descriptor was of. */
 int error_lost_descriptor(const char *what);
 
 /* Whether this process has no descriptor free at this moment. */

@@ -4,13 +4,13 @@
 /*
  * The memory that a session still maps when its daemon is gone.
  *
- * The leases that buffers are (and not pieces of the cache) are listed here, with the segments that they lie in.
- * While the daemon lives, it knows them, too, and nothing here is asked. When the connection has broken,
- * session_let_go() closes each segment that nothing lies in any more. Segments in use are marked before: by this
- * list, by the rows, and by the owner of the session for its cache.
+ * The leases that buffers are (and not pieces of the cache) are listed here, with the segments that they lie
+ * in. While the daemon lives, it knows them, too, and nothing here is asked. When the connection has broken,
+ * session_let_go() closes each segment that nothing lies in any more. Segments in use are marked before: by
+ * this list, by the rows, and by the owner of the session for its cache.
  *
- * A thread that may bring a segment into the process, or move one, holds `bringing` for reading meanwhile, and
- * session_let_go() for writing.
+ * A thread that may bring a segment into the process, or move one, holds `bringing` for reading meanwhile,
+ * and session_let_go() for writing.
  */
 #include <pthread.h>
 #include <stdbool.h>

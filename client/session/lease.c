@@ -281,7 +281,8 @@ int lease_release_one_way(struct session *session, uint64_t lease, uint64_t gene
 static int exchange_or_trust(struct session *session, struct request *request) {
     int r = connection_exchange_kept(&session->connection, &request,
                                      connection_deadline_ns(&session->connection, 0));
-    bool is_taken = (r == GPUPOOL_E_TIMED_OUT || r == GPUPOOL_E_CANCELLED) && request != NULL && request->is_sent;
+    bool is_taken =
+        (r == GPUPOOL_E_TIMED_OUT || r == GPUPOOL_E_CANCELLED) && request != NULL && request->is_sent;
 
     if (r == 0)
         request_recycle(request);

@@ -12,7 +12,8 @@
 #include "client/session/connection.h"
 
 /* Takes one packet from the socket and deals with it. Returns 0 (which may mean that the connection has
- * broken), -ETIMEDOUT, or -EINTR: a signal came, and the thread's exchanges end then. Called by the reader, without the lock. */
+ * broken), -ETIMEDOUT, or -EINTR: a signal came, and the thread's exchanges end then. Called by the reader,
+ * without the lock. */
 int reader_step(struct connection *connection, uint64_t deadline_ns);
 
 /* Wakes one sleeper to take the role, if no thread has it and one sleeps. Returns whether the role is still

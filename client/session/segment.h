@@ -56,8 +56,8 @@ struct segment {
     uint32_t pool;
     enum proto_segment_kind kind;
     enum segment_state state;
-    bool is_lost;  /* its descriptor did not arrive: it is to be described again */
-    bool is_named; /* the daemon has it closed, and no thread has begun with that */
+    bool is_lost;   /* its descriptor did not arrive: it is to be described again */
+    bool is_named;  /* the daemon has it closed, and no thread has begun with that */
     bool is_marked; /* something lies in it (held.h) */
     int fd;
     struct gpu_ipc_handle handle;

@@ -124,7 +124,8 @@ static unsigned collect_fds(struct msghdr *message, int fds[static SOCKET_FDS_MA
 }
 
 int socket_receive(int fd, void *packet, size_t capacity, uint64_t deadline_ns, size_t *ret_size,
-                   int ret_fds[static SOCKET_FDS_MAX], unsigned *ret_count, bool *ret_has_lost, bool until_signal) {
+                   int ret_fds[static SOCKET_FDS_MAX], unsigned *ret_count, bool *ret_has_lost,
+                   bool until_signal) {
     struct iovec piece = {.iov_base = packet, .iov_len = capacity};
     union {
         char bytes[CMSG_SPACE(SOCKET_FDS_MAX * sizeof(int))];

@@ -32,7 +32,8 @@ int socket_send(int fd, const void *packet, size_t size, uint64_t deadline_ns);
  * descriptors are closed, its rest is lost). Returns 0, -ETIMEDOUT, -EINTR (with
  * until_signal: a signal came), or another negative errno. */
 int socket_receive(int fd, void *packet, size_t capacity, uint64_t deadline_ns, size_t *ret_size,
-                   int ret_fds[static SOCKET_FDS_MAX], unsigned *ret_count, bool *ret_has_lost, bool until_signal);
+                   int ret_fds[static SOCKET_FDS_MAX], unsigned *ret_count, bool *ret_has_lost,
+                   bool until_signal);
 
 /* Waits for poll events on any descriptor. Returns 0, -ETIMEDOUT or a negative errno. */
 int socket_wait(int fd, short events, uint64_t deadline_ns);

@@ -190,7 +190,8 @@ static void fill_in(struct proto_message *message, uint16_t operation, const str
     }
 }
 
-/* undoing: the message that the library sends because of the late answer; 0: none. is_kept: the caller takes the answer. */
+/* undoing: the message that the library sends because of the late answer; 0: none. is_kept: the caller takes
+ * the answer. */
 static const struct late_case {
     const char *name; /* NULL: no request that a client has under way beside others */
     enum proto_operation undoing;
@@ -395,7 +396,7 @@ static void a_client_closes_while_answers_are_due(void **state) {
 
 /* --- the caller's timeout --- */
 
-/* Longer than any bound of a test: who waits for it has not kept to the timeout. */
+/* Longer than any bound of a test: a call that waits for it has not kept to its timeout. */
 #define NEVER_NS (3600 * NS_PER_S)
 #define SHORT_NS (10 * NS_PER_MS)
 

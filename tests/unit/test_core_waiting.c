@@ -259,7 +259,8 @@ static void an_overdue_one_keeps_one_segment_of_its_users(void **state) {
     assert_int_equal(lease->block->offset_bytes, 0);
 }
 
-/* A process that does not close what it was asked to close has no one wait behind an overdue request. */
+/* No request waits behind an overdue one because a process does not close the segments that it was asked to
+ * close. */
 static void nobody_waits_for_who_never_closes(void **state) {
     struct passed passed;
 
