@@ -16,6 +16,7 @@
 #include "base/thread.h"
 #include "client/cache/cache.h"
 #include "client/cache/give_back.h"
+#include "client/cache/thread_cache.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
 #include "client/session/session.h"
@@ -93,6 +94,7 @@ static void *purger_main(void *argument) {
     uint64_t decay_ms = purger->decay_ns / NS_PER_MS;
     int timeout_ms = decay_ms > INT_MAX ? -1 : decay_ms == 0 ? 1 : (int)decay_ms;
 
+    thread_cache_register(); /* beside the program: what this thread visits needs it */
     for (;;) {
         int n = poll(fds, sizeof fds / sizeof *fds, timeout_ms);
         if (n < 0 && errno != EINTR)

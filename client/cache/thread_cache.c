@@ -11,7 +11,11 @@
 
 bool thread_cache_locks = true;
 
-static pthread_once_t prepared = PTHREAD_ONCE_INIT;
+/* Without these the owner takes the mutex. */
+#define BARRIER_COMMANDS (MEMBARRIER_CMD_PRIVATE_EXPEDITED | MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED)
+
+static pthread_once_t prepared = PTHREAD_ONCE_INIT, registered = PTHREAD_ONCE_INIT;
+static int barrier_command = MEMBARRIER_CMD_PRIVATE_EXPEDITED; /* that a visitor gives */
 static pthread_key_t exit_key;
 /* Which thread caches a client's cache has, and which one a thread cache is of. */
 static pthread_mutex_t registry = PTHREAD_MUTEX_INITIALIZER;
@@ -74,12 +78,24 @@ static void after_fork_in_child(void) {
 static void prepare(void) {
     pthread_key_create(&exit_key, on_thread_exit);
     pthread_atfork(thread_caches_lock, thread_caches_unlock, after_fork_in_child);
-    thread_cache_locks = !THREAD_CACHE_KNOWS_MEMBARRIER ||
-                         syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0;
+    long commands = syscall(SYS_membarrier, MEMBARRIER_CMD_QUERY, 0, 0);
+    thread_cache_locks =
+        !THREAD_CACHE_KNOWS_MEMBARRIER || commands < 0 || (commands & BARRIER_COMMANDS) != BARRIER_COMMANDS;
 }
 
 void thread_cache_prepare(void) {
     pthread_once(&prepared, prepare);
+}
+
+/* Only a filter of system calls refuses the registration where the kernel offers it. */
+static void register_for_barriers(void) {
+    if (syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) != 0)
+        barrier_command = MEMBARRIER_CMD_GLOBAL; /* needs none, and takes milliseconds each time */
+}
+
+void thread_cache_register(void) {
+    if (!thread_cache_locks)
+        pthread_once(&registered, register_for_barriers);
 }
 
 struct thread_cache *thread_cache_get(struct cache *owner, struct list *caches) {
@@ -142,9 +158,10 @@ void thread_cache_visit(struct thread_cache *cache) {
     pthread_mutex_lock(&cache->lock);
     if (thread_cache_locks)
         return;
+    thread_cache_register();
     atomic_store_explicit(&cache->visited, true, memory_order_seq_cst);
     /* After this the owner has either seen that we are here, or we see that it is inside. */
-    syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0);
+    syscall(SYS_membarrier, barrier_command, 0, 0);
     while (atomic_load_explicit(&cache->inside, memory_order_acquire))
         sched_yield(); /* for the length of a call */
 }

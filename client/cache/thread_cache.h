@@ -63,9 +63,15 @@ struct thread_cache {
 /* Set once: whether the owner has to take the mutex. */
 extern bool thread_cache_locks;
 
-/* Prepares the process: registers for membarrier, and for forks, whose children begin with no cache.
- * Idempotent. */
+/* Prepares the process: asks the kernel for membarrier, and registers for forks, whose children begin with no
+ * cache. Idempotent. */
 void thread_cache_prepare(void);
+
+/* Registers the process for membarrier, after thread_cache_prepare(). In a process with threads the kernel
+ * takes milliseconds for it (it waits until every processor has switched tasks; 5 to 20 ms beside a CUDA
+ * context, measured), so a thread of the library does it, not the one that opens a client. The first visitor
+ * does it where none has. Idempotent. */
+void thread_cache_register(void);
 
 /* Finds this thread's cache for a client's cache, or makes it. NULL without memory. */
 struct thread_cache *thread_cache_get(struct cache *owner, struct list *caches);

@@ -5,7 +5,9 @@
  * here, so any address will do for one. Pieces name real memory, whose words name the owner.
  */
 #include <errno.h>
+#include <linux/membarrier.h>
 #include <stdatomic.h>
+#include <sys/syscall.h>
 
 #include "base/clock.h"
 #include "client/cache/cache.h"
@@ -575,6 +577,35 @@ static void while_somebody_visits_there_is_no_fast_way(void **state) {
     client_deinit(&client);
 }
 
+#ifndef MEMBARRIER_CMD_GET_REGISTRATIONS
+#define MEMBARRIER_CMD_GET_REGISTRATIONS (1 << 9) /* Linux 6.3 */
+#endif
+
+static long registrations(void) {
+    return syscall(SYS_membarrier, MEMBARRIER_CMD_GET_REGISTRATIONS, 0, 0);
+}
+
+/* The first of the tests: a process registers once. Registering waits for the kernel, and a thread that opens
+ * a client is not to. */
+static void a_process_registers_for_barriers_with_the_first_visit(void **state) {
+    struct false_client client;
+    struct gpupool_buffer buffer;
+
+    (void)state;
+    if (thread_cache_locks || registrations() < 0)
+        skip();
+    assert_int_equal(registrations(), 0);
+    client_init(&client);
+    assert_true(buffer_take(&client, 512, &buffer));
+    buffer_put(&client, &buffer);
+    assert_int_equal(registrations(), 0);
+    thread_cache_visit(client_thread()->caches);
+    assert_int_equal(registrations(), MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED);
+    thread_cache_part(client_thread()->caches);
+    thread_caches_detach(&client.caches);
+    client_deinit(&client);
+}
+
 static int lock_with_the_mutex(void **state) {
     (void)state;
     thread_cache_locks = true;
@@ -601,6 +632,7 @@ static int lock_as_the_process_can(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        FAST_WAY(a_process_registers_for_barriers_with_the_first_visit),
         BOTH_WAYS(an_owner_and_a_visitor_never_have_the_same_piece),
         BOTH_WAYS(several_owners_and_visitors_never_have_the_same_piece),
         BOTH_WAYS(a_threads_end_gives_its_pieces_back),
