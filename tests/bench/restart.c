@@ -37,14 +37,18 @@ extern char **environ;
 /* The steps of a worker, in order; each time is that of the step alone. */
 enum step {
     START,
-    CONTEXT,
-    CONNECT,
+    CONTEXT, /* the process's, made before it connects, as a program that loads a model has one */
+    CONNECT, /* gpupool_open() */
+    POOL,    /* the first gpupool_device_pool() */
+    STREAM,
     HOST,
     DEVICE,
+    SHARE, /* the first gpupool_share(), of the device buffer */
     COPY,
     STEPS
 };
-static const char *const step_names[STEPS] = {"start", "context", "connect", "host", "device", "first_copy"};
+static const char *const step_names[STEPS] = {"start", "context", "connect", "pool",      "stream",
+                                              "host",  "device",  "share",   "first_copy"};
 
 static uint64_t last_ns;
 
@@ -61,28 +65,46 @@ static void fail(const char *what) {
 
 /* --- the workers, in processes of their own --- */
 
+/* On a simulated GPU there is none to make. */
+static void make_context(void) {
+#ifdef BENCH_CUDA
+    (void)cudaFree(NULL);
+#endif
+}
+
 static void worker_of_the_pools(uint64_t host_bytes, uint64_t device_bytes, uint64_t times_ns[STEPS]) {
     struct gpupool_client *client;
     struct gpupool_buffer host, on_device;
+    struct gpupool_token token;
     uint32_t host_pool = 0, device_pool = 0;
     void *stream = NULL;
 
-    if (gpupool_open(NULL, &client) < 0 || gpupool_host_pool(client, -1, &host_pool) < 0)
+    if (device_bytes > 0)
+        make_context();
+    step_done(times_ns, CONTEXT);
+    if (gpupool_open(NULL, &client) < 0)
         fail("open");
     step_done(times_ns, CONNECT);
     if (device_bytes > 0) {
-        if (gpupool_stream_create(client, 0, &stream) < 0) /* and the context, which is no allocator's cost */
+        if (gpupool_device_pool(client, 0, &device_pool) < 0)
+            fail("device pool");
+        step_done(times_ns, POOL);
+        if (gpupool_stream_create(client, 0, &stream) < 0)
             fail("stream");
-        step_done(times_ns, CONTEXT);
+        step_done(times_ns, STREAM);
     }
+    if (gpupool_host_pool(client, -1, &host_pool) < 0)
+        fail("host pool");
     if (gpupool_acquire(client, host_pool, host_bytes, stream, GPUPOOL_FOREVER, 0, &host) < 0)
         fail("acquire host memory");
     step_done(times_ns, HOST);
     if (device_bytes > 0) {
-        if (gpupool_device_pool(client, 0, &device_pool) < 0 ||
-            gpupool_acquire(client, device_pool, device_bytes, stream, GPUPOOL_FOREVER, 0, &on_device) < 0)
+        if (gpupool_acquire(client, device_pool, device_bytes, stream, GPUPOOL_FOREVER, 0, &on_device) < 0)
             fail("acquire device memory");
         step_done(times_ns, DEVICE);
+        if (gpupool_share(client, &on_device, stream, &token) < 0)
+            fail("share");
+        step_done(times_ns, SHARE);
         uint64_t copied = host_bytes < device_bytes ? host_bytes : device_bytes;
         if (gpupool_copy(client, 0, on_device.data, host.data, copied < COPY_BYTES ? copied : COPY_BYTES,
                          stream) < 0 ||
@@ -112,9 +134,10 @@ static void worker_of_its_own(uint64_t host_bytes, uint64_t device_bytes, uint64
     cudaStream_t stream;
     uint64_t copied = host_bytes < device_bytes ? host_bytes : device_bytes;
 
-    step_done(times_ns, CONNECT); /* there is nothing to connect to */
-    need(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+    make_context(); /* and there is nothing to connect to */
     step_done(times_ns, CONTEXT);
+    need(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+    step_done(times_ns, STREAM);
     need(cudaMallocHost(&host, host_bytes), "cudaMallocHost");
     step_done(times_ns, HOST);
     need(cudaMalloc(&on_device, device_bytes), "cudaMalloc");
@@ -149,7 +172,7 @@ static int worker_main(char **argv) {
 
 struct side { /* the pools', or the runtime's */
     const char *name, *argument;
-    struct samples steps[STEPS], memory, total; /* memory: host and device; total: all but the copy */
+    struct samples steps[STEPS], memory, total; /* memory: host and device; total: all but share and copy */
 };
 
 static void side_init(struct side *side, const char *name, const char *argument, unsigned rounds) {
@@ -189,7 +212,7 @@ static void side_run(struct side *side, uint64_t host_bytes, uint64_t device_byt
     uint64_t total_ns = 0;
     for (unsigned i = 0; i < STEPS; i++) {
         samples_add(&side->steps[i], times_ns[i]);
-        total_ns += i == COPY ? 0 : times_ns[i];
+        total_ns += i == SHARE || i == COPY ? 0 : times_ns[i];
     }
     samples_add(&side->memory, times_ns[HOST] + times_ns[DEVICE]);
     samples_add(&side->total, total_ns);

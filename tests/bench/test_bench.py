@@ -115,7 +115,7 @@ class Run(unittest.TestCase):
 
     def test_a_restarted_worker_says_where_its_time_went(self):
         steps = {record.parameters["step"]: record for record in self.results.find("restart", cases.GPUPOOL)}
-        self.assertLessEqual({"start", "connect", "context", "host", "device", "process_start_to_ready"}, set(steps))
+        self.assertLessEqual({"start", "context", "connect", "pool", "host", "device", "share", "process_start_to_ready"}, set(steps))
         self.assertGreater(steps["process_start_to_ready"].median("p50_ns"), steps["host"].median("p50_ns"))
 
     def test_what_needs_a_gpu_is_said_to_be_absent(self):
