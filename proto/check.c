@@ -210,6 +210,17 @@ static const char *check_cancel(const struct proto_message *message) {
     return message->cancel.request == 0 ? "CANCEL.request: 0" : NULL;
 }
 
+static const char *check_reclaimed(const struct proto_message *message) {
+    const struct proto_reclaimed *reclaimed = &message->reclaimed;
+    if (reclaimed->pool == 0)
+        return "RECLAIMED.pool: 0";
+    if (reclaimed->outcome < PROTO_RECLAIM_DONE || reclaimed->outcome > PROTO_RECLAIM_PENDING)
+        return "RECLAIMED.outcome: unknown";
+    if (reclaimed->kept_bytes > PROTO_SIZE_MAX)
+        return "RECLAIMED.kept_bytes: above 2^56";
+    return NULL;
+}
+
 static const char *check_closed(const struct proto_message *message) {
     return message->closed.segment == 0 ? "CLOSED.segment: 0" : NULL;
 }
@@ -454,6 +465,7 @@ const char *proto_check(const struct proto_message *message) {
         [PROTO_IDLE] = check_idle,
         [PROTO_CLOSED] = check_closed,
         [PROTO_CANCEL] = check_cancel,
+        [PROTO_RECLAIMED] = check_reclaimed,
         [PROTO_HELLO_REPLY] = check_hello_reply,
         [PROTO_POOLS] = check_pools,
         [PROTO_LEASE] = check_lease,

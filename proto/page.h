@@ -21,8 +21,10 @@
  * counts them as in use. So the client counts a buffer as given when it splits it off to share it, and does
  * not count its release.
  *
- * Short pools: the daemon's line. It marks the pools in which requests wait for memory that sessions hold.
- * The daemon never reads it; a client that writes there deceives itself.
+ * Short pools: the daemon's line. It marks the pools in which requests wait for memory that sessions hold,
+ * and counts the questions for idle memory. A client reads the count before it looks for idle memory, and
+ * names it in RECLAIMED: the daemon can tell an answer to an earlier question. The daemon never reads the
+ * line; a client that writes there deceives itself.
  */
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -43,7 +45,9 @@ _Static_assert(sizeof(struct proto_counters) == 64, "a cache line, so that threa
 
 struct proto_shortage {
     _Atomic uint64_t pools; /* bit id - 1 */
-    uint64_t reserved[7];
+    _Atomic uint64_t
+        asked; /* how often the session was asked for idle memory: the newest question's number */
+    uint64_t reserved[6];
 };
 _Static_assert(sizeof(struct proto_shortage) == 64, "a cache line");
 _Static_assert(PROTO_POOLS_MAX <= 64, "a bit for each pool");

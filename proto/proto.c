@@ -41,6 +41,7 @@ SIZE_OF(proto_send, 40);
 SIZE_OF(proto_opened, 8);
 SIZE_OF(proto_cancel, 8);
 SIZE_OF(proto_closed, 16);
+SIZE_OF(proto_reclaimed, 24);
 SIZE_OF(proto_idle, 16);
 SIZE_OF(proto_segments, 8 + 8 * PROTO_CLOSE_MAX);
 SIZE_OF(proto_offer, 8 + 8 * PROTO_CLOSE_MAX);
@@ -105,6 +106,7 @@ static const struct operation operations[] = {
     [PROTO_SEND] = {"SEND", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_send)},
     [PROTO_REVOKE] = {"REVOKE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_token)},
     [PROTO_CANCEL] = {"CANCEL", PROTO_FROM_CLIENT, REQUEST_ZERO, false, sizeof(struct proto_cancel)},
+    [PROTO_RECLAIMED] = {"RECLAIMED", PROTO_FROM_CLIENT, REQUEST_ZERO, false, sizeof(struct proto_reclaimed)},
     [PROTO_HELLO_REPLY] = {"HELLO_REPLY", PROTO_FROM_DAEMON, REQUEST_NONZERO, false,
                            sizeof(struct proto_hello_reply)},
     [PROTO_POOLS] = {"POOLS", PROTO_FROM_DAEMON, REQUEST_NONZERO, true, offsetof(struct proto_pools, pools)},

@@ -37,6 +37,7 @@
     2u /* from this one on a daemon knows ASK_BOARD, RELEASE_SHARED, ASK_HOLDERS, SEND,                      \
           REVOKE */
 #define PROTO_VERSION_CANCEL 2u /* from this one on a daemon knows CANCEL */
+#define PROTO_VERSION_RECLAIMED 2u /* from this one on a daemon knows RECLAIMED, and ACQUIRE's IDLE_ONLY */
 #define PROTO_VERSION_LAST   2u /* from this one on SHARE and SEND know the session's last SPLIT */
 #define PROTO_VERSION_VMM                                                                                    \
     2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD, rows of them and several in one request,    \
@@ -70,6 +71,7 @@ enum proto_operation {
     PROTO_SEND = 22,             /* → TOKEN, which holds the block itself until it is taken: a parcel */
     PROTO_REVOKE = 23,           /* → OK: ends a parcel */
     PROTO_CANCEL = 24, /* one-way: a request that waits is to wait no more; its answer is ERROR, CANCELLED */
+    PROTO_RECLAIMED = 25, /* one-way: the answer to the daemon's question for idle memory of a pool */
     /* daemon → client */
     PROTO_HELLO_REPLY = 64,
     PROTO_POOLS = 65,
@@ -184,7 +186,11 @@ struct proto_pools {
     UINT32_C(4) /* EXHAUSTED is no error for the client's user: the client asks again, or does without */
 #define PROTO_ACQUIRE_PROBE_LIMIT UINT32_C(8) /* nor is LIMIT */
 #define PROTO_ACQUIRE_PROBES      (PROTO_ACQUIRE_PROBE_ROOM | PROTO_ACQUIRE_PROBE_LIMIT)
-#define PROTO_ACQUIRE_FLAGS       (PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_GAVE_BACK | PROTO_ACQUIRE_PROBES)
+#define PROTO_ACQUIRE_IDLE_ONLY                                                                              \
+    UINT32_C(16) /* waits for what is idle or on its way: EXHAUSTED as soon as all sessions were asked since \
+                    then, and have answered that there is no more */
+#define PROTO_ACQUIRE_FLAGS                                                                                  \
+    (PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_GAVE_BACK | PROTO_ACQUIRE_PROBES | PROTO_ACQUIRE_IDLE_ONLY)
 
 struct proto_acquire {
     uint32_t pool;
@@ -277,6 +283,24 @@ struct proto_opened {
  * message changes nothing: it can cross the answer. */
 struct proto_cancel {
     uint64_t request;
+};
+
+/* The outcome of a question for idle memory. */
+enum proto_reclaim {
+    PROTO_RECLAIM_DONE = 1,      /* what was idle went back, before this message */
+    PROTO_RECLAIM_NOTHING = 2,   /* nothing was idle */
+    PROTO_RECLAIM_CAPTURING = 3, /* a stream is being captured: some is idle, and can go later */
+    PROTO_RECLAIM_BUSY = 4,      /* a lock is held that is needed to let it go: later */
+    PROTO_RECLAIM_WAITS = 5,     /* what is idle goes back when a request of the session is refused */
+    PROTO_RECLAIM_PENDING = 6,   /* what the library had went back. The program was asked, and will answer */
+};
+
+/* RECLAIMED, behind all releases that belong to it. */
+struct proto_reclaimed {
+    uint32_t pool;
+    uint32_t outcome;    /* enum proto_reclaim */
+    uint64_t asked;      /* the number of the question, from the page (proto/page.h); 0: of the newest one */
+    uint64_t kept_bytes; /* up to PROTO_SIZE_MAX: what the program keeps idle, which counts as in use */
 };
 
 #define PROTO_IDLE_BUSY                                                                                      \
@@ -423,6 +447,7 @@ struct proto_message {
         struct proto_token attach, token;
         struct proto_opened opened;
         struct proto_cancel cancel;
+        struct proto_reclaimed reclaimed;
         struct proto_idle idle;
         struct proto_segments segments;
         struct proto_offer offer;

@@ -36,21 +36,33 @@ static __attribute__((noinline)) void *alloc_noted(struct gpupool_client *client
     return NULL;
 }
 
-/* Allocates where there is no hit. */
-static __attribute__((noinline)) void *alloc_slowly(struct gpupool_client *client, uint32_t pool,
-                                                    uint64_t size_bytes, void *stream) {
+static void *alloc_acquired(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
+                            uint64_t timeout_ns, uint32_t flags) {
     struct gpupool_buffer buffer;
 
-    if (client == NULL && gpupool_default(&client) < 0)
-        return NULL;
     if (!client->cache.enabled && client_enter(client) == 0) {
         error_set(GPUPOOL_E_INVALID,
                   "gpupool_alloc: the client was opened without a cache (GPUPOOL_OPEN_NO_CACHE)");
         return NULL;
     }
-    if (gpupool_acquire(client, pool, size_bytes, stream, client->alloc_timeout_ns, 0, &buffer) < 0)
+    if (gpupool_acquire(client, pool, size_bytes, stream, timeout_ns, flags, &buffer) < 0)
         return NULL;
     return alloc_noted(client, cache_piece(&buffer), stream);
+}
+
+/* Allocates where there is no hit. */
+static __attribute__((noinline)) void *alloc_slowly(struct gpupool_client *client, uint32_t pool,
+                                                    uint64_t size_bytes, void *stream) {
+    if (client == NULL && gpupool_default(&client) < 0)
+        return NULL;
+    return alloc_acquired(client, pool, size_bytes, stream, client->alloc_timeout_ns, 0);
+}
+
+void *gpupool_alloc_within(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
+                           uint64_t timeout_ns, uint32_t flags) {
+    if (client == NULL && gpupool_default(&client) < 0)
+        return NULL;
+    return alloc_acquired(client, pool, size_bytes, stream, timeout_ns, flags);
 }
 
 void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream) {

@@ -191,7 +191,7 @@ int buffer_check_acquire(const char *call, uint64_t size_bytes, const void *stre
         return error_set(GPUPOOL_E_INVALID, "%s: 0 bytes", call);
     if (stream == GPUPOOL_OWN_STREAM)
         return buffer_refuse_own_stream(call);
-    if ((flags & ~GPUPOOL_ZERO) != 0)
+    if ((flags & ~(GPUPOOL_ZERO | GPUPOOL_IDLE_ONLY)) != 0)
         return error_set(GPUPOOL_E_INVALID, "%s: unknown flags 0x%x", call, flags);
     return 0;
 }
@@ -213,7 +213,7 @@ static __attribute__((noinline)) int acquire_slowly(struct gpupool_client *clien
     r = buffer_check_acquire("gpupool_acquire", size_bytes, stream, flags);
     if (r < 0)
         return r;
-    if (client->cache.enabled && flags == 0 && size_bytes <= PROTO_SIZE_MAX &&
+    if (client->cache.enabled && (flags & GPUPOOL_ZERO) == 0 && size_bytes <= PROTO_SIZE_MAX &&
         cache_take(&client->cache, pool, size_bytes, stream, ret_buffer))
         return error_end(0);
     r = acquire(client, pool, size_bytes, stream, timeout_ns, flags, probe, ret_buffer);

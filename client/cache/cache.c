@@ -42,6 +42,7 @@ void cache_init(struct cache *cache, struct session *session) {
     counters_init(&cache->counters);
     shortage_init(&cache->shortage);
     purger_init(&cache->purger);
+    answering_init(&cache->answering);
 }
 
 static void free_bookkeeping(struct cache *cache) {
@@ -53,6 +54,7 @@ static void free_bookkeeping(struct cache *cache) {
     free(cache->pending);
     offers_deinit(&cache->offers);
     purger_deinit(&cache->purger);
+    answering_deinit(&cache->answering);
     counters_deinit(&cache->counters);
     shortage_deinit(&cache->shortage);
     pthread_mutex_destroy(&cache->split_lock);

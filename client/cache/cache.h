@@ -25,6 +25,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "client/cache/answering.h"
 #include "client/cache/grow.h"
 #include "client/cache/offers.h"
 #include "client/cache/purger.h"
@@ -57,6 +58,7 @@ struct cache {
     struct stream_heap_part unanswered_part;
     struct offers offers;
     struct purger purger;
+    struct answering answering;
 };
 
 /* Makes an empty cache that is turned off. The session is borrowed. */

@@ -14,11 +14,10 @@
 #include "base/clock.h"
 #include "base/high_fd.h"
 #include "base/thread.h"
+#include "client/cache/answering.h"
 #include "client/cache/cache.h"
-#include "client/cache/give_back.h"
 #include "client/cache/thread_cache.h"
 #include "client/session/error.h"
-#include "client/session/lease.h"
 #include "client/session/session.h"
 
 void purger_init(struct purger *purger) {
@@ -37,39 +36,10 @@ static int fail(const char *what, int error) {
                      strerrordesc_np(error), error_advice(error));
 }
 
-/* The daemon asked, because requests wait for memory of a pool: gives back what lies idle there, keeps
- * nothing of it from now on, and closes the segments that the daemon names, if it names any. */
-static int answer(struct cache *cache, uint32_t pool) {
-    shortage_begin(cache, pool);
-    (void)give_back_pool(cache, pool, NULL);
-    bool any;
-    int r = lease_close_idle(cache->session, pool, 0, cache_is_busy(cache), &any);
-    shortage_end_if_over(cache, pool);
-    return r;
-}
-
-/* The pools that the daemon asks for: those that it marks as short, of which this process has segments
- * mapped. */
-static uint64_t pools_asked_for(struct cache *cache) {
-    const struct proto_page *page = cache->session->page.memory;
-    uint64_t mapped = segments_pools(&cache->session->segments);
-    return page == NULL ? mapped : mapped & atomic_load_explicit(&page->shortage.pools, memory_order_acquire);
-}
-
-/* Gives back what lies idle, or what the daemon asks for. The program is told first: what it releases goes
- * back with the rest. */
+/* Gives back what lies idle, or what the daemon asks for. */
 static int give_back(struct cache *cache, bool asked) {
-    const struct purger *purger = &cache->purger;
     uint64_t bytes;
-    int r = 0;
-
-    if (!asked)
-        return cache_give_back(cache, true, &bytes);
-    if (purger->reclaim != NULL)
-        purger->reclaim(purger->reclaim_argument);
-    for (uint64_t pools = pools_asked_for(cache); pools != 0 && r == 0; pools &= pools - 1)
-        r = answer(cache, 1 + (uint32_t)__builtin_ctzll(pools));
-    return r;
+    return asked ? answering_answer(cache) : cache_give_back(cache, true, &bytes);
 }
 
 /* --- the thread --- */

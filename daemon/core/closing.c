@@ -155,7 +155,7 @@ static void ask_mappers(const struct session *session, const struct segment *seg
         if (other == session || !session_has_mapped(other, segment))
             continue;
         other->pools[segment->pool->id - 1].n_untold++;
-        session_ask(other, segment->pool);
+        session_ask(other, segment->pool, now_ns);
     }
 }
 

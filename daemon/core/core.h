@@ -241,6 +241,10 @@ int core_idle(struct session *session, const struct proto_idle *idle, uint64_t n
 int core_offer(struct session *session, const struct proto_offer *offer, uint64_t now_ns,
                struct proto_segments *ret_segments);
 
+/* The session has answered a question for idle memory of a pool. Returns 0, PROTO_E_NO_POOL or
+ * PROTO_E_INVALID (it was not asked so often). */
+int core_reclaimed(struct session *session, const struct proto_reclaimed *reclaimed, uint64_t now_ns);
+
 /* The session has closed a segment that core_idle() or core_offer() named. Returns 0 or PROTO_E_INVALID (it
  * was not told to).
  */

@@ -107,6 +107,12 @@ int core_offer(struct session *session, const struct proto_offer *offer, uint64_
     return 0;
 }
 
+int core_reclaimed(struct session *session, const struct proto_reclaimed *reclaimed, uint64_t now_ns) {
+    struct pool *pool = core_find_pool(session->core, reclaimed->pool);
+
+    return pool == NULL ? PROTO_E_NO_POOL : session_hear_reclaimed(session, pool, reclaimed, now_ns);
+}
+
 int core_closed(struct session *session, const struct proto_closed *closed, uint64_t now_ns) {
     struct pool *pool = closing_finish(session, closed->segment);
 

@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "daemon/core/account.h"
@@ -159,6 +160,7 @@ void core_session_knows_vmm(struct session *session) {
 
 void core_session_set_page(struct session *session, struct proto_page *page) {
     session->page = page;
+    atomic_store_explicit(&page->shortage.asked, session->n_questions, memory_order_release);
 }
 
 bool core_has_user(struct core *core, uid_t uid) {

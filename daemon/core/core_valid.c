@@ -6,6 +6,7 @@
 
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
+#include "daemon/core/question.h"
 #include "daemon/core/row.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/session.h"
@@ -391,12 +392,15 @@ static bool session_is_valid(const struct session *session) {
 /* Whether as many sessions can be asked for the pool's memory as it counts, and the sums of what they hold
  * are right. */
 static bool reclaimers_are_valid(const struct core *core, const struct pool *pool) {
-    unsigned reclaimers = 0, silent = 0;
+    unsigned reclaimers = 0, silent = 0, open = 0;
     uint64_t bytes = 0;
 
     list_for_each_entry(const struct session, session, &core->sessions, link) {
         reclaimers += session_can_be_asked(session, pool);
         silent += session_can_be_asked(session, pool) && !session_has_answered(session, pool);
+        if (question_is_open(session, pool) && !session_can_be_asked(session, pool))
+            return false;
+        open += question_is_open(session, pool);
     }
     list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
         uint64_t own = 0;
@@ -408,7 +412,7 @@ static bool reclaimers_are_valid(const struct core *core, const struct pool *poo
         bytes += own;
     }
     return reclaimers == pool->reclaim.n_sessions && silent == pool->reclaim.n_silent &&
-           bytes == pool->sessions_bytes;
+           open == pool->reclaim.n_open && bytes == pool->sessions_bytes;
 }
 
 /* Whether as many sessions have each segment mapped as it counts. */

@@ -171,7 +171,7 @@ static struct session *find_spared(struct pool *pool) {
 static void ask(struct session *session, struct pool *pool, uint64_t now_ns) {
     if (!session_can_be_asked(session, pool))
         return;
-    session_ask(session, pool);
+    session_ask(session, pool, now_ns);
     session_note_question(session, now_ns);
 }
 
@@ -193,6 +193,7 @@ void plan_ask_sessions(struct pool *pool, const struct tenant *tenant, uint64_t 
     pool->reclaim.spared = tenant == NULL && pool->reclaim.n_asks == 0 ? find_spared(pool) : NULL;
     plan_begin_shortage(pool, now_ns);
     pool->reclaim.n_asks += tenant == NULL;
+    pool->reclaim.asked_ns = now_ns;
     if (tenant == NULL && pool->reclaim.n_asks == ASKS_TRUSTED_MAX + 1)
         pool_mark_ready(pool); /* less is kept for an overdue request: others may have it */
     if (tenant != NULL) {

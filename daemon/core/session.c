@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/question.h"
 #include "daemon/core/segment.h"
 
 struct lease *session_next_lease(const struct lease *lease) {
@@ -109,12 +110,13 @@ static void session_forget_answer(struct session *session, struct pool *pool) {
     session->answered &= ~pool_bit(pool);
 }
 
-void session_ask(struct session *session, struct pool *pool) {
+void session_ask(struct session *session, struct pool *pool, uint64_t now_ns) {
     if (!session_can_be_asked(session, pool))
         return;
     if (session->page != NULL)
         atomic_fetch_or_explicit(&session->page->shortage.pools, pool_bit(pool), memory_order_release);
     session_forget_answer(session, pool);
+    question_ask(session, pool, now_ns);
     if (list_is_empty(&session->reclaim_link))
         list_append(&session->core->reclaiming, &session->reclaim_link);
 }
@@ -128,6 +130,15 @@ void session_note_answer(struct session *session, struct pool *pool) {
     session->answered |= pool_bit(pool);
 }
 
+int session_hear_reclaimed(struct session *session, struct pool *pool,
+                           const struct proto_reclaimed *reclaimed, uint64_t now_ns) {
+    if (reclaimed->asked > session->n_questions)
+        return PROTO_E_INVALID;
+    if (session_can_be_asked(session, pool) && question_answer(session, pool, reclaimed))
+        session_ask(session, pool, now_ns);
+    return 0;
+}
+
 void session_note_question(struct session *session, uint64_t now_ns) {
     if (session->asked_ns == 0)
         session->asked_ns = now_ns;
@@ -138,15 +149,17 @@ void session_note_question(struct session *session, uint64_t now_ns) {
 
 void session_end_shortage(struct session *session, struct pool *pool) {
     session_forget_answer(session, pool);
+    question_end_shortage(session, pool);
     if (session->page != NULL)
         atomic_fetch_and_explicit(&session->page->shortage.pools, ~pool_bit(pool), memory_order_release);
 }
 
 /* A session that could be asked for memory of the pool cannot any more. After the last, no question is due
  * for requests that did not wait. */
-static void pool_lose_reclaimer(struct pool *pool, const struct session *session) {
+static void pool_lose_reclaimer(struct pool *pool, struct session *session) {
     assert(pool->reclaim.n_sessions > 0);
     pool->reclaim.n_sessions--;
+    question_drop(session, pool);
     pool->reclaim.n_silent -= !session_has_answered(session, pool);
     if (pool->reclaim.n_sessions == 0)
         pool->reclaim.is_owed = false;
@@ -185,11 +198,11 @@ bool session_can_be_asked_at_all(const struct session *session) {
 void session_count_askable(struct session *session, struct pool *pool, bool was_askable) {
     bool is_askable = session_can_be_asked(session, pool);
     if (is_askable && !was_askable) {
-        pool->reclaim.n_sessions++;
+        pool->reclaim.n_sessions++; /* it owes nothing: question_drop() */
         pool->reclaim.n_silent += !session_has_answered(session, pool);
         if (pool->reclaim.short_until_ns != 0 &&
             session != pool->reclaim.spared) /* requests wait for its memory, too */
-            session_ask(session, pool);
+            session_ask(session, pool, pool->reclaim.asked_ns);
     }
     if (was_askable && !is_askable) {
         pool_lose_reclaimer(pool, session);

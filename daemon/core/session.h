@@ -49,13 +49,18 @@ void session_unmap_segment(struct session *session, struct segment *segment);
 bool session_was_told(const struct session *session, const struct segment *segment);
 void session_note_told(struct session *session, struct segment *segment);
 
-/* Asks the session for memory of the pool that it keeps idle, and marks the pool as short in its page. Does
- * nothing if the session cannot be asked. */
-void session_ask(struct session *session, struct pool *pool);
+/* Asks the session for memory of the pool that it keeps idle (question.h), and marks the pool as short in its
+ * page. Does nothing if the session cannot be asked. */
+void session_ask(struct session *session, struct pool *pool, uint64_t now_ns);
 
 /* Whether the session has answered the pool's last question (IDLE for others). */
 bool session_has_answered(const struct session *session, const struct pool *pool);
 void session_note_answer(struct session *session, struct pool *pool);
+
+/* Notes an answer to a question for idle memory (RECLAIMED), and asks again where that is due. Returns 0, or
+ * PROTO_E_INVALID: the session was not asked so often. */
+int session_hear_reclaimed(struct session *session, struct pool *pool,
+                           const struct proto_reclaimed *reclaimed, uint64_t now_ns);
 
 /* The session was asked for idle memory. Notes that it does not answer if the first question since its last
  * message is NO_ANSWER_NS ago. */

@@ -18,7 +18,7 @@
  *   fence, wait_queue, pool, undelivered
  *   tenant
  *   account
- *   session, policy, segment, death, use, row
+ *   session, question, policy, segment, death, use, row
  *   types
  *   quota, histogram, limits
  *
@@ -79,6 +79,21 @@ struct session_pool {
     struct tree closable; /* segment.closable_node, by size: empty ones that it alone has mapped */
 };
 
+/* The questions to a session for idle memory of one pool, and its answers (question.h). Invariant: a session
+ * that can be asked and has a question open (owes) is counted in pool->reclaim.n_open, see
+ * question_is_open(). */
+struct session_answers {
+    uint64_t question; /* number of the newest question (session.n_questions); 0: none yet */
+    uint64_t n_asked, n_answered;
+    uint64_t asked_ns;          /* when the newest question was asked */
+    uint64_t owed_ns;           /* since when questions are unanswered; meaningless unless owes */
+    uint64_t came_bytes;        /* that the session gave back while the pool was short */
+    uint64_t kept_bytes;        /* what its program keeps idle, by its last word */
+    enum proto_reclaim outcome; /* of the last answer; 0: none yet */
+    bool owes;                  /* the newest question is not answered, or its program's answer is due */
+    bool is_due;                /* it owes an answer, and was to be asked again meanwhile */
+};
+
 /* A bit for each of 64 segment slots. */
 struct segment_bits {
     uint64_t mapped; /* the session has the segment mapped */
@@ -106,6 +121,8 @@ struct session {
     uint64_t leased_bytes; /* what its leases hold; a shared block counts for each holder */
     uint64_t fenced_bytes; /* what its fenced leases hold, which are not in leased_bytes */
     struct session_pool pools[PROTO_POOLS_MAX]; /* by id - 1 */
+    struct session_answers answers[PROTO_POOLS_MAX]; /* likewise */
+    uint64_t n_questions;                            /* that it was asked, in all pools */
     uint64_t answered;                          /* bit id - 1: it has answered the pool's last question */
     uint64_t gave_ns[PROTO_POOLS_MAX];          /* by id - 1: when it last gave back something; 0: never */
     uint64_t asked_ns;                          /* the first question since its last message; 0: none */
@@ -254,7 +271,9 @@ struct pool_reclaim {
     bool is_owed;            /* sessions are still to be asked, for a request that did not wait */
     unsigned n_sessions;     /* ACTIVE sessions that want to be asked and have something of the pool */
     unsigned n_silent;       /* of these, those that have not answered the pool's last question */
+    unsigned n_open;         /* likewise, those of which more may come: question_is_open() */
     unsigned n_asks;         /* rounds of questions since the pool became short */
+    uint64_t asked_ns;       /* the last round; 0: none */
     uint64_t next_ns;        /* sessions are not asked before */
     uint64_t short_until_ns; /* sessions are told until then that the pool is short; 0: it is not */
     uint64_t refused_bytes;  /* that the last request needed which was refused because the pool was stuck; 0:

@@ -397,6 +397,7 @@ bool request_is_answered(const struct proto_message *message) {
     switch (message->header.operation) {
     case PROTO_OPENED:
     case PROTO_CANCEL:
+    case PROTO_RECLAIMED:
         return false;
     case PROTO_RELEASE:
     case PROTO_MERGE:
@@ -435,6 +436,14 @@ int request_handle(struct client *client, const struct proto_message *message) {
     case PROTO_CANCEL:
         core_cancel(session, message->cancel.request, now_ns);
         return 0;
+    case PROTO_RECLAIMED:
+        r = core_reclaimed(session, &message->reclaimed, now_ns);
+        return r == 0 ? 0
+                      : refuse_one_way(client,
+                                       r == PROTO_E_NO_POOL
+                                           ? "RECLAIMED.pool: none of this id"
+                                           : "RECLAIMED.asked: the session was not asked so often",
+                                       r);
     case PROTO_RELEASE:
         if (request == 0)
             return release_one_way(client, message, now_ns);

@@ -65,6 +65,7 @@ static const struct {
     {PROTO_SEND, sizeof(struct proto_send)},
     {PROTO_REVOKE, sizeof(struct proto_token)},
     {PROTO_CANCEL, sizeof(struct proto_cancel)},
+    {PROTO_RECLAIMED, sizeof(struct proto_reclaimed)},
     {PROTO_BOARD, sizeof(struct proto_board_reply)},
     {PROTO_HOLDERS, offsetof(struct proto_holders, fences[1])},
     {PROTO_HELLO_REPLY, sizeof(struct proto_hello_reply)},

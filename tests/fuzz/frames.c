@@ -159,6 +159,11 @@ static void check_body(const struct proto_message *message) {
     case PROTO_CANCEL:
         MUST(message->cancel.request != 0);
         return;
+    case PROTO_RECLAIMED:
+        MUST(message->reclaimed.pool != 0 && message->reclaimed.outcome >= PROTO_RECLAIM_DONE &&
+             message->reclaimed.outcome <= PROTO_RECLAIM_PENDING &&
+             message->reclaimed.kept_bytes <= PROTO_SIZE_MAX);
+        return;
     case PROTO_CLOSED:
         MUST(message->closed.segment != 0);
         return;
@@ -222,11 +227,11 @@ static void check_body(const struct proto_message *message) {
 
 static void check_message(const struct proto_message *message, enum proto_sender sender) {
     unsigned operation = message->header.operation;
-    bool one_way = operation == PROTO_OPENED || operation == PROTO_CANCEL,
+    bool one_way = operation == PROTO_OPENED || operation == PROTO_CANCEL || operation == PROTO_RECLAIMED,
          either = operation == PROTO_RELEASE || operation == PROTO_MERGE ||
                   operation == PROTO_RELEASE_SHARED || operation == PROTO_ERROR;
 
-    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_CANCEL
+    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_RECLAIMED
                                      : operation >= PROTO_HELLO_REPLY && operation <= PROTO_HOLDERS);
     MUST(message->header.reserved == 0);
     MUST(either || (message->header.request == 0) == one_way);

@@ -73,7 +73,8 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
                                          PROTO_ASK_HOLDERS,
                                          PROTO_SEND,
                                          PROTO_REVOKE,
-                                         PROTO_CANCEL};
+                                         PROTO_CANCEL,
+                                         PROTO_RECLAIMED};
     struct proto_message message = {0};
     unsigned operation = operations[test_random(random) % sizeof operations];
     uint64_t request = 1 + test_random(random) % 1000, lease = 1 + test_random(random) % 32;
@@ -173,6 +174,14 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
         break;
     case PROTO_CANCEL:
         message.cancel.request = 1 + test_random(random) % 1000;
+        request = 0;
+        break;
+    case PROTO_RECLAIMED:
+        message.reclaimed =
+            (struct proto_reclaimed){.pool = (uint32_t)(1 + test_random(random) % 2),
+                                     .outcome = (uint32_t)(1 + test_random(random) % PROTO_RECLAIM_PENDING),
+                                     .asked = test_random(random) % 2,
+                                     .kept_bytes = test_random(random) % 5000};
         request = 0;
         break;
     case PROTO_OPENED:

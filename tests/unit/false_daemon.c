@@ -386,6 +386,10 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
         memset(&reply.segments, 0, sizeof reply.segments);
         false_send(session, &reply, NULL, 0);
         return;
+    case PROTO_RECLAIMED:
+        daemon->reclaimed = daemon->decoded.reclaimed;
+        change(daemon, &daemon->n_reclaimed, 1);
+        return;
     case PROTO_BYE:
         change(daemon, &daemon->byes, 1);
         false_send_ok(session, id);

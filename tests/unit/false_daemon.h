@@ -82,6 +82,8 @@ struct false_daemon {
     bool has_token;
     uint64_t large_bytes;      /* at least so much is granted, to be divided */
     struct proto_lease shared; /* without description */
+    _Atomic unsigned n_reclaimed;
+    struct proto_reclaimed reclaimed; /* the last one */
 };
 
 /* handle and user may be set until false_daemon_run. Failures fail the test. */

@@ -47,12 +47,13 @@ static const uint16_t operations[] = {
     PROTO_SEND,
     PROTO_REVOKE,
     PROTO_CANCEL,
+    PROTO_RECLAIMED,
     PROTO_BOARD,
     PROTO_HOLDERS,
 };
 
 static inline bool is_one_way(uint16_t operation) {
-    return operation == PROTO_OPENED || operation == PROTO_CANCEL;
+    return operation == PROTO_OPENED || operation == PROTO_CANCEL || operation == PROTO_RECLAIMED;
 }
 
 static inline enum proto_sender sender_of(uint16_t operation) {
@@ -260,6 +261,12 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         break;
     case PROTO_CANCEL:
         message->cancel.request = random_size(UINT64_MAX);
+        break;
+    case PROTO_RECLAIMED:
+        message->reclaimed.pool = (uint32_t)random_size(UINT32_MAX);
+        message->reclaimed.outcome = (uint32_t)random_size(PROTO_RECLAIM_PENDING);
+        message->reclaimed.asked = random64();
+        message->reclaimed.kept_bytes = random_to(1) ? random_size(PROTO_SIZE_MAX) : 0;
         break;
     case PROTO_CLOSED:
         message->closed.segment = random_size(UINT64_MAX);

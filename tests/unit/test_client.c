@@ -86,7 +86,7 @@ static void nothing_is_asked_that_cannot_be_answered(void **state) {
     unsigned before = daemon_.acquires;
     assert_error(gpupool_acquire(NULL, 1, 1, NULL, 0, 0, &buffer), GPUPOOL_E_INVALID);
     assert_error(gpupool_acquire(client, FALSE_POOL_HOST, 0, NULL, 0, 0, &buffer), GPUPOOL_E_INVALID);
-    assert_error(gpupool_acquire(client, FALSE_POOL_HOST, 1, NULL, 0, 2, &buffer), GPUPOOL_E_INVALID);
+    assert_error(gpupool_acquire(client, FALSE_POOL_HOST, 1, NULL, 0, 4, &buffer), GPUPOOL_E_INVALID);
     assert_error(gpupool_acquire(client, FALSE_POOL_HOST, 1, NULL, 0, 0, NULL), GPUPOOL_E_INVALID);
     assert_error(gpupool_acquire(client, FALSE_POOL_HOST, UINT64_MAX, NULL, 0, 0, &buffer),
                  GPUPOOL_E_TOO_LARGE);

@@ -24,7 +24,7 @@ static struct {
     unsigned n;
     struct proto_message messages[HELD_MAX];
     struct false_session *sessions[HELD_MAX]; /* that sent them */
-    _Atomic unsigned asked[PROTO_CANCEL + 1]; /* messages of each operation */
+    _Atomic unsigned asked[PROTO_RECLAIMED + 1]; /* messages of each operation */
 } silence = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Answers what the false daemon by itself does not. */
@@ -196,7 +196,7 @@ static const struct late_case {
     const char *name; /* NULL: no request that a client has under way beside others */
     enum proto_operation undoing;
     bool is_kept, names_segments;
-} late_cases[PROTO_CANCEL + 1] = {
+} late_cases[PROTO_RECLAIMED + 1] = {
     [PROTO_LIST_POOLS] = {"LIST_POOLS", 0, false, false},
     [PROTO_ACQUIRE] = {"ACQUIRE", PROTO_RELEASE, false, false},
     [PROTO_ACQUIRE_SEGMENTS] = {"ACQUIRE_SEGMENTS", 0, false, false}, /* leases: client_segments_request */
@@ -224,10 +224,10 @@ static void no_late_answer_spoils_a_session(void **state) {
     struct gpupool_client *client = start(hold_or_serve);
     struct connection *connection = &client->session.connection;
 
-    for (uint16_t operation = PROTO_HELLO; operation <= PROTO_CANCEL; operation++) {
+    for (uint16_t operation = PROTO_HELLO; operation <= PROTO_RECLAIMED; operation++) {
         const struct late_case *expected = &late_cases[operation];
         bool has_one = operation != PROTO_HELLO && operation != PROTO_BYE && operation != PROTO_OPENED &&
-                       operation != PROTO_CANCEL;
+                       operation != PROTO_CANCEL && operation != PROTO_RECLAIMED;
         assert_int_equal(expected->name != NULL, has_one);
         if (!has_one)
             continue;

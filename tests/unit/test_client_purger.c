@@ -11,6 +11,8 @@
 /* The timer by which the daemon asks, as in client_ask_reclaim(). */
 static int asking_fd;
 
+static struct gpupool_client *client_; /* for the program's callback */
+
 /* The daemon marks the host's pool as short in the client's page, or does not. */
 static void mark(const struct gpupool_client *client, bool is_short) {
     uint64_t pools = is_short ? UINT64_C(1) << (FALSE_POOL_HOST - 1) : 0;
@@ -38,8 +40,9 @@ static bool greet_with_timer(struct false_daemon *daemon, struct false_session *
 }
 
 /* A client with a purger, of a daemon that can ask it and answers by handle. */
-static struct gpupool_client *open_with_purger(bool (*handle)(struct false_daemon *, struct false_session *,
-                                                              const struct proto_message *)) {
+static struct gpupool_client *open_with_callback(bool (*handle)(struct false_daemon *, struct false_session *,
+                                                                const struct proto_message *),
+                                                 void (*reclaim)(void *argument)) {
     struct gpupool_options options = options_for(daemon_.path);
     struct gpupool_client *client = NULL;
 
@@ -47,10 +50,18 @@ static struct gpupool_client *open_with_purger(bool (*handle)(struct false_daemo
     assert_true(asking_fd >= 0);
     options.flags = 0;
     options.decay_ns = GPUPOOL_FOREVER;
+    options.reclaim = reclaim;
+    options.reclaim_argument = &client_;
     daemon_.handle = handle;
     false_daemon_run(&daemon_);
     assert_ok(gpupool_open(&options, &client));
+    client_ = client;
     return client;
+}
+
+static struct gpupool_client *open_with_purger(bool (*handle)(struct false_daemon *, struct false_session *,
+                                                              const struct proto_message *)) {
+    return open_with_callback(handle, NULL);
 }
 
 /* The daemon sets its timer anew while the last time is still being read: there is nothing to be read then.
@@ -114,6 +125,111 @@ static void a_pool_that_is_marked_as_short_is_kept_nothing_of_until_it_is_no_mor
     asking_fd = close_fd(asking_fd);
 }
 
+/* --- the answers to questions --- */
+
+/* Asks with a number, as the daemon counts them in the page. */
+static void ask_as(const struct gpupool_client *client, uint64_t number) {
+    atomic_store(&client->session.page.memory->shortage.asked, number);
+    ask();
+}
+
+static void expect_answer(unsigned count, enum proto_reclaim outcome, uint64_t asked, uint64_t kept_bytes) {
+    false_daemon_await(&daemon_, &daemon_.n_reclaimed, count);
+    assert_int_equal(daemon_.reclaimed.pool, FALSE_POOL_HOST);
+    assert_int_equal(daemon_.reclaimed.outcome, outcome);
+    assert_int_equal(daemon_.reclaimed.asked, asked);
+    assert_int_equal(daemon_.reclaimed.kept_bytes, kept_bytes);
+}
+
+static void each_question_is_answered_behind_what_it_brought(void **state) {
+    struct gpupool_buffer buffers[2];
+
+    (void)state;
+    struct gpupool_client *client = open_with_purger(greet_with_timer);
+    for (unsigned i = 0; i < 2; i++)
+        assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 4096, NULL, PATIENT_NS, 0, &buffers[i]));
+    assert_ok(gpupool_release(client, &buffers[0], GPUPOOL_NO_STREAM));
+    mark(client, true);
+    ask_as(client, 7);
+    expect_answer(1, PROTO_RECLAIM_DONE, 7, 0);
+    assert_int_equal(daemon_.releases, 1); /* the daemon heard of it before */
+    ask_as(client, 8);
+    expect_answer(2, PROTO_RECLAIM_NOTHING, 8, 0);
+    assert_ok(gpupool_reclaimed(client, 0, GPUPOOL_RECLAIM_NOTHING, 0)); /* of no callback: not sent */
+    mark(client, false);
+    gpupool_close(client);
+    asking_fd = close_fd(asking_fd);
+}
+
+static atomic_uint n_told;
+static _Atomic enum gpupool_reclaim_outcome told_at_once; /* 0: the program answers later */
+
+static void program_is_told(void *argument) {
+    assert_ptr_equal(argument, &client_);
+    if (told_at_once != 0)
+        (void)gpupool_reclaimed(client_, 0, told_at_once, 0);
+    pthread_mutex_lock(&daemon_.lock);
+    n_told++;
+    pthread_cond_broadcast(&daemon_.changed);
+    pthread_mutex_unlock(&daemon_.lock);
+}
+
+static void a_program_answers_when_it_can(void **state) {
+    struct gpupool_buffer buffer, kept;
+
+    (void)state;
+    n_told = 0;
+    told_at_once = 0;
+    struct gpupool_client *client = open_with_callback(greet_with_timer, program_is_told);
+    assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 4096, NULL, PATIENT_NS, 0, &buffer));
+    assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 4096, NULL, PATIENT_NS, 0, &kept));
+    assert_ok(gpupool_reclaimed(client, FALSE_POOL_HOST, GPUPOOL_RECLAIM_DONE, 5)); /* of no question */
+    mark(client, true);
+    ask_as(client, 3);
+    expect_answer(1, PROTO_RECLAIM_PENDING, 3, 0);
+    assert_int_equal(n_told, 1);
+    assert_ok(gpupool_reclaimed(client, FALSE_POOL_HOST, GPUPOOL_RECLAIM_CAPTURING, 8192));
+    expect_answer(2, PROTO_RECLAIM_CAPTURING, 3, 8192);
+    assert_ok(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
+    assert_ok(gpupool_reclaimed(client, FALSE_POOL_HOST, GPUPOOL_RECLAIM_DONE, 4096));
+    expect_answer(3, PROTO_RECLAIM_DONE, 3, 4096);
+    assert_int_equal(daemon_.releases, 1);
+    ask_as(client, 4); /* the program owes an answer again */
+    expect_answer(4, PROTO_RECLAIM_PENDING, 4, 4096);
+    assert_ok(gpupool_reclaimed(client, 0, GPUPOOL_RECLAIM_WAITS, 0));
+    expect_answer(5, PROTO_RECLAIM_WAITS, 4, 0);
+    told_at_once = GPUPOOL_RECLAIM_NOTHING;
+    ask_as(client, 5);
+    expect_answer(6, PROTO_RECLAIM_NOTHING, 5, 0); /* one message says both */
+    mark(client, false);
+    gpupool_close(client);
+    asking_fd = close_fd(asking_fd);
+}
+
+static void answers_are_checked(void **state) {
+    struct gpupool_options options = options_for(daemon_.path);
+    struct gpupool_client *client;
+
+    (void)state;
+    false_daemon_run(&daemon_);
+    assert_ok(gpupool_open(&options, &client)); /* without a cache */
+    assert_error(gpupool_reclaimed(client, 0, GPUPOOL_RECLAIM_DONE, 0), GPUPOOL_E_INVALID);
+    gpupool_close(client);
+    options.flags = 0;
+    assert_ok(gpupool_open(&options, &client));
+    assert_error(gpupool_reclaimed(NULL, 0, GPUPOOL_RECLAIM_DONE, 0), GPUPOOL_E_INVALID);
+    assert_error(gpupool_reclaimed(client, 0, 0, 0), GPUPOOL_E_INVALID);
+    assert_error(gpupool_reclaimed(client, 0, (enum gpupool_reclaim_outcome)6, 0), GPUPOOL_E_INVALID);
+    assert_error(gpupool_reclaimed(client, 0, GPUPOOL_RECLAIM_BUSY, 1), GPUPOOL_E_INVALID);
+    assert_text_has("say for each pool");
+    assert_error(gpupool_reclaimed(client, FALSE_POOL_HOST, GPUPOOL_RECLAIM_BUSY, PROTO_SIZE_MAX + 1),
+                 GPUPOOL_E_INVALID);
+    assert_error(gpupool_reclaimed(client, 99, GPUPOOL_RECLAIM_BUSY, 0), GPUPOOL_E_NO_POOL);
+    assert_ok(gpupool_reclaimed(client, FALSE_POOL_HOST, GPUPOOL_RECLAIM_BUSY, 1)); /* it was never asked */
+    assert_int_equal(daemon_.n_reclaimed, 0);
+    gpupool_close(client);
+}
+
 static atomic_bool mute;
 static atomic_uint unanswered;
 
@@ -167,6 +283,9 @@ static void a_daemon_that_does_not_answer_is_waited_for_once(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_purger_that_is_asked_many_times_hears_the_last_one),
+        TEST(each_question_is_answered_behind_what_it_brought),
+        TEST(a_program_answers_when_it_can),
+        TEST(answers_are_checked),
         TEST(a_pool_that_is_marked_as_short_is_kept_nothing_of_until_it_is_no_more),
         TEST(a_daemon_that_does_not_answer_is_waited_for_once),
     };

@@ -126,11 +126,11 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
                message->hello.reserved == 0 && message->hello.version_min >= 1 &&
                message->hello.version_min <= message->hello.version_max;
     case PROTO_ACQUIRE:
-        return size == 32 && message->acquire.flags <= 15 &&
+        return size == 32 && message->acquire.flags <= 31 &&
                message->acquire.least_bytes <= message->acquire.size_bytes &&
                message->acquire.size_bytes >= 1 && message->acquire.size_bytes <= PROTO_SIZE_MAX;
     case PROTO_ACQUIRE_SEGMENTS:
-        return size == 32 && message->acquire_segments.flags <= 15 &&
+        return size == 32 && message->acquire_segments.flags <= 31 &&
                message->acquire_segments.reserved == 0 && message->acquire_segments.count >= 1 &&
                message->acquire_segments.count <= 4096 && message->acquire_segments.segment_bytes > 0 &&
                message->acquire_segments.segment_bytes % SEGMENT_STEP == 0 &&
@@ -166,6 +166,9 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
         return size == 8 && message->opened.segment != 0;
     case PROTO_CANCEL:
         return size == 8 && message->cancel.request != 0;
+    case PROTO_RECLAIMED:
+        return size == 24 && message->reclaimed.pool != 0 && message->reclaimed.outcome >= 1 &&
+               message->reclaimed.outcome <= 6 && message->reclaimed.kept_bytes <= PROTO_SIZE_MAX;
     case PROTO_CLOSED:
         return size == 16 && message->closed.segment != 0;
     case PROTO_IDLE:

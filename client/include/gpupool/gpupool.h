@@ -138,10 +138,11 @@ struct gpupool_options {
     uint64_t decay_ns;
     /** How long gpupool_alloc() waits for room. 0: $GPUPOOL_ALLOC_TIMEOUT ("500ms", "1min", "forever"), else 10 s */
     uint64_t alloc_timeout_ns;
-    /** Called when the daemon asks for idle memory because a request waits for it, before the client gives back
-     * what it keeps idle. A program that keeps memory of its own idle releases it here, or asks another of its threads
-     * to do so and to call gpupool_trim() afterwards. The library's thread calls it, or gpupool_dispatch(). It may
-     * release and trim; it must not close the client. The daemon may ask many times. NULL: nothing is called. */
+    /** Called when the daemon asks for idle memory because a request waits for it, before the client gives
+     * back what it keeps idle. A program that keeps memory of its own idle releases it here, or asks another
+     * of its threads to do so. Then it says what became of it: gpupool_reclaimed(), here or later. The
+     * library's thread calls it, or gpupool_dispatch(). It may release, trim and answer; it must not close
+     * the client. The daemon may ask many times. NULL: nothing is called. */
     void (*reclaim)(void *argument);
     void *reclaim_argument; /**< passed to it */
     /** gpupool_open() prepares so many bytes of host memory, as gpupool_prepare() does: of the pool near the calling
@@ -190,6 +191,13 @@ struct gpupool_token {
 
 /** gpupool_acquire() flags */
 #define GPUPOOL_ZERO 1u /**< zero the buffer, in stream order. Without it the contents are undefined */
+/** Wait for memory that is idle or on its way, and not for memory in use: EXHAUSTED as soon as every process
+ * that has memory of the pool was asked since the request began to wait, and has answered that it has nothing
+ * more, while nothing comes back behind a fence, from a process that ended, or by growth. An answer that does
+ * not come is waited for up to 2 s. timeout_ns ends the wait in any case. For an allocator with a cache of
+ * its own, which it empties when a request is refused: two such programs would else wait for each other's
+ * caches. */
+#define GPUPOOL_IDLE_ONLY 2u
 
 struct gpupool_buffer_info {
     struct gpupool_buffer buffer;
@@ -238,24 +246,27 @@ GPUPOOL_API int gpupool_device_pool(struct gpupool_client *client, int device, u
 GPUPOOL_API int gpupool_host_pool(struct gpupool_client *client, int numa_node, uint32_t *ret_pool);
 
 /**
- * Acquires a buffer: from what the client keeps, else by a message to the daemon, whose pool grows if need be. Where
- * the pool cannot grow, all that this client keeps idle of it goes back first; then the acquire waits for memory of
- * others. As the last resort the daemon has idle segments closed: that waits for the work of the closing process on
- * the device, and its other threads launch nothing meanwhile. A client with GPUPOOL_OPEN_NO_THREAD closes its own in
- * this call, before it waits; so does an acquire that has less than 3 ms left. The first buffer in a segment also maps
- * it (device about 0.1 ms; host memory is registered with CUDA, about 15–60 ms a GiB).
+ * Acquires a buffer: from what the client keeps, else by a message to the daemon, whose pool grows if need
+ * be. Where the pool cannot grow, all that this client keeps idle of it goes back first; then the acquire
+ * waits for memory of others. As the last resort the daemon has idle segments closed: that waits for the work
+ * of the closing process on the device, and its other threads launch nothing meanwhile. A client with
+ * GPUPOOL_OPEN_NO_THREAD closes its own in this call, before it waits; so does an acquire that has less than
+ * 3 ms left. The first buffer in a segment also maps it (device about 0.1 ms; host memory is registered with
+ * CUDA, about 15–60 ms a GiB).
  * @param pool from gpupool_pools() and its like
  * @param size_bytes 1 or more
- * @param stream the stream that will use it first: the memory may be written by work that is enqueued on it from now on;
- * on another stream, when that is ordered behind this one. GPUPOOL_NO_STREAM, cudaStreamPerThread (which is another stream
- * in each thread) and host memory: nothing on the GPU uses the memory any more, so anybody may at once
- * @param timeout_ns how long to wait for room: GPUPOOL_NOW, a time, or GPUPOOL_FOREVER. With GPUPOOL_NOW a pool that
- * has to grow says EXHAUSTED, and grows all the same. Idle memory of this client goes back first. If any did, the call
- * waits up to 3 ms; if segments were closed for it, up to 20 ms after that. GPUPOOL_FOREVER ends with EXHAUSTED as well, when
- * no other process can give back what it needs, and this process gave nothing of the pool back for 10 s
- * @param flags 0 or GPUPOOL_ZERO
- * @return 0; INVALID, NO_POOL, TOO_LARGE, EXHAUSTED, LIMIT, DRIVER, DISCONNECTED, TIMED_OUT, FORKED, CAPTURING (with
- * GPUPOOL_ZERO, see gpupool_trim()), …
+ * @param stream the stream that will use it first: the memory may be written by work that is enqueued on it
+ * from now on; on another stream, when that is ordered behind this one. GPUPOOL_NO_STREAM,
+ * cudaStreamPerThread (which is another stream in each thread) and host memory: nothing on the GPU uses the
+ * memory any more, so anybody may at once
+ * @param timeout_ns how long to wait for room: GPUPOOL_NOW, a time, or GPUPOOL_FOREVER. With GPUPOOL_NOW a
+ * pool that has to grow says EXHAUSTED, and grows all the same. Idle memory of this client goes back first.
+ * If any did, the call waits up to 3 ms; if segments were closed for it, up to 20 ms after that.
+ * GPUPOOL_FOREVER ends with EXHAUSTED as well, when no other process can give back what it needs, and this
+ * process gave nothing of the pool back for 10 s
+ * @param flags 0, or GPUPOOL_ZERO and GPUPOOL_IDLE_ONLY
+ * @return 0; INVALID, NO_POOL, TOO_LARGE, EXHAUSTED, LIMIT, DRIVER, DISCONNECTED, TIMED_OUT, FORKED,
+ * CAPTURING (with GPUPOOL_ZERO, see gpupool_trim()), …
  */
 GPUPOOL_API int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
                                 uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer);
@@ -436,6 +447,34 @@ GPUPOOL_API int gpupool_prepare(struct gpupool_client *client, uint32_t pool, ui
  */
 GPUPOOL_API int gpupool_trim(struct gpupool_client *client, uint64_t *ret_bytes);
 
+/** The outcome of a question of the daemon for the memory that a program keeps idle by itself. */
+enum gpupool_reclaim_outcome {
+    GPUPOOL_RECLAIM_DONE = 1,      /**< what was idle is released */
+    GPUPOOL_RECLAIM_NOTHING = 2,   /**< nothing was idle */
+    GPUPOOL_RECLAIM_CAPTURING = 3, /**< a stream is being captured: what is idle can go later */
+    GPUPOOL_RECLAIM_BUSY = 4,      /**< a lock is held that is needed to release it: later */
+    /** The program waits for memory itself, and holds what it would take to release the rest: it releases
+     * that when its request is refused (GPUPOOL_IDLE_ONLY). */
+    GPUPOOL_RECLAIM_WAITS = 5,
+};
+
+/**
+ * The program's answer to the daemon's question for idle memory: what became of the memory that the program
+ * keeps idle, in a client that was opened with the option reclaim. To be called once for each call of that,
+ * in it or later, by any thread; several questions that one answer follows are answered by it. After DONE
+ * this call gives what the program has released back to the daemon, and closes the segments that the daemon
+ * names, as gpupool_dispatch() does. An answer may be followed by another, such as DONE after CAPTURING.
+ *
+ * The daemon waits for answers before it refuses a request with GPUPOOL_IDLE_ONLY, and shows them in its
+ * stats. A program that never answers is asked all the same; after 2 s the stats say that it does not answer.
+ * @param pool of which the program speaks; 0: of all that the daemon asked for
+ * @param kept_bytes what the program keeps idle of the pool after that, as far as it knows. It counts as in
+ * use; the stats and refusals of others tell it apart. 0 where pool is 0
+ * @return 0, also where the daemon never asked; INVALID, NO_POOL, DISCONNECTED, TIMED_OUT, FORKED, NO_MEMORY
+ */
+GPUPOOL_API int gpupool_reclaimed(struct gpupool_client *client, uint32_t pool,
+                                  enum gpupool_reclaim_outcome outcome, uint64_t kept_bytes);
+
 /**
  * @name In an application's own loop
  * A client that was opened with GPUPOOL_OPEN_NO_THREAD has no thread that gives idle memory back. The application does
@@ -570,6 +609,14 @@ GPUPOOL_API int gpupool_default(struct gpupool_client **ret_client);
  */
 GPUPOOL_API void *gpupool_alloc(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
                                 void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/**
+ * Allocates memory as gpupool_alloc() does, with a wait and flags of its own.
+ * @param timeout_ns as in gpupool_acquire()
+ * @param flags as in gpupool_acquire()
+ */
+GPUPOOL_API void *gpupool_alloc_within(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
+                                       void *stream, uint64_t timeout_ns, uint32_t flags);
 
 /**
  * Gives back what gpupool_alloc() returned, as gpupool_release() does. Any thread may. NULL is nothing to give back.
