@@ -115,7 +115,7 @@ int core_add_pool(struct core *core, const struct pool_config *config, struct po
     for (char *c = pool->name; *c != '\0'; c++) /* it goes onto the wire, where text is printable */
         if (*c < ' ' || *c > '~')
             *c = '?';
-    pool->waiters.next_look_ns = NS_FOREVER;
+    pool->waiters.next_look_ns = pool->waiters.idle_look_ns = NS_FOREVER;
     pool->changes = 1;
     pool_set_sizes(pool, &config->sizes);
     list_init(&pool->ready_link);
@@ -128,6 +128,7 @@ int core_add_pool(struct core *core, const struct pool_config *config, struct po
     list_init(&pool->waiters.pressed);
     list_init(&pool->waiters.for_growth);
     list_init(&pool->waiters.held_for_growth);
+    list_init(&pool->waiters.idle_only);
     core->pools[core->n_pools++] = pool;
     if (config->needs_vmm)
         core->pools_of_vmm |= UINT64_C(1) << (pool->id - 1);

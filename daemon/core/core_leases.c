@@ -10,6 +10,7 @@
 #include "daemon/core/lease.h"
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
+#include "daemon/core/question.h"
 #include "daemon/core/request.h"
 #include "daemon/core/row.h"
 #include "daemon/core/session.h"
@@ -110,7 +111,13 @@ int core_offer(struct session *session, const struct proto_offer *offer, uint64_
 int core_reclaimed(struct session *session, const struct proto_reclaimed *reclaimed, uint64_t now_ns) {
     struct pool *pool = core_find_pool(session->core, reclaimed->pool);
 
-    return pool == NULL ? PROTO_E_NO_POOL : session_hear_reclaimed(session, pool, reclaimed, now_ns);
+    if (pool == NULL)
+        return PROTO_E_NO_POOL;
+    int r = session_hear_reclaimed(session, pool, reclaimed, now_ns);
+    if (!list_is_empty(&pool->waiters.idle_only))
+        pool_mark_ready(pool); /* a request may have waited for this answer */
+    core_serve(session->core, now_ns);
+    return r;
 }
 
 int core_closed(struct session *session, const struct proto_closed *closed, uint64_t now_ns) {
@@ -118,6 +125,7 @@ int core_closed(struct session *session, const struct proto_closed *closed, uint
 
     if (pool == NULL)
         return PROTO_E_INVALID;
+    question_note_came(session, pool, 0, now_ns);
     pool->stats.n_closes++;
     pool->stats.close_ns += closed->time_ns < CLOSE_NS_MAX ? closed->time_ns : CLOSE_NS_MAX;
     pool_mark_ready(pool);
@@ -176,21 +184,24 @@ static int release(struct session *session, const struct proto_release *release,
 
     if (lease == NULL)
         return PROTO_E_STALE;
-    uint64_t *gave_ns = &session->gave_ns[lease->block->segment->pool->id - 1];
+    struct pool *pool = lease->block->segment->pool;
+    uint64_t held_bytes = session->pools[pool->id - 1].leased_bytes;
     if (release->fence != 0 && session->page == NULL)
         return PROTO_E_INVALID;
     bool is_ready = release->fence == 0 || fence_is_ready(session, release->fence - 1, release->fence_value);
     bool is_part =
         release->size_bytes != 0 && !lease_is_all(lease, release->offset_bytes, release->size_bytes);
-    int r = is_ready ? 0 : fence_queue_get(session, lease->block->segment->pool, release->fence - 1, &queue);
+    int r = is_ready ? 0 : fence_queue_get(session, pool, release->fence - 1, &queue);
     if (r != 0)
         return r;
     if (is_part)
         r = release_part(lease, release, queue, is_one_way);
     else
         lease_give_up(lease, queue, release->fence_value);
-    if (r == 0)
-        *gave_ns = now_ns;
+    if (r == 0) {
+        session->gave_ns[pool->id - 1] = now_ns;
+        question_note_came(session, pool, held_bytes - session->pools[pool->id - 1].leased_bytes, now_ns);
+    }
     if (r == 0 && queue != NULL)
         (void)collect_queue(queue, FENCES_PER_RELEASE);
     return r;

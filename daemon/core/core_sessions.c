@@ -15,6 +15,7 @@
 #include "daemon/core/lease.h"
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
+#include "daemon/core/question.h"
 #include "daemon/core/request.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
@@ -172,9 +173,18 @@ void core_session_set_board(struct session *session, uint32_t slot) {
     session->board_slot = slot + 1;
 }
 
-static void session_clear(struct session *session) {
+/* Whether the session has memory of the pool, or a segment of it mapped. */
+static bool has_of(const struct session *session, const struct pool *pool) {
+    const struct session_pool *has = &session->pools[pool->id - 1];
+    return has->leased_bytes > 0 || has->fenced_bytes > 0 || has->n_mapped > 0;
+}
+
+static void session_clear(struct session *session, uint64_t now_ns) {
     struct core *core = session->core;
 
+    for (unsigned i = 0; i < core->n_pools; i++)
+        if (has_of(session, core->pools[i]))
+            question_note_came(session, core->pools[i], 0, now_ns);
     while (!list_is_empty(&session->requests))
         request_free(container_of(session->requests.next, struct request, session_link));
     while (!list_is_empty(&session->leases))
@@ -194,7 +204,7 @@ static void session_free(struct session *session, uint64_t now_ns) {
     struct core *core = session->core;
     struct tenant *tenant = session->tenant;
 
-    session_clear(session);
+    session_clear(session, now_ns);
     assert(session->n_leases == 0 && session->n_requests == 0 && session->leased_bytes == 0 &&
            session->fenced_bytes == 0 && session->n_segments == 0 && list_is_empty(&session->held));
     list_remove(&session->reclaim_link);
@@ -231,6 +241,9 @@ void core_session_lose(struct session *session, uint64_t now_ns, const char *rea
     session_fall_silent(session);
     session->state = SESSION_QUARANTINED;
     session->lost_ns = now_ns;
+    for (unsigned i = 0; i < session->core->n_pools; i++)
+        if (has_of(session, session->core->pools[i]))
+            session->core->pools[i]->reclaim.lost_ns = now_ns;
     session->quarantine_reason = reason;
     mark_all_ready(session->core); /* its requests may have held others up */
     core_serve(session->core, now_ns);

@@ -77,7 +77,7 @@ static bool requests_are_valid(const struct tenant_heap *heap, const struct wait
             request->number <= number || request_piece_bytes(request) < queue->least_bytes ||
             (request->look_ns != NS_FOREVER && pool->waiters.next_look_ns == NS_FOREVER) ||
             !tree_has(&request->deadline_node) || request->deadline_node.key != request->deadline_ns ||
-            list_is_empty(&request->growth_link) == request->no_reclaim)
+            list_is_empty(&request->special_link) == (request->no_reclaim || request->idle_only))
             return false;
         /* no request in the window waits although its quota would do */
         if (kind == WAIT_QUEUE_QUOTA && position < WAIT_QUEUE_WINDOW && !pool_is_ready(pool) &&

@@ -300,6 +300,9 @@ static void explain_lack(const struct request *request, enum others others, char
     to[0] = '\0';
     if (request_is_probe(request)) /* no person reads it */
         return;
+    if (request->is_answered)
+        add(&text, "every process with memory of the pool was asked for what it keeps idle, and gave nothing "
+                   "more; ");
     bool is_alone = request->is_alone || reach_is_surely_alone(request), is_in_pieces = has_pieces(request);
     (void)reach_least_held(request->session, request->pool, &has_any);
     if (is_alone && is_in_pieces)

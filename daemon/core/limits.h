@@ -59,6 +59,13 @@
 /* Between two questions of a pool for idle memory: time for clients to look through their caches, and a rate
  * at which they do little else even if a request waits for ever. */
 #define RECLAIM_INTERVAL_NS (100 * NS_PER_MS)
+/* Before the next question for requests that end when all sessions have answered (IDLE_ONLY), if all have: a
+ * question costs an asked program its caches, and PyTorch some milliseconds. */
+#define RECLAIM_SOON_NS (10 * NS_PER_MS)
+/* A session that was lost so recently may be over soon. The GPU work of a killed process goes on for some
+ * milliseconds, and its teardown took up to 3.5 s where a forked child kept the driver's descriptors (H200).
+ */
+#define QUARANTINE_NEAR_NS (5 * NS_PER_S)
 /* Between two polls of fences while requests wait: the loop's timers know nothing shorter, and polling a few
  * words costs next to nothing. */
 #define FENCE_INTERVAL_NS (1 * NS_PER_MS)

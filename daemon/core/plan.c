@@ -5,6 +5,7 @@
 
 #include "daemon/core/account.h"
 #include "daemon/core/collect.h"
+#include "daemon/core/idle_wait.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/session.h"
@@ -189,11 +190,17 @@ static void ask_tenant(const struct tenant *tenant, struct pool *pool, uint64_t 
     }
 }
 
+static void begin_round(struct round *round, const struct pool *pool) {
+    *round = (struct round){.number = round->number + 1, .n_came = pool->reclaim.n_came};
+}
+
 void plan_ask_sessions(struct pool *pool, const struct tenant *tenant, uint64_t now_ns) {
     pool->reclaim.spared = tenant == NULL && pool->reclaim.n_asks == 0 ? find_spared(pool) : NULL;
     plan_begin_shortage(pool, now_ns);
     pool->reclaim.n_asks += tenant == NULL;
     pool->reclaim.asked_ns = now_ns;
+    if (tenant == NULL)
+        begin_round(&pool->reclaim.round, pool);
     if (tenant == NULL && pool->reclaim.n_asks == ASKS_TRUSTED_MAX + 1)
         pool_mark_ready(pool); /* less is kept for an overdue request: others may have it */
     if (tenant != NULL) {
@@ -233,24 +240,36 @@ static void reclaim_pressed(struct pool *pool, uint64_t now_ns) {
         const struct request *first = wait_queue_first(&heap->held);
         if (first != NULL && wait_queue_lacks_segments(first, first->least_bytes))
             (void)pool_retire_idle_of(heap->tenant);
+        begin_round(&heap->round, pool);
         plan_ask_sessions(pool, heap->tenant, now_ns);
         if (wait_queue_first(&heap->held) == NULL)
             list_remove(&heap->pressed_link);
     }
 }
 
-/* Asks every session that can be asked, at most once in RECLAIM_INTERVAL_NS. The session of the oldest
- * request is asked too: one of its threads may wait for memory in the cache of another. */
+/* When all sessions may be asked. Those that have all answered are asked again soon where a request waits for
+ * another round (idle_wait.h). */
+static uint64_t next_round_ns(const struct pool *pool) {
+    const struct pool_reclaim *reclaim = &pool->reclaim;
+    uint64_t soon_ns = clock_deadline_ns(reclaim->asked_ns, RECLAIM_SOON_NS), next_ns = reclaim->next_ns;
+
+    if (soon_ns < next_ns && reclaim->n_open == 0 && idle_wait_needs_round(pool))
+        next_ns = soon_ns;
+    return next_ns > reclaim->not_before_ns ? next_ns : reclaim->not_before_ns;
+}
+
+/* Asks every session that can be asked, at most once in RECLAIM_INTERVAL_NS or RECLAIM_SOON_NS. The session
+ * of the oldest request is asked too: one of its threads may wait for memory in the cache of another. */
 static void reclaim_for_room(struct pool *pool, uint64_t now_ns) {
     const struct request *first = wait_queue_oldest(pool);
 
     if (!(pool->reclaim.is_stuck || pool->reclaim.is_owed) || pool->reclaim.n_sessions == 0 ||
-        now_ns < pool->reclaim.next_ns)
+        now_ns < next_round_ns(pool))
         return;
     /* Caches are worth keeping when enough memory is on its way back. */
     if (first != NULL && first->deadline_ns > now_ns && pool->fenced_bytes >= first->least_bytes &&
         now_ns < clock_deadline_ns(first->asked_ns, FENCE_GRACE_NS)) {
-        pool->reclaim.next_ns = clock_deadline_ns(first->asked_ns, FENCE_GRACE_NS);
+        pool->reclaim.not_before_ns = clock_deadline_ns(first->asked_ns, FENCE_GRACE_NS);
         return;
     }
     pool->reclaim.next_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
@@ -268,7 +287,7 @@ void plan_reclaim(struct pool *pool, uint64_t now_ns) {
 
 uint64_t plan_next_reclaim_ns(const struct pool *pool) {
     bool wanted = pool->reclaim.is_owed || (pool->reclaim.is_stuck && !list_is_empty(&pool->waiters.queues));
-    uint64_t next_ns = wanted ? pool->reclaim.next_ns : NS_FOREVER;
+    uint64_t next_ns = wanted ? next_round_ns(pool) : NS_FOREVER;
     uint64_t next_retire_ns = NS_FOREVER; /* no session has to be asked for that */
     list_for_each_entry(const struct tenant_heap, heap, &pool->waiters.pressed, pressed_link) {
         if (heap->reclaim_ns < next_ns)

@@ -48,12 +48,19 @@ bool question_answer(struct session *session, struct pool *pool, const struct pr
         reclaimed->asked < answers->question) /* the newest is still to be answered */
         return false;
     answers->outcome = (enum proto_reclaim)reclaimed->outcome;
-    if (answers->outcome == PROTO_RECLAIM_PENDING || answers->question == 0)
-        return false;
-    answers->n_answered += answers->owes;
-    answers->owes = false;
+    if (answers->outcome != PROTO_RECLAIM_PENDING) {
+        answers->n_answered += answers->owes;
+        answers->owes = false;
+    }
     pool->reclaim.n_open += (unsigned)is_open(answers) - was_open;
-    return answers->is_due;
+    return !answers->owes && answers->is_due;
+}
+
+void question_note_came(struct session *session, struct pool *pool, uint64_t bytes, uint64_t now_ns) {
+    pool->reclaim.n_came++;
+    pool->reclaim.came_ns = now_ns;
+    if (pool->reclaim.short_until_ns != 0)
+        answers_of(session, pool)->came_bytes += bytes;
 }
 
 void question_drop(struct session *session, struct pool *pool) {

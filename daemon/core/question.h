@@ -30,6 +30,9 @@ void question_ask(struct session *session, struct pool *pool, uint64_t now_ns);
 /* Notes an answer of the session, which can be asked. Returns whether the next question is due. */
 bool question_answer(struct session *session, struct pool *pool, const struct proto_reclaimed *reclaimed);
 
+/* The session gave back that many bytes of the pool, or closed a segment of it (0). */
+void question_note_came(struct session *session, struct pool *pool, uint64_t bytes, uint64_t now_ns);
+
 /* Whether more idle memory may come of the session: it owes an answer, or has said "later". */
 bool question_is_open(const struct session *session, const struct pool *pool);
 

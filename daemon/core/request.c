@@ -21,6 +21,7 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, const s
     request->least_bytes = acquire->least_bytes != 0 ? acquire->least_bytes : acquire->size_bytes;
     request->no_reclaim = (acquire->flags & PROTO_ACQUIRE_NO_RECLAIM) != 0;
     request->probes = acquire->flags & PROTO_ACQUIRE_PROBES;
+    request->idle_only = (acquire->flags & PROTO_ACQUIRE_IDLE_ONLY) != 0 && !request->no_reclaim;
     request->gave_back = (acquire->flags & PROTO_ACQUIRE_GAVE_BACK) != 0;
     request->asked_ns = now_ns;
     request->deadline_ns = clock_deadline_ns(now_ns, acquire->timeout_ns);
@@ -29,7 +30,7 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, const s
     request->number = ++session->core->next_request_number;
     list_init(&request->link);
     list_init(&request->overdue_link);
-    list_init(&request->growth_link);
+    list_init(&request->special_link);
     list_init(&request->long_link);
     list_append(&session->requests, &request->session_link);
     session->n_requests++;

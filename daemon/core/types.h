@@ -12,6 +12,7 @@
  *   waiting, closing                    which request is served when; which segments processes close
  *   long_wait                           requests that have waited for long
  *   plan                                growth, retirement, and the questions to sessions
+ *   idle_wait                           requests that wait for idle memory alone
  *   collect                             memory that comes back behind fences
  *   lease, parcel, request              what a session has, what it sends, and what it asks for
  *   reach                               what a request could get of other processes
@@ -184,6 +185,13 @@ enum wait_queue_kind {
     WAIT_QUEUE_QUOTA, /* for the tenant's quota */
 };
 
+/* A round of questions, to all sessions or to those of a tenant. */
+struct round {
+    uint32_t number;    /* counted up with each, modulo 2^32 */
+    uint64_t n_came;    /* pool->reclaim.n_came when it was made */
+    bool has_ended_one; /* a request has ended for which it brought nothing: idle_wait.h */
+};
+
 struct tenant_heap {
     struct tenant *tenant;
     struct pool *pool;
@@ -198,6 +206,7 @@ struct tenant_heap {
     struct wait_queue held;    /* for the tenant's quota */
     uint64_t reclaim_ns; /* the tenant's sessions are not asked because of its quota before */
     bool reclaim_owed;   /* they are to be asked then, for a request that did not wait */
+    struct round round;  /* the last one of questions to them because of the quota */
     struct list tenant_link, pool_link;
     struct list waiting_link; /* in pool->waiters.queues while `waiting` is not empty */
     struct tree_node age_node; /* in pool->waiters.by_age likewise, by the number of its first request */
@@ -241,8 +250,10 @@ struct pool_waiters {
     struct list pressed;       /* tenant_heap.pressed_link: heaps with requests that wait for quota */
     struct list overdue; /* request.overdue_link, in order of arrival: later ones leave them their target */
     struct request *keeping; /* the first overdue one that keeps room back, as of the last look; NULL: none */
-    struct list for_growth;    /* request.growth_link: requests that wait for growth only */
+    struct list for_growth;  /* request.special_link: requests that wait for growth only */
     struct list held_for_growth; /* likewise, those that wait for their tenant's quota */
+    struct list idle_only;       /* request.special_link, in order of arrival: requests with IDLE_ONLY */
+    uint64_t idle_look_ns;       /* when these are looked at again; NS_FOREVER: when something changes */
     struct tree deadlines;       /* request.deadline_node */
     uint64_t count;            /* requests in all wait queues */
     uint64_t rounds;           /* of serving through the queues, see waiting.c */
@@ -274,6 +285,10 @@ struct pool_reclaim {
     unsigned n_open;         /* likewise, those of which more may come: question_is_open() */
     unsigned n_asks;         /* rounds of questions since the pool became short */
     uint64_t asked_ns;       /* the last round; 0: none */
+    uint64_t not_before_ns;  /* sessions are not asked before, because much is behind fences */
+    struct round round;      /* the last one of questions to all sessions */
+    uint64_t n_came, came_ns; /* how often sessions gave something back, and when the last time */
+    uint64_t lost_ns;         /* when a session that had memory of the pool was lost last */
     uint64_t next_ns;        /* sessions are not asked before */
     uint64_t short_until_ns; /* sessions are told until then that the pool is short; 0: it is not */
     uint64_t refused_bytes;  /* that the last request needed which was refused because the pool was stuck; 0:
@@ -475,6 +490,9 @@ struct request {
     enum request_state state;
     bool no_reclaim; /* it waits for growth only: refused when sessions would have to be asked */
     uint32_t probes; /* PROTO_ACQUIRE_PROBES: the refusals that its client's user does not learn of */
+    uint32_t round;  /* WAITING: the number of the last round of questions when it began */
+    bool idle_only;  /* it waits for what is idle or on its way: idle_wait.h */
+    bool is_answered; /* REFUSED, because all sessions had answered that there is no more */
     bool gave_back;  /* its session has given back what it keeps idle, and need not be asked for that */
     bool waited;                /* it could not be answered at once */
     bool is_alone;              /* no other process can serve it, as of the last look: reach.h */
@@ -488,8 +506,8 @@ struct request {
     unsigned passes; /* later requests that were given memory that it could have used: wait_queue.h */
     struct segment *target; /* overdue: what later requests leave to it, if it keeps no room; NULL: nothing */
     struct list overdue_link;   /* in pool->waiters.overdue when those are too many */
-    struct list growth_link;    /* in pool->waiters.for_growth or held_for_growth while it waits, if it waits
-                                 * for growth only */
+    struct list special_link;   /* while it waits, if no_reclaim: in pool->waiters.for_growth or
+                                 * held_for_growth;   if idle_only: in idle_only */
     struct tree_node deadline_node; /* in pool->waiters.deadlines while it waits */
     struct list link;           /* in its queue, then in core->answered */
     struct list long_link;      /* in core->long_waits until the shell has taken it */

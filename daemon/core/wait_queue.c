@@ -116,7 +116,10 @@ void wait_queue_enter(struct request *request, struct tenant_heap *heap, enum wa
     overdue_enter(request);
     if (request->no_reclaim)
         list_append(kind == WAIT_QUEUE_ROOM ? &pool->waiters.for_growth : &pool->waiters.held_for_growth,
-                    &request->growth_link);
+                    &request->special_link);
+    request->round = kind == WAIT_QUEUE_ROOM ? pool->reclaim.round.number : heap->round.number;
+    if (request->idle_only)
+        insert_by_arrival(&pool->waiters.idle_only, request, offsetof(struct request, special_link));
     tree_insert(&pool->waiters.deadlines, &request->deadline_node, request->deadline_ns, request->number);
     note_queues(heap);
     pool->waiters.count++;
@@ -136,7 +139,7 @@ void wait_queue_leave(struct request *request) {
     if (!list_is_empty(&request->overdue_link))
         pool_mark_ready(request->pool); /* it may have held other requests up */
     list_remove(&request->overdue_link);
-    list_remove(&request->growth_link);
+    list_remove(&request->special_link);
     tree_remove(&request->pool->waiters.deadlines, &request->deadline_node);
     request->target = NULL;
     if (request->pool->waiters.keeping == request)

@@ -6,6 +6,7 @@
 #include <limits.h>
 
 #include "daemon/core/collect.h"
+#include "daemon/core/idle_wait.h"
 #include "daemon/core/lease.h"
 #include "daemon/core/long_wait.h"
 #include "daemon/core/plan.h"
@@ -339,7 +340,7 @@ static void pool_hold_first(struct pool *pool) {
 }
 
 static void refuse_for_growth(struct pool *pool, struct list *requests) {
-    list_for_each_entry_safe(struct request, request, requests, growth_link) {
+    list_for_each_entry_safe(struct request, request, requests, special_link) {
         (void)collect_heap(request->heap);
         /* Memory that came back may serve the request, and the tick comes at once. */
         if (pool_is_ready(pool)) {
@@ -504,9 +505,17 @@ static void note_refused(struct pool *pool, const struct request *request) {
     pool->reclaim.refused_uid = request->session->tenant->uid;
 }
 
+/* Refuses a request that waits for idle memory alone, of which there is no more. The tick comes at once for
+ * those that it held up. */
+static void pool_end_idle_wait(struct pool *pool, uint64_t now_ns) {
+    if (idle_wait_end_one(pool, now_ns) && pool->waiters.count > 0)
+        pool_mark_ready(pool);
+}
+
 static void pool_serve_waiting(struct pool *pool, uint64_t now_ns) {
     pool_serve_free(pool);
     pool_plan_waiting(pool, now_ns);
+    pool_end_idle_wait(pool, now_ns);
 }
 
 void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
@@ -544,6 +553,8 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         request->waited = true;
         if (charge_make(&request->charge, &request->session->tenant->quota, QUOTA_WAITING, 1) != 0)
             request_refuse_for_quota(request, PROTO_E_LIMIT, QUOTA_WAITING);
+        else
+            pool_end_idle_wait(pool, now_ns);
         return;
     }
     bool owed = now_ns < reclaim_ns && pool->reclaim.n_sessions > 0 && !request->no_reclaim;
@@ -605,6 +616,7 @@ void pool_tick(struct pool *pool, uint64_t now_ns) {
         pool_plan_waiting(pool, now_ns);
     else if (plan_next_reclaim_ns(pool) <= now_ns)
         pool_plan(pool, now_ns);
+    pool_end_idle_wait(pool, now_ns);
     if (pool->reclaim.short_until_ns != 0 && pool->reclaim.short_until_ns <= now_ns)
         plan_end_shortage(pool, now_ns);
 }
@@ -619,6 +631,8 @@ uint64_t pool_next_tick_ns(const struct pool *pool) {
         next = due->deadline_ns;
     if (pool->waiters.count > 0 && pool->waiters.next_look_ns < next)
         next = pool->waiters.next_look_ns;
+    if (pool->waiters.idle_look_ns < next)
+        next = pool->waiters.idle_look_ns;
     if (pool_waits_for_fences(pool) && pool->waiters.poll_fences_ns < next)
         next = pool->waiters.poll_fences_ns;
     if (pool->growth.retry_ns != 0 && pool->growth.retry_ns < next)

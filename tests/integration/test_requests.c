@@ -560,7 +560,7 @@ static void what_is_wrong_is_said_at_once(void **state) {
     MUST_BE(gpupool_acquire_begin(NULL, pool, 1, stream, 0, 0, &request), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_acquire_begin(client, pool, 1, stream, 0, 0, NULL), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_acquire_begin(client, pool, 0, stream, 0, 0, &request), GPUPOOL_E_INVALID);
-    MUST_BE(gpupool_acquire_begin(client, pool, 1, stream, 0, 2, &request), GPUPOOL_E_INVALID);
+    MUST_BE(gpupool_acquire_begin(client, pool, 1, stream, 0, 4, &request), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_acquire_begin(client, pool, 1, GPUPOOL_OWN_STREAM, 0, 0, &request), GPUPOOL_E_INVALID);
     MUST_BE(gpupool_acquire_begin(client, 99, 1, stream, 0, 0, &request), GPUPOOL_E_NO_POOL);
     MUST_BE(gpupool_acquire_begin(client, pool, UINT64_MAX, stream, 0, 0, &request), GPUPOOL_E_TOO_LARGE);
