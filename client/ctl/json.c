@@ -57,11 +57,13 @@ static const struct object {
     {"parcel", "session# pid# uid# pool# bytes# takers# sent_ns# left_ns#"},
     {"histograms", "acquire_ns{times} waiting_ns{times} growth_ns{times}"},
     {"times", "count# p50#? p90#? p99#?"}, /* the buckets are for programs */
-    {"session",
-     "id# pid# uid# gid# command$ state$ quarantine_reason$? quarantined_ns#? unanswered_ns#? end_rule$? under_mps! "
-     "leases# leased_bytes# fenced_bytes# in_use_bytes# cached_bytes# hit_ratio%? waiting# segments# connected_ns# "
-     "pools[holding]? requests[request]?"},
-    {"holding", "id# leased_bytes# in_use_bytes# cached_bytes# fenced_bytes# closing_bytes# segments#"},
+    {"session", "id# pid# uid# gid# command$ state$ quarantine_reason$? quarantined_ns#? unanswered_ns#? "
+                "end_rule$? under_mps! "
+                "leases# leased_bytes# fenced_bytes# in_use_bytes# cached_bytes# hit_ratio%? waiting# "
+                "segments# connected_ns# "
+                "pools[holding]? requests[request]?"},
+    {"holding", "id# leased_bytes# in_use_bytes# cached_bytes# fenced_bytes# closing_bytes# segments# "
+                "asked# answered# outcome$ owed_ns#? came_bytes# kept_bytes#"},
     {"request", "pool# bytes# wanted_bytes# waiting_ns# left_ns#? reason$"},
     {"user",
      "uid# charged_to#? refusals# sessions# sessions_limit#? leases# leases_limit#? ranges# ranges_limit#? "

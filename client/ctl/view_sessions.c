@@ -45,11 +45,47 @@ static const struct column holdings[] = {
     {"POOL", true, add_number, "id"},
     {"LEASED", true, add_bytes, "leased_bytes"},
     {"IN USE", true, add_bytes, "in_use_bytes"},
+    {"KEPT IDLE", true, add_bytes, "kept_bytes"},
     {"CACHED", true, add_bytes, "cached_bytes"},
     {"FENCED", true, add_bytes, "fenced_bytes"},
     {"TO CLOSE", true, add_bytes, "closing_bytes", STYLE_WARNING},
     {"SEGMENTS", true, add_count, "segments"},
 };
+
+static const char *outcome_words(const char *outcome) {
+    static const struct {
+        const char *outcome, *words;
+    } known[] = {
+        {"none", "it has not answered yet"},
+        {"done", "the rest is not idle"},
+        {"nothing", "nothing is idle"},
+        {"capturing", "a stream is being captured"},
+        {"busy", "a lock is held that is needed to let it go"},
+        {"waits", "the program waits for memory itself"},
+        {"pending", "its program has not answered"},
+    };
+
+    for (size_t i = 0; i < ARRAY_LENGTH(known); i++)
+        if (strcmp(outcome, known[i].outcome) == 0)
+            return known[i].words;
+    return outcome;
+}
+
+/* A line for each session and pool that was asked for idle memory. */
+static void print_answers(struct output *output, const struct cJSON *reply) {
+    reply_each(session, reply, "sessions") reply_each(holding, session, "pools") {
+        if (reply_count(holding, "asked") == 0)
+            continue;
+        uint64_t owed_ns = reply_count(holding, "owed_ns");
+        print_line(output, owed_ns != REPLY_NULL ? STYLE_WARNING : STYLE_PLAIN,
+                   "  session %" PRIu64 ", pool %" PRIu64 ": asked for idle memory %" PRIu64
+                   " times, answered %" PRIu64 ", %s came, %s kept idle by the program: %s",
+                   reply_count(session, "id"), reply_count(holding, "id"), reply_count(holding, "asked"),
+                   reply_count(holding, "answered"), BYTES_TEXT(reply_count(holding, "came_bytes")),
+                   BYTES_TEXT(reply_count(holding, "kept_bytes")),
+                   outcome_words(reply_text(holding, "outcome")));
+    }
+}
 
 static const char *reason_words(const char *reason) {
     static const struct {
@@ -103,6 +139,7 @@ void view_sessions(struct output *output, const struct cJSON *reply) {
         print_line(output, STYLE_PLAIN, "%s", "");
         print_line(output, STYLE_HEADING, "Their memory");
         print_table(output, holdings, reply, "sessions", "pools");
+        print_answers(output, reply);
     }
     if (has_requests) {
         print_line(output, STYLE_PLAIN, "%s", "");

@@ -10,6 +10,7 @@
 #include "daemon/admin/admin_json.h"
 #include "daemon/supply/backing.h"
 #include "daemon/data/client.h"
+#include "daemon/core/question.h"
 #include "daemon/core/pool.h"
 #include "daemon/daemon.h"
 #include "daemon/core/core.h"
@@ -190,8 +191,21 @@ static void put_end(cJSON *object, const struct client *client) {
     cJSON_AddBoolToObject(object, "under_mps", facts != NULL && facts->under_mps);
 }
 
-static cJSON *describe_holding(const struct session *session, const struct pool *pool,
-                               const struct use *use) {
+/* The questions for idle memory, and what the session has answered. */
+static void put_answers(cJSON *object, const struct session *session, const struct pool *pool,
+                        uint64_t now_ns) {
+    const struct session_answers *answers = &session->answers[pool->id - 1];
+
+    report_integer(object, "asked", answers->n_asked);
+    report_integer(object, "answered", answers->n_answered);
+    report_string(object, "outcome", question_outcome_name(answers->outcome));
+    put_optional(object, "owed_ns", answers->owes, now_ns - answers->owed_ns);
+    report_integer(object, "came_bytes", answers->came_bytes);
+    report_integer(object, "kept_bytes", question_kept_bytes(session, pool));
+}
+
+static cJSON *describe_holding(const struct session *session, const struct pool *pool, const struct use *use,
+                               uint64_t now_ns) {
     cJSON *object = cJSON_CreateObject();
     unsigned p = pool->id - 1;
 
@@ -202,6 +216,7 @@ static cJSON *describe_holding(const struct session *session, const struct pool 
     report_integer(object, "fenced_bytes", session->pools[p].fenced_bytes);
     report_integer(object, "closing_bytes", session->pools[p].closing_bytes);
     report_integer(object, "segments", session->pools[p].n_mapped);
+    put_answers(object, session, pool, now_ns);
     return object;
 }
 
@@ -233,7 +248,7 @@ static void put_details(cJSON *object, const struct session *session, const stru
     for (unsigned i = 0; i < core->n_pools; i++)
         if (session->pools[i].leased_bytes > 0 || session->pools[i].fenced_bytes > 0 ||
             session->pools[i].n_mapped > 0)
-            cJSON_AddItemToArray(pools, describe_holding(session, core->pools[i], &uses[i]));
+            cJSON_AddItemToArray(pools, describe_holding(session, core->pools[i], &uses[i], now_ns));
     cJSON *requests = cJSON_AddArrayToObject(object, "requests");
     list_for_each_entry(const struct request, request, &session->requests, session_link) {
         if (request->state != REQUEST_WAITING)

@@ -9,6 +9,7 @@
 
 #include "daemon/core/account.h"
 #include "daemon/core/pool.h"
+#include "daemon/core/question.h"
 #include "daemon/core/reach.h"
 #include "daemon/core/request.h"
 #include "daemon/core/segment.h"
@@ -97,6 +98,23 @@ static void explain_unanswered(const struct request *request, enum others others
         add(&text, "%s is idle memory of other processes that do not answer; ", BYTES_TEXT(sum));
 }
 
+/* Writes ", of which … idle in its program, which …", or nothing. */
+static void add_kept(struct text *text, const struct session *session, const struct pool *pool) {
+    static const char *const why[] = {
+        [PROTO_RECLAIM_CAPTURING] = "captures a stream",
+        [PROTO_RECLAIM_BUSY] = "holds a lock that is needed to let it go",
+        [PROTO_RECLAIM_WAITS] = "waits for memory itself",
+        [PROTO_RECLAIM_PENDING] = "has not answered",
+    };
+    enum proto_reclaim outcome = session->answers[pool->id - 1].outcome;
+    uint64_t kept_bytes = question_kept_bytes(session, pool);
+    const char *reason = outcome < sizeof why / sizeof *why ? why[outcome] : NULL;
+
+    if (kept_bytes > 0)
+        add(text, " (of which %s idle in its program%s%s)", BYTES_TEXT(kept_bytes),
+            reason != NULL ? ", which " : "", reason != NULL ? reason : "");
+}
+
 /* Puts a session among the largest holders of a pool, if it is one. */
 static void holders_add(struct holder largest[HOLDERS_NAMED], const struct session *session, unsigned p) {
     struct holder holder = {session, session->pools[p].leased_bytes + session->pools[p].closing_bytes};
@@ -130,7 +148,7 @@ static void explain_holders(const struct request *request, enum others with, cha
                 break;
             holders_add(largest, session, p);
         }
-    for (unsigned i = 0; i < HOLDERS_NAMED && largest[i].bytes > 0; i++)
+    for (unsigned i = 0; i < HOLDERS_NAMED && largest[i].bytes > 0; i++) {
         add(&text, "%s pid %d (%s%s%s) %s%s%s", i == 0 ? "; held by" : ",", (int)largest[i].session->peer.pid,
             largest[i].session->peer.command,
             reach_is_own(request->session, largest[i].session) ? ", this process" : "",
@@ -141,6 +159,8 @@ static void explain_holders(const struct request *request, enum others with, cha
                 ? ", some of which it was told to close and has not"
                 : "",
             largest[i].session->state == SESSION_QUARANTINED ? " in quarantine" : "");
+        add_kept(&text, largest[i].session, request->pool);
+    }
     if (with == OTHERS_SUMMED && others > 0)
         add(&text, "%s other users %s", text.used == 0 ? "; held by" : ",", BYTES_TEXT(others));
 }

@@ -72,6 +72,12 @@ void question_drop(struct session *session, struct pool *pool) {
     answers->kept_bytes = 0;
 }
 
+uint64_t question_kept_bytes(const struct session *session, const struct pool *pool) {
+    uint64_t kept_bytes = session->answers[pool->id - 1].kept_bytes;
+    uint64_t leased_bytes = session->pools[pool->id - 1].leased_bytes;
+    return kept_bytes < leased_bytes ? kept_bytes : leased_bytes;
+}
+
 void question_end_shortage(struct session *session, struct pool *pool) {
     answers_of(session, pool)->is_due = false;
 }

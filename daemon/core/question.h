@@ -39,6 +39,9 @@ bool question_is_open(const struct session *session, const struct pool *pool);
 /* The session cannot be asked for memory of the pool any more: it owes nothing. */
 void question_drop(struct session *session, struct pool *pool);
 
+/* The bytes of the pool that the session's program keeps idle, by its last word: at most all that it has there. */
+uint64_t question_kept_bytes(const struct session *session, const struct pool *pool);
+
 /* The pool is short no more: the session is not asked again when it answers. */
 void question_end_shortage(struct session *session, struct pool *pool);
 

@@ -43,7 +43,9 @@ SESSION = {"id": 7, "pid": 815, "uid": 1000, "gid": 100, "command": "loader", "s
            "in_use_bytes": GIB, "cached_bytes": GIB // 2, "hit_ratio": 0.75, "fenced_bytes": 4 << 20, "waiting": 0,
            "segments": 2, "connected_ns": 90_000_000_000,
            "pools": [{"id": 1, "leased_bytes": 11 << 20, "in_use_bytes": 7 << 20, "cached_bytes": 4 << 20,
-                      "fenced_bytes": 3 << 20, "closing_bytes": 6 << 20, "segments": 2}], "requests": []}
+                      "fenced_bytes": 3 << 20, "closing_bytes": 6 << 20, "segments": 2,
+                      "asked": 3, "answered": 3, "outcome": "capturing", "owed_ns": None, "came_bytes": 512 << 20,
+                      "kept_bytes": 5 << 20}], "requests": []}
 DEAD_SESSION = {**SESSION, "id": 8, "pid": 816, "state": "quarantined", "command": "trainer",
                 "quarantine_reason": "pid 816 is still listed by NVML", "quarantined_ns": 3_000_000_000,
                 "under_mps": True, "pools": None, "requests": None}
@@ -276,7 +278,9 @@ class ForPeople(unittest.TestCase):
 
     def test_sessions_tells_what_each_has_of_each_pool(self):
         text = self.show("sessions", {"sessions": [SESSION, DEAD_SESSION]})
-        self.assertRegex(text, r"(?m)^ +7 +815 +1 +11 MiB +7 MiB +4 MiB +3 MiB +6 MiB +2$")
+        self.assertRegex(text, r"(?m)^ +7 +815 +1 +11 MiB +7 MiB +5 MiB +4 MiB +3 MiB +6 MiB +2$")
+        self.assertIn("session 7, pool 1: asked for idle memory 3 times, answered 3, 512 MiB came, 5 MiB kept idle by the program: "
+                      "a stream is being captured\n", text)
         self.assertNotRegex(text, r"(?m)^ +8 +816 +1 ")  # the daemon does not tell
         self.assertNotIn("WAITS FOR", text)
 
@@ -530,7 +534,7 @@ class Failures(unittest.TestCase):
                     if member == "under_mps" and wrong is True:
                         continue
                     if wrong is None and member in ("end_rule","uuid", "device", "numa_node", "pages", "last_error", "worker_call", "worker_call_ns",
-                                                    "quarantine_reason", "quarantined_ns", "unanswered_ns", "cuda_toolkit", "hit_ratio",
+                                                    "quarantine_reason", "quarantined_ns", "unanswered_ns", "owed_ns", "cuda_toolkit", "hit_ratio",
                                                     "quarantine_oldest_ns", "left_ns") or (
                             path[0] == "sessions" and member in ("pools", "requests")):
                         continue

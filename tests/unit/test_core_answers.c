@@ -179,6 +179,21 @@ static void memory_on_its_way_is_waited_for(void **state) {
     }
 }
 
+static void a_refusal_tells_what_a_program_keeps_idle_and_why(void **state) {
+    struct scene scene = begin(*state);
+
+    ask(scene.waiter, scene.pool, 1, MIB, 5, 0);
+    assert_int_equal(answer_as(scene.holders[0], scene.pool, PROTO_RECLAIM_CAPTURING, 1, 3 * MIB, 1), 0);
+    assert_int_equal(answer_as(scene.holders[1], scene.pool, PROTO_RECLAIM_DONE, 1, 100 * MIB, 1), 0);
+    tick(scene.core, 5);
+    const char *text = expect_refused(scene.core, scene.waiter, 1, PROTO_E_EXHAUSTED);
+    expect_text(text, "(of which 3 MiB idle in its program, which captures a stream)");
+    expect_text(text, "(of which 4 MiB idle in its program)"); /* no more than it has */
+    struct session *asked;
+    while (core_next_reclaim(scene.core, &asked)) {
+    }
+}
+
 static void one_request_ends_with_each_round(void **state) {
     struct scene scene = begin(*state);
 
@@ -216,6 +231,7 @@ int main(void) {
         CORE_TEST(a_round_that_brought_something_is_followed_by_another),
         CORE_TEST(sessions_that_say_later_are_waited_for_a_while),
         CORE_TEST(memory_on_its_way_is_waited_for),
+        CORE_TEST(a_refusal_tells_what_a_program_keeps_idle_and_why),
         CORE_TEST(one_request_ends_with_each_round),
         CORE_TEST(without_sessions_to_ask_a_wait_ends_at_once),
     };
