@@ -9,7 +9,7 @@ static struct session_answers *answers_of(struct session *session, const struct 
 
 static bool is_open(const struct session_answers *answers) {
     return answers->owes || answers->outcome == PROTO_RECLAIM_CAPTURING ||
-           answers->outcome == PROTO_RECLAIM_BUSY;
+           answers->outcome == PROTO_RECLAIM_BUSY || answers->outcome == PROTO_RECLAIM_PENDING;
 }
 
 bool question_is_open(const struct session *session, const struct pool *pool) {

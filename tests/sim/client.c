@@ -76,6 +76,7 @@ static struct model_request *new_request(struct world *world, unsigned p, uint64
                                                 .deadline_ns = clock_deadline_ns(world->now_ns, timeout_ns),
                                                 .no_reclaim = one_in(world, 3),
                                                 .gave_back = one_in(world, 2),
+                                                .idle_only = one_in(world, 4),
                                                 .alone_ns = NS_FOREVER,
                                                 .used = true};
     return &world->requests[r];
@@ -83,7 +84,8 @@ static struct model_request *new_request(struct world *world, unsigned p, uint64
 
 static uint32_t flags_of(const struct model_request *request) {
     return (request->no_reclaim ? PROTO_ACQUIRE_NO_RECLAIM : 0u) |
-           (request->gave_back ? PROTO_ACQUIRE_GAVE_BACK : 0u);
+           (request->gave_back ? PROTO_ACQUIRE_GAVE_BACK : 0u) |
+           (request->idle_only ? PROTO_ACQUIRE_IDLE_ONLY : 0u);
 }
 
 static uint64_t random_timeout_ns(struct world *world) {

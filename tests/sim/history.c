@@ -32,6 +32,7 @@ static const struct {
     [STEP_MISUSE] = {"misuse", step_misuse, 2},
     [STEP_IDLE] = {"idle", step_idle, 10},
     [STEP_OFFER] = {"offer", step_offer, 6},
+    [STEP_ANSWER] = {"answer", step_answer, 12},
     [STEP_CANCEL] = {"cancel", step_cancel, 2},
     [STEP_CLOSED] = {"closed", step_closed, 4},
     [STEP_BYE] = {"bye", step_bye, 2},

@@ -97,6 +97,7 @@ static const struct {
     {"segments retired", offsetof(struct tally, retirements)},
     {"segments to be closed", offsetof(struct tally, closings)},
     {"... because it was offered", offsetof(struct tally, offered)},
+    {"requests that ended with the answers of all", offsetof(struct tally, answered_early)},
     {"segments closed", offsetof(struct tally, closed)},
     {"passes by later requests", offsetof(struct tally, passes)},
     {"requests that were passed too often", offsetof(struct tally, overdue)},

@@ -470,6 +470,15 @@ static void model_refused(struct world *world, const struct model_request *reque
     switch (answered->error) {
     case PROTO_E_EXHAUSTED:
         if (request->deadline_ns > world->now_ns && !request->no_reclaim) {
+            if (answered->is_answered) {
+                must(request->idle_only, "a request that waits for memory in use ends with the answers");
+                must(answered->quota_item >= 0 || model_was_answered(world, request),
+                     "a request for idle memory ends, and a session has not answered");
+                must(!is_to_be_closed(world, request->pool),
+                     "a request for idle memory ends while segments are being closed");
+                world->tally->answered_early++;
+                break;
+            }
             must(model_may_be_given_up(world, request), "a request is given up before its deadline");
             world->tally->alone++;
             break;

@@ -74,6 +74,7 @@ enum step {
     STEP_MISUSE,
     STEP_IDLE,
     STEP_OFFER,
+    STEP_ANSWER,
     STEP_CANCEL,
     STEP_CLOSED,
     STEP_BYE,
@@ -173,6 +174,8 @@ struct model_session {
     uint64_t mapped_at, over_at; /* the questions asked by then, of the list and of holders */
     bool forced;                 /* an operator released it */
     uint64_t gave_ns[SIM_POOLS]; /* when it last released something of a pool */
+    uint64_t settled_ns[SIM_POOLS]; /* when it was asked for what its last answer, which leaves nothing, was
+                                       to; plus 1 */
 };
 
 struct model_request {
@@ -183,6 +186,7 @@ struct model_request {
     uint64_t segment_size;                       /* of each */
     bool no_reclaim;                             /* waits for growth only */
     bool gave_back;                              /* its session need not be asked */
+    bool idle_only;                              /* waits for what is idle, or on its way */
     bool cancelled;                              /* its session has cancelled it */
     bool used, answered;                         /* the latter: decided, and still in the core */
     bool was_held;   /* at the end of the last step it was its tenant's first that waits for the quota */
@@ -234,8 +238,8 @@ struct tally {
     uint64_t steps, sessions, grants, waited, refusals, deadlines, parts, splits, merges, shares, attaches,
         sends, taken, revoked, too_late, fences, joined, withheld, rows, described, arrivals, aheads, growths,
         failures, retirements, reclaims, byes, breaks, kills, forks, reaped, behind_child, by_holders, forced,
-        policies, quota_refusals, held, devices_lost, out_of_memory, segments, closings, offered, closed,
-        passes, overdue, turns, cancels, alone, long_waits;
+        policies, quota_refusals, held, devices_lost, out_of_memory, segments, closings, offered,
+        answered_early, closed, passes, overdue, turns, cancels, alone, long_waits;
 };
 
 struct world {
@@ -469,6 +473,11 @@ unsigned pick_row_or_lease(struct world *world);
 bool tenant_is_full(const struct world *world, unsigned tenant);
 void step_idle(struct world *world);
 void step_offer(struct world *world);
+void step_answer(struct world *world);
+
+/* Whether every session with memory of the pool was asked for what it keeps idle since the request came, and
+ * has answered that there is no more; or the time for that is over. */
+bool model_was_answered(const struct world *world, const struct model_request *request);
 void step_cancel(struct world *world);
 void step_closed(struct world *world);
 
