@@ -27,6 +27,9 @@ enum cuda_error {
 /* cudaStreamCaptureMode */
 #define CUDA_CAPTURE_RELAXED 2
 
+/* cudaStreamCaptureStatus: the stream is not being captured. */
+#define CUDA_CAPTURE_NONE 0
+
 /* cudaStream_t handles that are no pointers */
 #define CUDA_STREAM_LEGACY     ((void *)1)
 #define CUDA_STREAM_PER_THREAD ((void *)2)
@@ -63,6 +66,13 @@ struct cuda_extent {
     X(cudaIpcGetMemHandle, (struct cuda_ipc_handle *, void *))                                               \
     X(cudaIpcOpenMemHandle, (void **, struct cuda_ipc_handle, unsigned))                                     \
     X(cudaIpcCloseMemHandle, (void *))                                                                       \
+    X(cudaStreamBeginCapture, (void *, int))                                                                 \
+    X(cudaStreamBeginCapture_ptsz, (void *, int))                                                            \
+    X(cudaStreamBeginCaptureToGraph, (void *, void *, const void *, const void *, size_t, int))              \
+    X(cudaStreamBeginCaptureToGraph_ptsz, (void *, void *, const void *, const void *, size_t, int))         \
+    X(cudaStreamEndCapture, (void *, void **))                                                               \
+    X(cudaStreamEndCapture_ptsz, (void *, void **))                                                          \
+    X(cudaStreamDestroy, (void *))                                                                           \
     X(cudaDeviceReset, (void))
 
 /* The functions that it calls: those, for what it does not serve itself, and others. */
@@ -72,6 +82,7 @@ struct cuda_extent {
     X(cudaSetDevice, (int))                                                                                  \
     X(cudaDeviceSynchronize, (void))                                                                         \
     X(cudaDeviceGetAttribute, (int *, int, int))                                                             \
+    X(cudaStreamIsCapturing, (void *, int *))                                                                \
     X(cudaThreadExchangeStreamCaptureMode, (int *))
 
 #endif

@@ -10,12 +10,18 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "client/preload/python.h"
+#include "base/clock.h"
+#include "base/units.h"
+#include "client/preload/capture.h"
+#include "client/preload/reclaim.h"
 #include "client/preload/shared.h"
 
-/* A pool grows, and other processes give up what they keep idle, in less. A framework that has memory of its
- * own to free first (PyTorch) is told soon that it should. */
-#define ALLOC_TIMEOUT_NS UINT64_C(1000000000)
+/* A pool grows, and other processes give up what they keep idle, in less. */
+#define ALLOC_TIMEOUT_NS (1 * NS_PER_S)
+/* A pool that others are emptying is not out of memory: tens of gigabytes of closed and freed memory. */
+#define COMING_TIMEOUT_NS (30 * NS_PER_S)
+/* A framework that is refused has freed its cache by then, behind the work of its device. */
+#define RETRY_NS (10 * NS_PER_S)
 
 #define DEVICES_MAX 64
 
@@ -31,10 +37,18 @@ static _Atomic int state;
 static atomic_bool warned;
 static _Atomic uint64_t devices_used; /* a bit each: memory was lent, or host memory may be in use there */
 static atomic_uint fork_count;
+static bool has_timeout;    /* GPUPOOL_ALLOC_TIMEOUT is set. Written before the state is OPEN */
+static uint64_t timeout_ns; /* its value, or ALLOC_TIMEOUT_NS; likewise */
+static _Atomic(const struct runtime *) lent_to;
 
 static _Thread_local bool inside;
 static _Thread_local uint64_t devices_prepared[RUNTIMES_MAX]; /* on which this thread has initialised each */
 static _Thread_local unsigned prepared_in;                    /* fork_count at that time */
+static _Thread_local struct {
+    enum lend_kind kind;
+    size_t size_bytes; /* 0: none */
+    uint64_t time_ns;
+} refused; /* this thread's last request, if it was refused and may be tried again */
 
 /* --- what is said --- */
 
@@ -95,7 +109,7 @@ static void after_fork_in_child(void) {
     atomic_fetch_add(&fork_count, 1);
     runtime_after_fork();
     shared_after_fork();
-    python_after_fork();
+    reclaim_after_fork();
 }
 
 __attribute__((constructor)) static void prepare_for_fork(void) {
@@ -112,9 +126,13 @@ static void open_client(void) {
     struct gpupool_client *client;
     const char *timeout = getenv("GPUPOOL_ALLOC_TIMEOUT");
 
-    if (timeout == NULL || timeout[0] == '\0')
-        options.alloc_timeout_ns = ALLOC_TIMEOUT_NS; /* else the client reads the variable */
-    options.reclaim = python_reclaim;
+    has_timeout = timeout != NULL && timeout[0] != '\0';
+    if (!has_timeout)
+        timeout_ns = ALLOC_TIMEOUT_NS;
+    else if (units_parse_ns(timeout, &timeout_ns) < 0)
+        timeout_ns = GPUPOOL_FOREVER;                        /* what it says, or gpupool_open() refuses it */
+    options.alloc_timeout_ns = has_timeout ? 0 : timeout_ns; /* 0: the client reads the variable */
+    options.reclaim = reclaim_asked;
     if (gpupool_open(&options, &client) < 0) {
         turn_off(gpupool_error_text());
         return;
@@ -191,14 +209,34 @@ static int synchronize(const struct runtime *runtime, int device) {
 }
 
 int lend_wait(const struct runtime *runtime, const struct gpupool_buffer *buffer) {
-    if (buffer->kind == GPUPOOL_POOL_DEVICE)
-        return synchronize(runtime, buffer->device);
-    for (uint64_t devices = atomic_load(&devices_used); devices != 0; devices &= devices - 1) {
-        int r = synchronize(runtime, __builtin_ctzll(devices));
+    uint64_t waited = 0;
+    return lend_wait_once(runtime, buffer, &waited);
+}
+
+int lend_wait_once(const struct runtime *runtime, const struct gpupool_buffer *buffer, uint64_t *devices) {
+    uint64_t wanted = atomic_load(&devices_used);
+
+    if (buffer->kind == GPUPOOL_POOL_DEVICE && buffer->device >= 0 && buffer->device < DEVICES_MAX)
+        wanted = UINT64_C(1) << buffer->device;
+    for (wanted &= ~*devices; wanted != 0; wanted &= wanted - 1) {
+        int r = synchronize(runtime, __builtin_ctzll(wanted));
         if (r != 0)
             return r;
+        *devices |= wanted & -wanted;
     }
     return 0;
+}
+
+const struct runtime *lend_runtime(void) {
+    return atomic_load(&lent_to);
+}
+
+void lend_use_a_device(void) {
+    const struct runtime *runtime = lend_runtime();
+    uint64_t devices = atomic_load(&devices_used);
+
+    if (runtime != NULL && devices != 0)
+        (void)runtime->cudaSetDevice(__builtin_ctzll(devices));
 }
 
 /* Whether kernels reach registered host memory under the host's address, as they reach cudaMallocHost()'s. */
@@ -223,7 +261,29 @@ static int alloc_failed(const struct runtime *runtime, struct gpupool_client *cl
     return runtime_raise(runtime, CUDA_MEMORY_ALLOCATION);
 }
 
-static int allocate(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes,
+/* Whether this is a further attempt of this thread at memory that was refused. PyTorch tries once while a
+ * stream is captured. */
+static bool is_last_attempt(enum lend_kind kind, size_t size_bytes, bool can_retry) {
+    bool is_retry = refused.size_bytes >= size_bytes && refused.kind == kind &&
+                    clock_now_ns() - refused.time_ns < RETRY_NS;
+
+    refused.size_bytes = 0;
+    return is_retry || !can_retry || captures_any();
+}
+
+/* No stream: cudaMalloc()'s memory may be used on any at once, also while one is captured. */
+static void *wait_for_memory(struct gpupool_client *client, uint32_t pool, size_t size_bytes, bool is_last) {
+    if (!is_last)
+        return gpupool_alloc_within(client, pool, size_bytes, GPUPOOL_NO_STREAM, timeout_ns,
+                                    GPUPOOL_IDLE_ONLY);
+    void *memory = gpupool_alloc(client, pool, size_bytes, GPUPOOL_NO_STREAM);
+    if (memory == NULL && !has_timeout) /* what is idle may still be on its way */
+        memory = gpupool_alloc_within(client, pool, size_bytes, GPUPOOL_NO_STREAM, COMING_TIMEOUT_NS,
+                                      GPUPOOL_IDLE_ONLY);
+    return memory;
+}
+
+static int allocate(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, bool can_retry,
                     void **ret_memory) {
     uint32_t pool;
     int device, r;
@@ -238,6 +298,7 @@ static int allocate(const struct runtime *runtime, enum lend_kind kind, size_t s
     struct gpupool_client *client = lend_client();
     if (client == NULL)
         return NOT_OURS;
+    atomic_store_explicit(&lent_to, runtime, memory_order_relaxed);
     r = kind == LEND_HOST ? gpupool_host_pool(client, -1, &pool) : gpupool_device_pool(client, device, &pool);
     if (r == GPUPOOL_E_NO_POOL || r == GPUPOOL_E_NO_GPU) {
         warn("%s: such memory comes from the CUDA runtime", gpupool_error_text());
@@ -245,19 +306,30 @@ static int allocate(const struct runtime *runtime, enum lend_kind kind, size_t s
     }
     if (r < 0)
         return alloc_failed(runtime, client, size_bytes);
-    /* No stream: cudaMalloc()'s memory may be used on any at once, also while one is captured. */
-    void *memory = gpupool_alloc(client, pool, size_bytes, GPUPOOL_NO_STREAM);
-    if (memory == NULL)
+    bool is_last = is_last_attempt(kind, size_bytes, can_retry);
+    void *memory = wait_for_memory(client, pool, size_bytes, is_last);
+    if (memory == NULL) {
+        if (!is_last) {
+            refused.kind = kind;
+            refused.size_bytes = size_bytes;
+            refused.time_ns = clock_now_ns();
+        }
         return alloc_failed(runtime, client, size_bytes);
+    }
     *ret_memory = memory;
     return 0;
 }
 
-int lend(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, void **ret_memory) {
+int lend(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, bool can_retry,
+         void **ret_memory) {
     bool before = lend_enter();
     void *memory = NULL;
-    int r = allocate(runtime, kind, size_bytes, &memory);
 
+    if (kind == LEND_DEVICE)
+        reclaim_before_wait();
+    int r = allocate(runtime, kind, size_bytes, can_retry, &memory);
+    if (kind == LEND_DEVICE)
+        reclaim_after_wait();
     lend_leave(before);
     *ret_memory = memory;
     return r;

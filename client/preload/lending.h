@@ -15,6 +15,7 @@
  */
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #include <gpupool/gpupool.h>
 
@@ -38,8 +39,15 @@ struct gpupool_client *lend_client_if_open(void);
  * what the runtime says. */
 int lend_prepare(const struct runtime *runtime, int *ret_device);
 
-/* Allocates 1 byte or more. *ret_memory is NULL on failure. */
-int lend(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, void **ret_memory);
+/* Allocates 1 byte or more. *ret_memory is NULL on failure.
+ *
+ * It waits for room for ALLOC_TIMEOUT_NS, or GPUPOOL_ALLOC_TIMEOUT; without that variable also for as long
+ * as the daemon's requests for idle memory go on bringing some, at most COMING_TIMEOUT_NS. The first attempt
+ * of a caller that frees its own cache when it is refused (can_retry), and then tries again, waits for idle
+ * memory only: its cache may be what another process waits for in the same way. A later attempt of the same
+ * thread for no more is such a retry. */
+int lend(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, bool can_retry,
+         void **ret_memory);
 
 /* Finds the memory at a pointer: 0 and the buffer; NOT_OURS; CUDA_INVALID_VALUE: it was freed before. */
 int lend_find(const struct runtime *runtime, void *memory, struct gpupool_buffer *ret_buffer);
@@ -49,9 +57,19 @@ int lend_find(const struct runtime *runtime, void *memory, struct gpupool_buffer
  * there. */
 int lend_wait(const struct runtime *runtime, const struct gpupool_buffer *buffer);
 
+/* As lend_wait(), but not for devices of the set, to which it adds those that it waited for. */
+int lend_wait_once(const struct runtime *runtime, const struct gpupool_buffer *buffer, uint64_t *devices);
+
 /* Frees what lend_find() found. The GPU is done with it, or a stream (not GPUPOOL_NO_STREAM) orders its end.
  */
 int lend_free(const struct runtime *runtime, void *memory, void *stream);
+
+/* The runtime that memory was lent to last; NULL: none yet. */
+const struct runtime *lend_runtime(void);
+
+/* For a thread of this library: its current device is one that the process uses. By default it is device 0,
+ * where a wait could make a context. */
+void lend_use_a_device(void);
 
 /* Whether the calling thread is inside this library. Interposed functions that it calls then are the real
  * ones. */

@@ -6,8 +6,8 @@
  * cannot be done with gpupool's memory, and for pointers that are not gpupool's.
  *
  * Served: cudaMalloc, cudaMallocPitch, cudaMalloc3D, cudaMallocHost, cudaHostAlloc without WriteCombined, and
- * what frees, shares or asks about such memory. The rest of the runtime is the real one: managed memory,
- * arrays and stream-ordered pools (cudaMallocAsync) among it.
+ * what frees, shares or asks about such memory. Captures of streams are noted. The rest of the runtime is the
+ * real one: managed memory, arrays and stream-ordered pools (cudaMallocAsync) among it.
  *
  * As with the real ones: cudaFree() waits for the device, size 0 is a success without memory, what fails
  * leaves NULL and a pending error, cudaFree(NULL) initialises the runtime.
@@ -16,7 +16,9 @@
  */
 #include <stdint.h>
 
+#include "client/preload/capture.h"
 #include "client/preload/lending.h"
+#include "client/preload/reclaim.h"
 #include "client/preload/shared.h"
 
 /* cudaMallocPitch() aligns rows to this on all devices so far. */
@@ -37,7 +39,8 @@ int cudaMalloc(void **memory, size_t size_bytes) {
     RUNTIME_OR_FAIL(cudaMalloc);
     if (memory == NULL || size_bytes == 0 || lend_is_inside())
         return runtime->cudaMalloc(memory, size_bytes);
-    int r = lend(runtime, LEND_DEVICE, size_bytes, memory);
+    bool can_retry = runtime_caller_retries(__builtin_return_address(0));
+    int r = lend(runtime, LEND_DEVICE, size_bytes, can_retry, memory);
     return r == NOT_OURS ? runtime->cudaMalloc(memory, size_bytes) : r;
 }
 
@@ -51,7 +54,7 @@ static int lend_rows(const struct runtime *runtime, size_t width_bytes, size_t r
     pitch &= ~(PITCH_BYTES - 1);
     if (__builtin_mul_overflow(pitch, rows, &size_bytes))
         return runtime_raise(runtime, CUDA_MEMORY_ALLOCATION);
-    int r = lend(runtime, LEND_DEVICE, size_bytes, ret_memory);
+    int r = lend(runtime, LEND_DEVICE, size_bytes, false, ret_memory);
     if (r == 0)
         *ret_pitch = pitch;
     return r;
@@ -88,6 +91,8 @@ static int give_back(const struct runtime *runtime, void *memory) {
     if (memory == NULL || lend_is_inside())
         return NOT_OURS;
     int r = lend_find(runtime, memory, &buffer);
+    if (r == 0 && reclaim_collect(runtime, &buffer))
+        return 0;
     if (r == 0)
         r = lend_wait(runtime, &buffer);
     return r == 0 ? lend_free(runtime, memory, GPUPOOL_NO_STREAM) : r;
@@ -131,7 +136,7 @@ int cudaMallocHost(void **memory, size_t size_bytes) {
     RUNTIME_OR_FAIL(cudaMallocHost);
     if (memory == NULL || size_bytes == 0 || lend_is_inside())
         return runtime->cudaMallocHost(memory, size_bytes);
-    int r = lend(runtime, LEND_HOST, size_bytes, memory);
+    int r = lend(runtime, LEND_HOST, size_bytes, false, memory);
     return r == NOT_OURS ? runtime->cudaMallocHost(memory, size_bytes) : r;
 }
 
@@ -141,7 +146,7 @@ int cudaHostAlloc(void **memory, size_t size_bytes, unsigned flags) {
     if (memory == NULL || size_bytes == 0 || (flags & ~(CUDA_HOST_PORTABLE | CUDA_HOST_MAPPED)) != 0 ||
         lend_is_inside())
         return runtime->cudaHostAlloc(memory, size_bytes, flags);
-    int r = lend(runtime, LEND_HOST, size_bytes, memory);
+    int r = lend(runtime, LEND_HOST, size_bytes, false, memory);
     return r == NOT_OURS ? runtime->cudaHostAlloc(memory, size_bytes, flags) : r;
 }
 
@@ -182,6 +187,67 @@ int cudaIpcCloseMemHandle(void *memory) {
     RUNTIME_OR_FAIL(cudaIpcCloseMemHandle);
     int r = memory == NULL || lend_is_inside() ? NOT_OURS : shared_close(runtime, memory);
     return r == NOT_OURS ? runtime->cudaIpcCloseMemHandle(memory) : r;
+}
+
+/* --- captures --- */
+
+/* The handle of a stream as a program names it that is compiled with --default-stream per-thread. */
+static void *per_thread(void *stream) {
+    return stream == NULL ? CUDA_STREAM_PER_THREAD : stream;
+}
+
+int cudaStreamBeginCapture(void *stream, int mode) {
+    RUNTIME_OR_FAIL(cudaStreamBeginCapture);
+    if (lend_is_inside())
+        return runtime->cudaStreamBeginCapture(stream, mode);
+    capture_before_begin();
+    return capture_after_begin(stream, runtime->cudaStreamBeginCapture(stream, mode));
+}
+
+int cudaStreamBeginCapture_ptsz(void *stream, int mode) {
+    RUNTIME_OR_FAIL(cudaStreamBeginCapture_ptsz);
+    if (lend_is_inside())
+        return runtime->cudaStreamBeginCapture_ptsz(stream, mode);
+    capture_before_begin();
+    return capture_after_begin(per_thread(stream), runtime->cudaStreamBeginCapture_ptsz(stream, mode));
+}
+
+int cudaStreamBeginCaptureToGraph(void *stream, void *graph, const void *nodes, const void *edges,
+                                  size_t count, int mode) {
+    RUNTIME_OR_FAIL(cudaStreamBeginCaptureToGraph);
+    if (lend_is_inside())
+        return runtime->cudaStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode);
+    capture_before_begin();
+    return capture_after_begin(
+        stream, runtime->cudaStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode));
+}
+
+int cudaStreamBeginCaptureToGraph_ptsz(void *stream, void *graph, const void *nodes, const void *edges,
+                                       size_t count, int mode) {
+    RUNTIME_OR_FAIL(cudaStreamBeginCaptureToGraph_ptsz);
+    if (lend_is_inside())
+        return runtime->cudaStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode);
+    capture_before_begin();
+    return capture_after_begin(per_thread(stream), runtime->cudaStreamBeginCaptureToGraph_ptsz(
+                                                       stream, graph, nodes, edges, count, mode));
+}
+
+int cudaStreamEndCapture(void *stream, void **graph) {
+    RUNTIME_OR_FAIL(cudaStreamEndCapture);
+    return capture_after_end(runtime, stream, runtime->cudaStreamEndCapture(stream, graph));
+}
+
+int cudaStreamEndCapture_ptsz(void *stream, void **graph) {
+    RUNTIME_OR_FAIL(cudaStreamEndCapture_ptsz);
+    return capture_after_end(runtime, per_thread(stream), runtime->cudaStreamEndCapture_ptsz(stream, graph));
+}
+
+int cudaStreamDestroy(void *stream) {
+    RUNTIME_OR_FAIL(cudaStreamDestroy);
+    int r = runtime->cudaStreamDestroy(stream);
+    if (r == 0)
+        capture_forget(stream);
+    return r;
 }
 
 /* --- the rest --- */

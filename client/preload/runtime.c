@@ -25,16 +25,24 @@ static _Thread_local struct {
     const struct runtime *runtime;
 } known[CALLERS];
 static _Thread_local unsigned next_known;
+static _Thread_local struct {
+    const void *caller;
+    bool retries;
+} asked_of; /* the last caller that runtime_caller_retries() looked at */
 
 void runtime_after_fork(void) {
     pthread_mutex_init(&lock, NULL);
 }
 
+static const char *base_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash != NULL ? slash + 1 : path;
+}
+
 /* Whether a library's name or path is a CUDA runtime's. Wheels that carry a copy of their own call it
  * libcudart-<hash>.so.12. */
 static bool is_runtime(const char *name) {
-    const char *slash = strrchr(name, '/');
-    const char *base = slash != NULL ? slash + 1 : name;
+    const char *base = base_name(name);
     return (strncmp(base, "libcudart.so", 12) == 0 || strncmp(base, "libcudart-", 10) == 0);
 }
 
@@ -121,6 +129,17 @@ const struct runtime *runtime_of(const void *caller) {
         next_known = (next_known + 1) % CALLERS;
     }
     return runtime;
+}
+
+bool runtime_caller_retries(const void *caller) {
+    Dl_info info;
+
+    if (asked_of.caller != caller) {
+        asked_of.caller = caller;
+        asked_of.retries = dladdr(caller, &info) != 0 && info.dli_fname != NULL &&
+                           strcmp(base_name(info.dli_fname), "libc10_cuda.so") == 0;
+    }
+    return asked_of.retries;
 }
 
 int runtime_raise(const struct runtime *runtime, enum cuda_error error) {

@@ -12,6 +12,8 @@
  * because RTLD_NEXT does not see a runtime that was loaded with RTLD_LOCAL, as Python's modules load theirs.
  * RTLD_NEXT is tried last. A runtime that was found once is never unloaded: its functions are remembered.
  */
+#include <stdbool.h>
+
 #include "client/preload/cudart.h"
 
 #define RUNTIMES_MAX 8u /* of a process: two are rare */
@@ -26,6 +28,10 @@ struct runtime {
 
 /* The runtime of the code at an address, which is a caller's return address. NULL: the process has none. */
 const struct runtime *runtime_of(const void *caller);
+
+/* Whether the code at an address is PyTorch's device allocator, which frees its cache when an allocation
+ * fails and then tries again. */
+bool runtime_caller_retries(const void *caller);
 
 /* In a forked child: another thread of the parent may have held the lock. */
 void runtime_after_fork(void);

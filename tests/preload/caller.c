@@ -8,6 +8,12 @@
 EXPORT int caller_malloc(void **memory, size_t size_bytes);
 EXPORT int caller_free(void *memory);
 EXPORT int caller_last_error(void);
+EXPORT int caller_begin_capture(size_t stream);
+EXPORT int caller_begin_capture_to_graph(size_t stream);
+EXPORT int caller_begin_capture_per_thread(void);
+EXPORT int caller_end_capture(size_t stream);
+EXPORT int caller_end_capture_per_thread(void);
+EXPORT int caller_destroy(size_t stream);
 EXPORT void caller_counts(struct fake_counts *ret_counts);
 
 int caller_malloc(void **memory, size_t size_bytes) {
@@ -24,6 +30,32 @@ int caller_free(void *memory) {
 
 int caller_last_error(void) {
     return cudaGetLastError();
+}
+
+int caller_begin_capture(size_t stream) {
+    return cudaStreamBeginCapture((void *)stream, 0); /* NOLINT(performance-no-int-to-ptr) */
+}
+
+int caller_begin_capture_to_graph(size_t stream) {
+    return cudaStreamBeginCaptureToGraph((void *)stream, NULL, NULL, NULL, 0, 0); /* NOLINT */
+}
+
+int caller_begin_capture_per_thread(void) {
+    return cudaStreamBeginCapture_ptsz(NULL, 0);
+}
+
+int caller_end_capture(size_t stream) {
+    void *graph;
+    return cudaStreamEndCapture((void *)stream, &graph); /* NOLINT(performance-no-int-to-ptr) */
+}
+
+int caller_end_capture_per_thread(void) {
+    void *graph;
+    return cudaStreamEndCapture_ptsz(NULL, &graph);
+}
+
+int caller_destroy(size_t stream) {
+    return cudaStreamDestroy((void *)stream); /* NOLINT(performance-no-int-to-ptr) */
 }
 
 void caller_counts(struct fake_counts *ret_counts) {

@@ -15,7 +15,11 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void *pointers[POINTERS_MAX];
 static struct fake_counts counts = {.runtime = FAKE_RUNTIME};
 static pid_t initialised; /* the process that did; 0: none */
-static bool capturing;
+static struct {
+    bool captures, is_invalid;
+    pthread_t thread;
+} streams[FAKE_STREAMS]; /* under the lock. Number 0 is the legacy stream, whose capture is fake_capture() */
+static bool capturing;   /* any of them */
 static int broken;
 
 static _Thread_local int pending, device, mode; /* mode 0: global */
@@ -189,6 +193,13 @@ int cudaSetDevice(int wanted) {
 int cudaDeviceSynchronize(void) {
     int r = begin();
     counts.waits++;
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 1; i < FAKE_STREAMS; i++)
+        if (streams[i].captures && !streams[i].is_invalid) {
+            streams[i].is_invalid = true;
+            counts.invalidated++;
+        }
+    pthread_mutex_unlock(&lock);
     return result(r != 0 ? r : capturing ? CUDA_CAPTURE_UNSUPPORTED : 0);
 }
 
@@ -203,6 +214,81 @@ int cudaThreadExchangeStreamCaptureMode(int *other) {
     int before = mode;
     mode = *other;
     *other = before;
+    return 0;
+}
+
+/* Under the lock. */
+static void note_captures(void) {
+    capturing = false;
+    for (unsigned i = 0; i < FAKE_STREAMS; i++)
+        capturing = capturing || streams[i].captures;
+}
+
+int cudaStreamBeginCapture(void *stream, int mode_) {
+    size_t number = (size_t)stream;
+    int r = begin();
+
+    (void)mode_;
+    if (r == 0 && (number == 0 || number >= FAKE_STREAMS || streams[number].captures))
+        r = CUDA_INVALID_VALUE;
+    if (r == 0) {
+        pthread_mutex_lock(&lock);
+        streams[number].captures = true;
+        streams[number].is_invalid = false;
+        streams[number].thread = pthread_self();
+        note_captures();
+        pthread_mutex_unlock(&lock);
+    }
+    return result(r);
+}
+
+int cudaStreamBeginCapture_ptsz(void *stream, int mode_) {
+    return cudaStreamBeginCapture(stream == NULL ? CUDA_STREAM_PER_THREAD : stream, mode_);
+}
+
+int cudaStreamBeginCaptureToGraph(void *stream, void *graph, const void *nodes, const void *edges,
+                                  size_t count, int mode_) {
+    (void)graph;
+    (void)nodes;
+    (void)edges;
+    (void)count;
+    return cudaStreamBeginCapture(stream, mode_);
+}
+
+int cudaStreamEndCapture(void *stream, void **graph) {
+    size_t number = (size_t)stream;
+    int r = begin();
+
+    *graph = NULL;
+    if (r == 0 && (number == 0 || number >= FAKE_STREAMS || !streams[number].captures))
+        r = CUDA_INVALID_VALUE;
+    else if (r == 0 && !pthread_equal(streams[number].thread, pthread_self()))
+        r = CUDA_CAPTURE_WRONG_THREAD;
+    else if (r == 0) {
+        pthread_mutex_lock(&lock);
+        streams[number].captures = false;
+        r = streams[number].is_invalid ? CUDA_CAPTURE_INVALIDATED : 0;
+        note_captures();
+        pthread_mutex_unlock(&lock);
+    }
+    return result(r);
+}
+
+int cudaStreamEndCapture_ptsz(void *stream, void **graph) {
+    return cudaStreamEndCapture(stream == NULL ? CUDA_STREAM_PER_THREAD : stream, graph);
+}
+
+int cudaStreamIsCapturing(void *stream, int *status) {
+    size_t number = (size_t)stream;
+    *status = number >= FAKE_STREAMS || !streams[number].captures ? 0 : streams[number].is_invalid ? 2 : 1;
+    return 0;
+}
+
+int cudaStreamDestroy(void *stream) {
+    pthread_mutex_lock(&lock);
+    streams[(size_t)stream % FAKE_STREAMS].captures = false;
+    note_captures();
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
@@ -221,7 +307,10 @@ struct fake_counts fake_counts(void) {
 }
 
 void fake_capture(int on) {
-    capturing = on != 0;
+    pthread_mutex_lock(&lock);
+    streams[0].captures = on != 0;
+    note_captures();
+    pthread_mutex_unlock(&lock);
 }
 
 void fake_break(int error) {

@@ -5,9 +5,15 @@
  * A CUDA runtime over malloc(), built as libcudart.so.12 and as libcudart.so.13: what a test program links in
  * place of the real one. It counts what it is asked for, and fails as the real one does: a pointer that it
  * did not allocate is an invalid value, a forked child of a process that used it has no runtime, and while a
- * stream is captured the device cannot be waited for. A failure stays pending until cudaGetLastError().
+ * stream is captured the device cannot be waited for, and a wait invalidates the capture. A stream is a
+ * number below FAKE_STREAMS. A failure stays pending until cudaGetLastError().
  */
 #include "client/preload/cudart.h"
+
+#define FAKE_STREAMS 16
+
+#define CUDA_CAPTURE_INVALIDATED  901
+#define CUDA_CAPTURE_WRONG_THREAD 908
 
 int cudaMalloc(void **memory, size_t size_bytes);
 int cudaMallocPitch(void **memory, size_t *pitch, size_t width_bytes, size_t height);
@@ -29,12 +35,21 @@ int cudaSetDevice(int device);
 int cudaDeviceSynchronize(void);
 int cudaDeviceGetAttribute(int *value, int attribute, int device);
 int cudaThreadExchangeStreamCaptureMode(int *mode);
+int cudaStreamBeginCapture(void *stream, int mode);
+int cudaStreamBeginCapture_ptsz(void *stream, int mode);
+int cudaStreamBeginCaptureToGraph(void *stream, void *graph, const void *nodes, const void *edges,
+                                  size_t count, int mode);
+int cudaStreamEndCapture(void *stream, void **graph);
+int cudaStreamEndCapture_ptsz(void *stream, void **graph);
+int cudaStreamIsCapturing(void *stream, int *status);
+int cudaStreamDestroy(void *stream);
 int cudaGetLastError(void);
 int cudaPeekAtLastError(void);
 
 /* The requests to it so far. A cudaMalloc() that failed, and cudaFree(NULL), do not count. */
 struct fake_counts {
     unsigned allocations, frees, waits, resets;
+    unsigned invalidated;     /* captures, by a wait for the device */
     unsigned initialisations; /* cudaFree(NULL) */
     unsigned
         unsafe;  /* allocations and frees while a stream was captured and the thread's mode was not relaxed */

@@ -327,6 +327,10 @@ static void wants(void) {
     CHECK(is_lent(must_malloc(40 * MIB)));
 }
 
+static void wants_all(void) {
+    CHECK(is_lent(must_malloc(60 * MIB)));
+}
+
 int main(int argc, char **argv) {
     static const struct {
         const char *name;
@@ -350,6 +354,7 @@ int main(int argc, char **argv) {
         {"threads", threads},
         {"holds", holds},
         {"wants", wants},
+        {"wants_all", wants_all},
     };
 
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
