@@ -14,7 +14,8 @@
  * that ends waits for that, at most for two seconds, and keeps the lock. A forked child's is free. */
 static const char prepare[] = "import _thread, atexit, os, sys\n"
                               "running = _thread.allocate_lock()\n"
-                              "os.register_at_fork(after_in_child=running._at_fork_reinit)\n"
+                              "if hasattr(running, '_at_fork_reinit'):\n"
+                              "    os.register_at_fork(after_in_child=running._at_fork_reinit)\n"
                               "atexit.register(running.acquire, True, 2)\n";
 
 /* While PyTorch is being imported it may not have these names yet. Freed device memory and freed pinned
@@ -45,8 +46,10 @@ static const char empty[] = "kept = []\n"
     X(Py_IsInitialized, int, (void))                                                                         \
     X(PyDict_GetItemString, void *, (void *, const char *))                                                  \
     X(PyDict_New, void *, (void))                                                                            \
+    X(PyDict_SetItemString, int, (void *, const char *, void *))                                             \
     X(PyErr_Clear, void, (void))                                                                             \
     X(PyEval_EvalCode, void *, (void *, void *, void *))                                                     \
+    X(PyEval_GetBuiltins, void *, (void))                                                                    \
     X(PyGILState_Ensure, int, (void))                                                                        \
     X(PyGILState_Release, void, (int))                                                                       \
     X(PyList_GetItem, void *, (void *, long))                                                                \
@@ -111,7 +114,9 @@ static bool empty_caches(const struct python *python) {
         namespace = python->PyDict_New();
         if (namespace == NULL)
             return false;
-        if (!run_text(python, prepare)) {
+        /* Python 3.9 does not find the built-in names by itself where no program runs. */
+        if (python->PyDict_SetItemString(namespace, "__builtins__", python->PyEval_GetBuiltins()) < 0 ||
+            !run_text(python, prepare)) {
             python->Py_DecRef(namespace);
             namespace = NULL;
             return false;

@@ -160,11 +160,11 @@ static bool wait_until_allowed(void) {
         else
             return false;
     }
-    if (atomic_load(&waiting) == 0)
-        return true;
     while (atomic_load(&waiting) > 0 && clock_now_ns() < asked_ns + SHORT_WAIT_NS)
         wait_until(asked_ns + SHORT_WAIT_NS);
-    tell(atomic_load(&waiting) > 0 ? GPUPOOL_RECLAIM_WAITS : GPUPOOL_RECLAIM_BUSY, NULL);
+    if (atomic_load(&waiting) == 0)
+        return true;
+    tell(GPUPOOL_RECLAIM_WAITS, NULL);
     return false;
 }
 
@@ -198,7 +198,7 @@ static void serve(void) {
     struct collected *collected = list;
     list = NULL;
     pthread_mutex_unlock(&lock);
-    while (!free_collected(&collected, &freed_bytes)) {
+    while (collected != NULL && !free_collected(&collected, &freed_bytes)) {
         pthread_mutex_lock(&lock);
         if (captures_any() && told != asks)
             tell(GPUPOOL_RECLAIM_CAPTURING, NULL);
@@ -208,7 +208,9 @@ static void serve(void) {
     }
     lend_say("others need memory: %llu bytes of caches are freed", (unsigned long long)freed_bytes);
     pthread_mutex_lock(&lock);
-    tell(freed_bytes > 0 ? GPUPOOL_RECLAIM_DONE : GPUPOOL_RECLAIM_NOTHING, kept_bytes);
+    if (freed_bytes > 0 || served == asks)
+        tell(freed_bytes > 0 ? GPUPOOL_RECLAIM_DONE : GPUPOOL_RECLAIM_NOTHING, kept_bytes);
+    told = served; /* what came meanwhile is answered by the next round */
 }
 
 static void *reclaimer(void *argument) {

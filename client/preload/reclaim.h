@@ -10,9 +10,9 @@
  *
  * 1. While a stream is being captured it waits, because to free memory would invalidate the capture. The
  *    daemon is told CAPTURING. It repeats its requests; one that is older than a second lapses.
- *    A thread that waits for device memory in lend() ends the round: PyTorch holds its allocator's lock
- * there, and the request of the daemon may be for this very memory. The daemon is told WAITS, or BUSY if the
- * wait is over after some milliseconds, and asks again if it has to.
+ *    A thread that waits for device memory in lend() for longer than some milliseconds ends the round:
+ * PyTorch holds its allocator's lock there, and the request of the daemon may be for this very memory. The
+ * daemon is told WAITS, and asks again if it has to.
  * 2. It has Python empty the caches (python.h). The memory that PyTorch frees is collected: cudaFree() in the
  *    thread that empties puts it into a list. If that takes long, the daemon is told BUSY, or WAITS.
  * 3. It waits for the device once, frees the list, and tells the daemon DONE or NOTHING. If a capture has

@@ -322,6 +322,13 @@ static void holds(void) {
     wait_for_test("freed");
 }
 
+static void holds_more(void) {
+    void *p = must_malloc(40 * MIB);
+    wait_for_test("holds");
+    CHECK(cudaFree(p) == 0);
+    wait_for_test("freed");
+}
+
 /* Another process has to give up what it keeps. */
 static void wants(void) {
     CHECK(is_lent(must_malloc(40 * MIB)));
@@ -353,6 +360,7 @@ int main(int argc, char **argv) {
         {"lost", lost},
         {"threads", threads},
         {"holds", holds},
+        {"holds_more", holds_more},
         {"wants", wants},
         {"wants_all", wants_all},
     };

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import threading
 import unittest
 
 HERE = pathlib.Path(__file__).parent
@@ -16,6 +17,7 @@ import gpupool_system  # noqa: E402
 
 PROGRAM, LOADER = os.environ["TEST_PROGRAM"], os.environ["PRELOAD_LOADER"]
 CALLERS = {number: os.environ[f"PRELOAD_CALLER_{number}"] for number in (12, 13)}
+ALLOCATOR = os.environ["PRELOAD_ALLOCATOR"]  # has the name of PyTorch's allocator
 LIBRARY = os.environ["PRELOAD_LIBRARY"]
 WAIT_S = 60
 # A busy machine may take longer than a program waits for room by default.
@@ -36,11 +38,14 @@ def ctl_run(*arguments, variables=None, **keywords):
 
 
 class Conversation:
-    """A program that says a line and waits for one."""
+    """A program that says a line and waits for one. It is killed when that takes too long."""
 
     def __init__(self, *command, variables=None):
         self.process = subprocess.Popen([str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, text=True, env=environment(**(variables or {})))
+        self.bound = threading.Timer(WAIT_S, self.process.kill)
+        self.bound.daemon = True
+        self.bound.start()
 
     def expect(self, line):
         said = self.process.stdout.readline()
@@ -53,12 +58,14 @@ class Conversation:
         self.process.stdin.flush()
 
     def end(self):
+        self.bound.cancel()
         if self.process.returncode is None:
             self.process.kill()
             self.process.communicate()
 
     def finish(self):
         out, error = self.process.communicate(timeout=WAIT_S)
+        self.bound.cancel()
         return self.process.returncode, out, error
 
 
@@ -227,16 +234,16 @@ TORCH = """
         while not condition():
             assert time.monotonic() < deadline
             time.sleep(0.001)
-    cached += [allocate(10 << 20) for _ in range(5)]  # of 64 MiB
+    cached += [allocate(10 << 20) for _ in range(int(sys.argv[2]))]  # of 64 MiB
 """
 
 
 class Python(WithDaemon):
     """Memory that a framework keeps cached goes back when others need it, whatever the main thread does."""
 
-    def python(self, text, **variables):
+    def python(self, text, caller=CALLERS[13], blocks=5, **variables):
         script = textwrap.dedent(TORCH) + textwrap.dedent(text)
-        program = Conversation(*self.command("/usr/bin/python3", "-c", script, CALLERS[13]), variables=variables)
+        program = Conversation(*self.command("/usr/bin/python3", "-c", script, caller, blocks), variables=variables)
         self.addCleanup(program.end)
         return program
 
@@ -474,9 +481,11 @@ class Python(WithDaemon):
             emptied_by = []
             torch.cuda.empty_cache = empty_and_interrupt
             print("holds", flush=True)
-            try:
+            def run():
                 while not emptied_by or emptied_by[0] is threading.main_thread():
                     pass
+            try:
+                run()
             except KeyboardInterrupt:
                 pass
             print("interrupted", flush=True)
@@ -487,6 +496,62 @@ class Python(WithDaemon):
         program.expect("interrupted")
         program.answer()
         self.ends_well(program)
+
+    def test_the_first_attempt_of_pytorch_waits_for_idle_memory_and_the_next_one_for_any(self):
+        """PyTorch frees its cache between them."""
+        holder = Conversation(*self.command(PROGRAM, "holds_more"), variables=PATIENT)
+        self.addCleanup(holder.end)
+        holder.expect("holds")
+        program = self.python("""
+            memory = ctypes.c_void_p()
+            def attempt(mebibytes):
+                return caller.caller_malloc(ctypes.byref(memory), ctypes.c_size_t(mebibytes << 20))
+            assert attempt(30) == 2
+            print("refused", flush=True)
+            assert attempt(30) == 0
+            print("served", flush=True)
+            line()
+        """, ALLOCATOR, 0, GPUPOOL_ALLOC_TIMEOUT="10min")
+        program.expect("refused")
+        holder.answer()
+        holder.expect("freed")
+        program.expect("served")
+        program.answer()
+        self.ends_well(program)
+
+    def test_two_programs_that_wait_for_each_others_caches_are_served(self):
+        """Each allocates under its allocator's lock, and empties its cache when it is refused."""
+        text = """
+            lock = threading.RLock()
+            def empty():
+                with lock:
+                    empty_cache()
+            torch.cuda.empty_cache = empty
+            def work():
+                memory = ctypes.c_void_p()
+                with lock:
+                    code = caller.caller_malloc(ctypes.byref(memory), ctypes.c_size_t(31 << 20))
+                    if code != 0:
+                        empty_cache()
+                        code = caller.caller_malloc(ctypes.byref(memory), ctypes.c_size_t(31 << 20))
+                    assert code == 0
+            print("cached", flush=True)
+            line()
+            begin(work).join()
+            print("served", flush=True)
+            line()
+        """
+        programs = []
+        for _ in range(2):
+            programs.append(self.python(text, ALLOCATOR, 3, GPUPOOL_ALLOC_TIMEOUT="10min"))
+            programs[-1].expect("cached")
+        for program in programs:
+            program.answer()
+        for program in programs:
+            program.expect("served")
+        for program in programs:
+            program.answer()
+            self.ends_well(program)
 
     def test_a_program_without_the_framework_is_left_alone(self):
         program = self.python("""
