@@ -84,6 +84,7 @@ void python_after_fork(void) {
 
 /* False: no interpreter runs here, or it is ending. */
 static bool find_python(struct python *python) {
+    *python = (struct python){0};
 #define FIND(name, result, parameters)                                                                       \
     *(void **)&python->name = dlsym(RTLD_DEFAULT, #name);                                                    \
     if (python->name == NULL)                                                                                \
