@@ -6,9 +6,11 @@ import io
 import json
 import os
 import pathlib
+import random
 import subprocess
 import sys
 import tempfile
+import types
 import unittest
 import unittest.mock
 
@@ -18,8 +20,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "driver"), str(HERE / "peers")]
 import bars  # noqa: E402
 import bench as bench_module  # noqa: E402
+import bursty  # noqa: E402
 import cases  # noqa: E402
-import program_runs  # noqa: E402
+import program_runs  # noqa: E402, the folder of the workers is on the path from here on
+import burst_worker  # noqa: E402
 import python_workload  # noqa: E402
 import report  # noqa: E402
 from results import Results  # noqa: E402
@@ -384,6 +388,93 @@ class Programs(unittest.TestCase):
         self.bench.outside["PYTHONPATH"] = ""
         with unittest.mock.patch.object(self.bench, "python", "/usr/bin/python3"), self.assertRaises(bench_module.Absent):
             program_runs.run_program(self.bench, "resnet_inference")
+
+
+class Bursty(unittest.TestCase):
+    """Workers that share a pool, with a PyTorch that is none and the simulated GPU."""
+
+    def run_plan(self, *options):
+        plugins = [folder for path in PROGRAMS for folder in (path, pathlib.Path(path).parents[1] / "client" / "plugins")]
+        bench = bench_module.Bench(Results(), PROGRAMS, None, "sim", True, sys.executable, plugins)
+        self.addCleanup(bench.close)
+        bench.outside["PYTHONPATH"] = str(HERE / "false_torch")
+        plan = bursty.Plan(("buffers", "buffers"), *options, passes=2, steps=3, all_s=0.1)
+        with contextlib.redirect_stderr(io.StringIO()):
+            bursty.run(bench, plan)
+        self.assertEqual((bench.results.failed, bench.results.absent), ([], []))
+        return bench.results
+
+    def test_each_configuration_has_its_phases_and_its_pool(self):
+        results = self.run_plan(("3",), ("ipc", "vmm"), ("native", "lean"))
+        need = max(record.median("reserved_bytes") for record in results.find("bursty_need"))
+        self.assertGreater(need, bursty.MIB)
+        for subject, export, limit in ((program_runs.OWN, "none", "none"), (program_runs.LEAN, "ipc", "3"), (program_runs.LEAN, "vmm", "3")):
+            rest = {"export": export, "limit": limit}
+            with self.subTest(subject=subject, export=export):
+                for phase, bursts, steps in (("cold", 1, 6), ("one", 2, 3), ("two", 1, 3)):
+                    for program in ("buffers 1", "buffers 2"):
+                        record = results.one("bursty", subject, phase=phase, program=program, **rest)
+                        self.assertEqual((record.values["steps"], record.total("failures")), ([steps] * bursts, 0))
+                self.assertEqual(len(results.find("bursty", subject, phase="all", **rest)), 2)
+                if subject == program_runs.OWN:
+                    self.assertEqual(len(results.find("bursty", subject, phase="emptied")), 2)
+                    continue
+                pool = results.one("bursty_pool", subject, **rest)
+                self.assertAlmostEqual(pool.median("limit_bytes"), 3 * need, delta=bursty.LIMIT_UNIT)
+                self.assertLessEqual(pool.median("peak_reserved_bytes"), pool.median("limit_bytes"))
+                idle = results.one("bursty_idle", subject, **rest)
+                self.assertEqual((len(idle.values["ns"]), idle.total("failures")), (bursty.READS, 0))
+                self.assertLess(idle.most("bytes"), pool.median("limit_bytes"))
+        described = {"date": "2001-02-03", "quick": True, "gpu": "sim", "versions": {"gpupoold": "0"}, "bars": bars.check(results, "sim", True),
+                     "machine": {"processor": "", "cores": 1, "memory_bytes": 1, "kernel": "", "system": "", "gpu": None, "gpus": 0,
+                                 "driver": None, "gpu_memory_bytes": None}}
+        document = results.document(**described)
+        check_schema(document)
+        self.assertIn("### Bursty workers on one pool", report.markdown(document))
+
+    def test_a_step_that_fails_is_counted_and_the_burst_goes_on(self):
+        class Failing:
+            def steps(self, rng):
+                while True:
+                    if rng.random() < 0.5:
+                        raise RuntimeError("out of memory")
+                    yield
+
+        worker = burst_worker.Program.__new__(burst_worker.Program)
+        worker.program = Failing()
+        worker.torch = types.SimpleNamespace(manual_seed=lambda seed: None, cuda=types.SimpleNamespace(synchronize=lambda: None))
+        times, texts, failures = worker.run(random.Random(7), 7, 100, float("inf"))
+        self.assertEqual((len(times), len(texts), texts[0]), (100, burst_worker.FAILURES_MAX, "RuntimeError: out of memory"))
+        self.assertTrue(25 < failures < 75)
+        times, _, _ = worker.run(random.Random(7), 7, 100, 0)  # its time is over: one step all the same
+        self.assertEqual(len(times), 1)
+
+    def test_no_burst_begins_when_the_time_is_over(self):
+        bench = bench_module.Bench(Results(), PROGRAMS, None, "sim", True, sys.executable)
+        self.addCleanup(bench.close)
+        bench.outside["PYTHONPATH"] = str(HERE / "false_torch")
+        with contextlib.redirect_stderr(io.StringIO()):
+            bursty.run(bench, bursty.Plan(("buffers",), (), ways=("native",), seconds=0))
+        self.assertEqual(bench.results.find("bursty"), [])
+        self.assertEqual([entry["subject"] for entry in bench.results.absent], [program_runs.OWN])
+
+    def test_bursty_workers_are_judged_by_the_worst_program_and_by_all_failures(self):
+        def rows(step_ns, first_ns, failures):
+            for program in ("a", "b"):
+                place = {"program": program, "export": "none", "limit": "none"}
+                yield 0, "bursty", program_runs.OWN, {**place, "phase": "one"}, {"ns": 100, "first_ns": 50}
+                yield 0, "bursty", program_runs.OWN, {**place, "phase": "emptied"}, {"ns": 300, "first_ns": 200}
+                place.update(export="vmm", limit="1.5", phase="one")
+                yield 0, "bursty", program_runs.LEAN, place, {"ns": 100 if program == "a" else step_ns, "first_ns": first_ns,
+                                                              "slow_steps": 0, "failures": failures if program == "b" else 0}
+
+        def states(*measured):
+            results = Figures.results(rows(*measured))
+            checked = [bar for bar in bars.check(results, "cuda", False) if "lean, 1.5" in bar["what"]]
+            return [bar["state"] for bar in checked if bar["state"] != bars.NOT_MEASURABLE]
+
+        self.assertEqual(states(105, 200, 0), [bars.MET] * 4)
+        self.assertEqual(states(106, 201, 1), [bars.NOT_MET, bars.MET, bars.NOT_MET, bars.NOT_MET])
 
 
 class SlowProcessor(python_workload.Calibration):

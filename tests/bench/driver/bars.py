@@ -262,8 +262,55 @@ def vmm_trace_bars():
               "ratio", export="vmm")
 
 
+# --- bursty workers: the worst of the kinds of pools that were measured ---
+
+BURSTY_LIMIT = "1.5"
+
+
+def bursty_count(subject, name, limit, *phases):
+    """Of all programs; None where none was measured."""
+    def value(results):
+        records = [record for phase in phases for record in results.find("bursty", subject, limit=limit, phase=phase)]
+        return sum(record.total(name) for record in records) if records else None
+    return value
+
+
+def bursty_to_native(subject, name, phase, native_phase):
+    """Of the program and the kind where that is worst."""
+    def value(results):
+        return largest(results.ratio(record, name, results.one("bursty", program_runs.OWN, phase=native_phase,
+                                                               program=record.parameters["program"]), name)
+                       for record in results.find("bursty", subject, limit=BURSTY_LIMIT, phase=phase))
+    return value
+
+
+def bursty_idle(subject, kind):
+    return lambda results: largest(record.most("ns") for record in results.find("bursty_idle", subject, limit=BURSTY_LIMIT,
+                                                                                export=kind))
+
+
+def bursty_bars():
+    for subject in (program_runs.PRELOAD, program_runs.LEAN):
+        what = f"bursty workers, {subject}, 1.5 times the largest:"
+        yield Bar(f"{what} steps that failed", "0", at_most(0),
+                  bursty_count(subject, "failures", BURSTY_LIMIT, "cold", "one", "two"), "count")
+        yield Bar(f"{what} steps over 1 s", "0", at_most(0), bursty_count(subject, "slow_steps", BURSTY_LIMIT, "one", "two"), "count")
+        yield Bar(f"{what} median step to the native one, the worst program", "≤ 1.05", at_most(1.05),
+                  bursty_to_native(subject, "ns", "one", "one"), "ratio")
+        yield Bar(f"{what} first step after another program's burst, to the native one that makes its memory, the worst program",
+                  "≤ 1", at_most(1), bursty_to_native(subject, "first_ns", "one", "emptied"), "ratio")
+        yield Bar(f"bursty workers, {subject}, all at once, 1.5 times what is live together: steps that failed", "0", at_most(0),
+                  bursty_count(subject, "failures", "live", "all"), "count")
+        for kind, text, limit in (("vmm", "20 ms", 20e6), ("ipc", "50 ms", 50e6)):
+            yield Bar(f"{what} idle memory of a process in read(), until it serves another one, {kind}", f"≤ {text}", at_most(limit),
+                      bursty_idle(subject, kind), "ns")
+
+
+BURSTY = list(bursty_bars())
+
 BARS = [
     *program_bars(),
+    *BURSTY,
     Bar(f"torch.empty() of 4 KiB, {program_runs.PRELOAD}: to PyTorch's own", "≤ 1.02", at_most(1.02),
         empty_tensor_to_own(program_runs.PRELOAD), "ratio"),
     Bar(f"torch.empty() of 4 KiB, {program_runs.LEAN}: less the interface for plug-ins, to PyTorch's own", "≤ 1.00", at_most(1),

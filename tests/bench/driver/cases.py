@@ -6,6 +6,7 @@ import contextlib
 import json
 import resource
 
+import bursty
 import program_runs
 from bench import GIB, MIB, PEERS, PROGRAM_S, TRACES, Absent, Failed
 from conversation import Conversation
@@ -457,6 +458,7 @@ def program(name):
 
 CASES = [
     *(Case("programs", name, program(name), ONCE, needs_gpu=True) for name in program_runs.programs.PROGRAMS),
+    Case("bursty workers", "on one pool", bursty.run, ONCE, needs_gpu=True),
     Case("torch.empty", "4 KiB", program_runs.run_pairs, ONCE, needs_gpu=True),
     Case("warm pairs", GPUPOOL, buffers, EACH_ROUND),
     Case("warm pairs", TORCH, torch, EACH_ROUND, needs_gpu=True, peer=TORCH_PAIRS),

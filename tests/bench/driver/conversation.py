@@ -38,10 +38,14 @@ class Conversation:
             raise Absent(text)
         raise Failed(f"the program ended with {status}: {text}")
 
-    def ask(self, line, limit_s):
+    def tell(self, line):
+        """Its answer is to be fetched by answer()."""
         with contextlib.suppress(OSError):  # it has ended: answer() says how
             self.process.stdin.write(f"{line}\n")
             self.process.stdin.flush()
+
+    def ask(self, line, limit_s):
+        self.tell(line)
         return self.answer(limit_s)
 
     def close(self):

@@ -42,8 +42,12 @@ def describe():
     }
 
 
+def daemon_version(bench):
+    return {"gpupoold": output([bench.program("gpupoold"), "--version"], bench.inside).removeprefix("gpupoold ")}
+
+
 def versions(bench):
-    found = {"gpupoold": output([bench.program("gpupoold"), "--version"], bench.inside).removeprefix("gpupoold ")}
+    found = daemon_version(bench)
     if bench.has_gpu:
         for module, name in (("torch", "PyTorch"), ("cupy", "CuPy")):
             version = output([bench.python, "-c", f"import {module}; print({module}.__version__)"], bench.outside)

@@ -166,6 +166,68 @@ def empty_tensor(results):
     return table(["", "a tensor (/ PyTorch)"], rows) if rows else []
 
 
+def bursty_ratio(results, records, name, native_phase):
+    """To the native program, of the program where it is worst."""
+    ratios = [results.ratio(record, name, results.one("bursty", program_runs.OWN, phase=native_phase,
+                                                      program=record.parameters["program"]), name) for record in records]
+    ratios = [ratio for ratio in ratios if ratio is not None]
+    return value_text("ratio", max(ratios)) if ratios else "–"
+
+
+def bursty(results):
+    """Configurations down."""
+    rows = []
+    found = [(record.subject, *(record.parameters[name] for name in ("export", "limit"))) for record in results.find("bursty")]
+    for subject, export, limit in dict.fromkeys(found):
+        phases = {phase: results.find("bursty", subject, export=export, limit=limit, phase=phase)
+                  for phase in ("cold", "one", "two", "all")}
+        pool = results.one("bursty_pool", subject, export=export, limit=limit)
+        idle = results.one("bursty_idle", subject, export=export, limit=limit)
+        every = [record for records in phases.values() for record in records]
+        warm = [record for phase in ("one", "two", "all") for record in phases[phase]]
+
+        def pooled(*names):
+            return [value_text(name, pool.median(name)) if pool and name in pool.values else "–" for name in names]
+
+        def told(records, name):
+            return " + ".join(value_text("count", sum(record.total(name) for record in records[phase])) for phase in records)
+
+        rows.append([subject, export, limit, *pooled("limit_bytes", "gpu_peak_bytes"), bursty_ratio(results, phases["one"], "ns", "one"),
+                     bursty_ratio(results, phases["one"], "first_ns", "emptied"), bursty_ratio(results, phases["two"], "ns", "two"),
+                     value_text("ns", max((record.most("worst_ns") for record in warm), default=None)),
+                     value_text("count", sum(record.total("slow_steps") for record in warm)), told(phases, "failures"),
+                     value_text("count", sum(record.total("steps") for record in every)),
+                     value_text("ns", idle.median("ns")) if idle else "–", *pooled("closes", "timeouts")])
+    heads = ["allocator", "pool", "limit", "", "the GPU's memory", "median step, one at a time (/ native)",
+             "first step after another's burst (/ native without a cache)", "median step, two at a time (/ native)", "longest step",
+             "steps over 1 s", "failed: cold + one + two + all", "of steps", "idle memory of a process in read()", "mappings closed",
+             "requests timed out"]
+    return table(heads, rows) if rows else []
+
+
+def bursty_programs(results):
+    """Programs and configurations down, phases across."""
+    rows = []
+    records = results.find("bursty", phase="one")
+    for record in sorted(records, key=lambda record: record.parameters["program"]):
+        same = {phase: results.one("bursty", record.subject, **{**record.parameters, "phase": phase})
+                for phase in ("cold", "one", "emptied", "two", "all")}
+        rows.append([record.parameters["program"], record.subject, *(record.parameters[name] for name in ("export", "limit")),
+                     *(value_text("ns", same[phase].median(name)) if same[phase] else "–"
+                       for phase, name in (("one", "ns"), ("one", "first_ns"), ("one", "worst_ns"), ("cold", "first_ns"),
+                                           ("emptied", "first_ns"), ("two", "ns"), ("all", "ns"), ("all", "worst_ns")))])
+    heads = ["program", "allocator", "pool", "limit", "median step", "first step after another's burst", "longest step", "very first step",
+             "first without a cache", "two at a time", "all at once", "longest"]
+    return table(heads, rows) if rows else []
+
+
+def bursty_needs(results):
+    rows = [[record.parameters["program"], *(value_text("bytes", record.median(name))
+                                             for name in ("weights_bytes", "live_bytes", "reserved_bytes"))]
+            for record in results.find("bursty_need")]
+    return table(["program", "weights", "peak live", "peak reserved, PyTorch"], rows) if rows else []
+
+
 def traces(results):
     rows = []
     for record in results.find("trace"):
@@ -201,11 +263,14 @@ def sizes(results, case, *names):
     return [bytes_text(found[0].parameters[name]) if found else "" for name in names]
 
 
-def bars(document):
-    return table(["", "bar", "measured", "as it came", "state"],
-                 [[bar["what"], bar["bar"], value_text(bar["unit"], bar["measured"]),
-                   value_text(bar["unit"], bar.get("raw")) if bar.get("raw") is not None else "", bar["state"]]
-                  for bar in document["bars"]])
+BURSTY_BARS = "bursty workers"  # which their bars begin with: these stand beside their tables
+
+
+def bars(document, of_bursty=False):
+    rows = [[bar["what"], bar["bar"], value_text(bar["unit"], bar["measured"]),
+             value_text(bar["unit"], bar.get("raw")) if bar.get("raw") is not None else "", bar["state"]]
+            for bar in document["bars"] if bar["what"].startswith(BURSTY_BARS) == of_bursty]
+    return table(["", "bar", "measured", "as it came", "state"], rows) if rows else []
 
 
 def slow(results):
@@ -234,7 +299,19 @@ def machine(document):
     return ", ".join(part for part in parts if part) + "."
 
 
-def markdown(document):
+def bursty_sections(document):
+    """Title and lines of each, the machine first: they may be of a run of their own."""
+    results = Results.from_document(document)
+    table_lines = bursty(results)
+    if not table_lines:
+        return []
+    return [("Bursty workers on one pool", [machine(document), "", *table_lines]),
+            ("What bursty workers are to reach", bars(document, of_bursty=True)),
+            ("What each of them needs alone", bursty_needs(results)), ("The steps of each of them", bursty_programs(results))]
+
+
+def markdown(document, bursty_document=None):
+    """bursty_document: the results of tests/bench/bursty, if they are of another run."""
     results = Results.from_document(document)
     sections = []
     if document["gpu"] != "cuda":
@@ -251,6 +328,8 @@ def markdown(document):
             sections.append([f"### {title}", "", *lines])
 
     section("PyTorch programs", program_table(results))
+    for title, lines in bursty_sections(bursty_document or document):
+        section(title, lines)
     section("torch.empty() of 4 KiB on a GPU, and its end", empty_tensor(results))
     section("What is to be reached", bars(document))
     section("Warm pair, by size", pivot(results, "warm_pair", "size_bytes", "ns", "", bytes_text))

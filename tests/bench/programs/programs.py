@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs that the benchmark runs under several allocators. Each is a class: the constructor makes the model, steps(rng)
 is a generator that does one step of work before each yield. The generator decides by rng alone, so that the same seed gives
-the same steps under every allocator. State between steps lives in the generator, and goes with it.
+the same steps under every allocator. State between steps lives in the generator, and goes with it. DTYPE is the type of the
+weights.
 
 Imports of PyTorch are inside functions: the driver reads the list where there is none."""
 import pathlib
@@ -15,6 +16,7 @@ DEVICE = "cuda"
 class ResnetInference:
     """ResNet-50, half precision: batches of 1 to 64 images of 96 to 384 pixels."""
     STEPS_MAX = 160
+    DTYPE = "float16"
 
     def __init__(self, torch):
         from models.resnet import resnet50
@@ -34,6 +36,7 @@ class ResnetInference:
 class ResnetTraining:
     """ResNet-50 in training, single precision, AdamW: batches of 8 to 64 images of 224 pixels."""
     STEPS_MAX = 80
+    DTYPE = "float32"
 
     def __init__(self, torch):
         from models.resnet import resnet50
@@ -57,6 +60,7 @@ class LlamaGeneration:
     """A decoder of Llama's kind (1.1 G parameters, bfloat16) that generates: batches of 1 to 16 prompts of 32 to 1,024
     tokens, 16 to 48 tokens each. A step is a prompt, or a token for the whole batch."""
     STEPS_MAX = 200
+    DTYPE = "bfloat16"
 
     def __init__(self, torch):
         from models import llama
@@ -82,6 +86,7 @@ class UnetSampling:
     """A diffusion UNet (345 M parameters, half precision) that samples: 1 to 4 pictures of 256 to 1,024 pixels a side at a time,
     4 steps each, with guidance. A step is one of denoising."""
     STEPS_MAX = 60
+    DTYPE = "float16"
 
     def __init__(self, torch):
         from models import unet
@@ -121,6 +126,26 @@ class NoTensor(EmptyTensor):
     BYTES = 0
 
 
+class Buffers:
+    """Weights of 8 MiB, and steps of up to 8 tensors of up to 8 MiB each: for tests of the benchmark, where there is no model."""
+    DTYPE = "float32"
+    WEIGHTS, LARGEST, COUNT = 8 << 20, 8 << 20, 8
+
+    def __init__(self, torch):
+        self.torch = torch
+        self.weights = torch.empty(self.WEIGHTS, dtype=torch.uint8, device=DEVICE)
+
+    def steps(self, rng):
+        while True:
+            tensors = [self.torch.empty(rng.randint(1, self.LARGEST), dtype=self.torch.uint8, device=DEVICE)
+                       for _ in range(rng.randint(1, self.COUNT))]
+            del tensors
+            yield
+
+
 PROGRAMS = {"resnet_inference": ResnetInference, "resnet_training": ResnetTraining, "llama_generation": LlamaGeneration,
             "unet_sampling": UnetSampling}
 PAIRS = {"empty_tensor": EmptyTensor, "no_tensor": NoTensor}
+# Those that take turns on one GPU. Another one is a class as above, and a line here.
+BURSTS = {"inference": ResnetInference, "training": ResnetTraining, "generation": LlamaGeneration, "sampling": UnetSampling,
+          "buffers": Buffers}
