@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Buffers of several processes: tokens, and pickles through pipes and queues."""
 import copy
+import gc
 import multiprocessing
 import os
 import pickle
+import signal
 import unittest
 from unittest import mock
 
@@ -209,6 +211,83 @@ class Processes(scene.Scene):
                 del capsule, other, buffer
         finally:
             daemon.close()
+
+
+def end_or_hold(buffer, connection):
+    """An argument of a process that ends at once, or holds it until it is killed."""
+    if connection is not None:
+        connection.send_bytes(bytes(memoryview(buffer)[:4]))
+        connection.poll(None)
+
+
+PAUSE_S = 0.02
+
+
+class ShortLives(scene.Scene):
+    """Processes with a buffer as an argument, which end before they have it, with it, or never start. The lifetime of messages is
+    ten minutes."""
+
+    def setUp(self):
+        _transfer._forget()
+        self.addCleanup(_transfer._forget)
+
+    def parcels(self):
+        return len(self.daemon.ask("parcels")["parcels"])
+
+    def message(self):
+        buffer = self.host.acquire(100)
+        memoryview(buffer)[:4] = b"sent"
+        return buffer
+
+    def expect_nothing_left(self):
+        scene.wait_until(lambda: not self.parcels(), "the arguments are taken back")
+        scene.wait_until(lambda: not _transfer._watch.children and not _transfer._watch.arguments, "nothing is kept of the processes")
+        self.wait_until_nothing_is_leased()
+
+    def test_an_argument_of_a_process_that_was_killed_is_taken_back(self):
+        for method in ("spawn", "forkserver"):
+            with self.subTest(method=method):
+                context, buffer = multiprocessing.get_context(method), self.message()
+                processes = [context.Process(target=end_or_hold, args=(buffer, None)) for _ in range(2)]
+                for process in processes:
+                    process.start()
+                    process.kill()
+                scene.wait_until(lambda: not self.parcels(), "the arguments are taken back")  # no process was waited for yet
+                for process in processes:
+                    process.join(scene.WAIT_S)
+                del buffer
+                self.expect_nothing_left()
+
+    def test_the_argument_of_a_process_that_lives_stays(self):
+        process = multiprocessing.get_context("spawn").Process(target=end_or_hold, args=(self.message(), None))
+        with mock.patch.object(_transfer, "_CHILD_PAUSE_S", PAUSE_S):
+            process.start()
+            os.kill(process.pid, signal.SIGSTOP)
+            scene.wait_until(lambda: all(parcel["sent_ns"] > 10 * PAUSE_S * 1e9 for parcel in self.daemon.ask("parcels")["parcels"]),
+                             "it was looked at, or had its argument before it stopped")
+            os.kill(process.pid, signal.SIGCONT)
+            process.join(scene.WAIT_S)
+        self.assertEqual(process.exitcode, 0)
+        self.expect_nothing_left()
+
+    def test_a_process_that_is_killed_with_its_argument_leaves_nothing(self):
+        ours, theirs = multiprocessing.Pipe()
+        process = multiprocessing.get_context("spawn").Process(target=end_or_hold, args=(self.message(), theirs))
+        process.start()
+        self.assertTrue(ours.poll(scene.WAIT_S))
+        self.assertEqual(ours.recv_bytes(), b"sent")
+        process.kill()
+        process.join(scene.WAIT_S)
+        self.expect_nothing_left()
+
+    def test_the_argument_of_a_process_that_does_not_start_is_taken_back(self):
+        process = multiprocessing.get_context("spawn").Process(target=end_or_hold, args=(self.message(), lambda: None))
+        with self.assertRaises((AttributeError, pickle.PicklingError)):
+            process.start()
+        self.assertEqual(self.parcels(), 1)
+        del process
+        gc.collect()
+        self.expect_nothing_left()
 
 
 class Lifetimes(scene.Scene):

@@ -2,15 +2,18 @@
 """Pickled buffers. The receiver finds the client of the sender's daemon, and attaches. The sender holds the memory.
 
 A message holds its memory until it is received, as long as its sender lives, and LIFETIME_S longer. A message whose receiver has ended
-is taken back: nothing tells to which process a pickle goes, but the receivers that can be known are the processes of multiprocessing
-that are there LIFETIME_S after it was sent. When none of them lives any more, or there is none, the sender revokes the message.
+is taken back. An argument of a process that is being started goes to that process. Nothing tells to which process another pickle goes,
+but the receivers that can be known are the processes of multiprocessing that are there LIFETIME_S after it was sent. When none of them
+lives any more, or there is none, the sender revokes the message.
 """
 import collections
 import contextlib
 import multiprocessing.connection
+import multiprocessing.context
 import multiprocessing.process
 import os
 import threading
+import time
 import weakref
 
 from gpupool._gpupool import Client, Error, NoTokenError, _send_held, attach, default_client, revoke
@@ -33,6 +36,7 @@ def _client_of(path):
 
 
 LIFETIME_S = 600  # a message can wait for so long for a process that is to be started, and holds memory for so long in vain
+_CHILD_PAUSE_S, _CHILD_SHARE = 0.25, 4  # a child is looked at after a quarter of the time that it has lived, and no sooner than that
 _MESSAGES_MAX = 4096  # of which one group knows: more than lie in the pipes of a process, which hold some 200 each
 
 
@@ -55,7 +59,8 @@ class _Group:
 
 
 class _Watch:
-    """Takes messages back, in a thread that looks once in LIFETIME_S. It starts with the first message.
+    """Takes messages back, in a thread that looks once in LIFETIME_S, and more often at young children with arguments that are messages.
+    It starts with the first message.
 
     A message is noted without a lock, as each one pays for it: a thread may be about to add to the messages that another one has just
     made a group of. So a group is merged with others when it is looked at the next time."""
@@ -63,10 +68,19 @@ class _Watch:
     def __init__(self):
         self.messages = collections.deque(maxlen=_MESSAGES_MAX)  # whose receivers are not known yet
         self.groups = []
+        self.arguments = collections.deque()  # (child, message) that the thread has not seen
+        self.children = {}  # by child: a group, and since when it is known
+        self.is_told, self.next_look = threading.Event(), float("inf")
         self.is_started = False
 
     def note(self, client, token):
-        self.messages.append((weakref.ref(client), token))
+        child = multiprocessing.context.get_spawning_popen()
+        if child is None:
+            self.messages.append((weakref.ref(client), token))
+        else:
+            self.arguments.append((weakref.ref(child), (weakref.ref(client), token)))
+            if self.next_look > time.monotonic() + _CHILD_PAUSE_S:  # not for each of many arguments
+                self.is_told.set()
         if not self.is_started:
             self.start()
 
@@ -79,10 +93,36 @@ class _Watch:
                 threading.Thread(target=self.run, name="gpupool-messages", daemon=True).start()
 
     def run(self):
-        period = threading.Event()
-        while not period.wait(LIFETIME_S):
-            for group in self.look():
+        due = time.monotonic() + LIFETIME_S
+        while True:
+            self.next_look = min(due, time.monotonic() + self.pause())
+            if self.arguments:  # of a message that was noted before next_look said that this thread is going to wait
+                self.is_told.set()
+            self.is_told.wait(max(0, self.next_look - time.monotonic()))
+            self.is_told.clear()
+            for group in self.look_at_children():
                 group.revoke()
+            if time.monotonic() >= due:
+                for group in self.look():
+                    group.revoke()
+                due = time.monotonic() + LIFETIME_S
+
+    def pause(self):
+        """Until the next look at the children."""
+        if not self.children:
+            return LIFETIME_S
+        youngest = max(since for _, since in self.children.values())
+        return max(_CHILD_PAUSE_S, (time.monotonic() - youngest) / _CHILD_SHARE)
+
+    def look_at_children(self):
+        """Returns the groups of those that have ended."""
+        while self.arguments:
+            child, message = self.arguments.popleft()
+            if child not in self.children:
+                self.children[child] = _Group(collections.deque(maxlen=_MESSAGES_MAX), None), time.monotonic()
+            self.children[child][0].messages.append(message)
+        ended = [child for child in self.children if not _is_running(child())]
+        return [self.children.pop(child)[0] for child in ended]
 
     def look(self):
         """Returns the groups whose messages no process can receive any more."""
@@ -112,6 +152,16 @@ def _is_alive(process):
         return not multiprocessing.connection.wait([process.sentinel], 0)
     except (OSError, ValueError):  # the program has closed the object, as it may when the process has ended
         return False
+
+
+def _is_running(child):
+    """Whether a process that multiprocessing starts, or has started, may still receive its arguments. multiprocessing keeps the object
+    until it knows that the process has ended, and drops that of a process which could not be started."""
+    if child is None or child.returncode is not None:
+        return False
+    if not hasattr(child, "pid") or not hasattr(child, "sentinel"):
+        return True  # it is being started: until then the fork server's sentinel is readable, too
+    return _is_alive(child)
 
 
 def _forget():
