@@ -40,7 +40,7 @@ READ_SHARE = 0.75  # of the pool without all weights: a part of the rest is the 
 SAMPLE_S = 0.02
 LIMIT_UNIT = 2 * MIB
 ALIGNMENT = 2 * MIB
-COUNTERS = ("grows", "retires", "closes", "close_ns", "failures", "timeouts", "asks", "asked", "answers", "answered")
+COUNTERS = ("grows", "retires", "closes", "close_ns", "failures", "timeouts")
 
 
 class Plan:
@@ -179,6 +179,7 @@ class Configuration:
                 self.daemon = exits.enter_context(Daemon(self.bench.program("gpupoold"), self.bench.inside, self.bench.gpu, text,
                                                          SIM_MEMORY))
                 environment = self.daemon.environment({})
+                self.wait_for_pool()
             exits.callback(self.end)  # before the daemon's
             for worker in self.workers:
                 worker.tell("start", environment=environment)
@@ -203,6 +204,14 @@ class Configuration:
                 worker.conversation.process.stdin.close()
         for worker in self.workers:
             worker.conversation.close()
+
+    def wait_for_pool(self):
+        """The daemon serves before its GPU is ready, and a MemPool waits for no more than 0.2 s."""
+        end = time.monotonic() + START_S
+        while self.pool()["state"] == "starting":
+            if time.monotonic() > end:
+                raise Failed("the device pool does not start")
+            time.sleep(SAMPLE_S)
 
     def pool(self):
         if self.daemon is None:

@@ -269,7 +269,8 @@ BURSTY_BARS = "bursty workers"  # which their bars begin with: these stand besid
 def bars(document, of_bursty=False):
     rows = [[bar["what"], bar["bar"], value_text(bar["unit"], bar["measured"]),
              value_text(bar["unit"], bar.get("raw")) if bar.get("raw") is not None else "", bar["state"]]
-            for bar in document["bars"] if bar["what"].startswith(BURSTY_BARS) == of_bursty]
+            for bar in document["bars"] if bar["what"].startswith(BURSTY_BARS) == of_bursty and not
+            (of_bursty and bar["measured"] is None)]
     return table(["", "bar", "measured", "as it came", "state"], rows) if rows else []
 
 
