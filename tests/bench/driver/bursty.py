@@ -11,8 +11,8 @@ The phases of a configuration:
     two    two at a time
     all    all at once, for some seconds
 
-All processes start at the beginning of a round of configurations and import PyTorch at the same time, so that a configuration takes
-no longer than its work. They use the GPU when their turn comes."""
+The processes of several configurations start and import PyTorch at the same time, while nothing is measured. They use the GPU when
+their turn comes."""
 import contextlib
 import ctypes
 import itertools
@@ -33,6 +33,7 @@ WORKERS = ("inference", "training", "generation", "inference")
 LIMITS = ("1.2", "1.5", "2", "live")
 LIVE, LIVE_FACTOR = "live", 1.5  # the limit for all at once: of what is live together
 SLOW_NS = 10**9
+STARTED_TOGETHER = 5            # configurations: their processes import PyTorch on all processors at once
 START_S, ANSWER_S = 120, 30     # ANSWER_S: beyond the seconds that a burst may take
 READS = 4
 READ_PART, ROOM_SHARE = 1 / 8, 0.95
@@ -307,7 +308,7 @@ class Configuration:
 
 
 def start(bench, plan, configurations, exits):
-    """The processes of all configurations, which import PyTorch at the same time."""
+    """The processes of these configurations, which import PyTorch at the same time."""
     started = []
     for subject, kind, limit in configurations:
         try:
@@ -328,20 +329,26 @@ def run(bench, plan=None, on_done=lambda: None):
     """Raises Absent where PyTorch has no GPU. on_done() is called after each configuration."""
     plan = plan or Plan(kinds=(bench.export,))
     native, memory = Native(), GpuMemory()
-    with contextlib.ExitStack() as exits:
-        for subject, kind, limit, workers in start(bench, plan, list(plan.configurations()), exits):
-            configuration = Configuration(bench, plan, subject, kind, limit, workers, native, memory)
-            try:
-                if configuration.begin > plan.deadline:
-                    raise Late
-                configuration.run()
-            except Late:
-                bench.results.add_absent("bursty", configuration.title(), "the time was over before it was measured, or in it")
-            except (Failed, DaemonError, OSError) as error:
-                bench.results.add_failed("bursty", configuration.title(), str(error))
-                say(f"FAILED bursty, {configuration.title()}: {error}")
-                if subject == OWN:
-                    raise Failed("without PyTorch's own allocator there is nothing to compare with") from error
-            configuration.mark("end")
-            say(f"bursty: {configuration.title()}: {', '.join(configuration.marks)}")
-            on_done()
+    configurations = list(plan.configurations())
+    for first in range(0, len(configurations), STARTED_TOGETHER):
+        with contextlib.ExitStack() as exits:
+            for subject, kind, limit, workers in start(bench, plan, configurations[first:first + STARTED_TOGETHER], exits):
+                measure(Configuration(bench, plan, subject, kind, limit, workers, native, memory))
+                on_done()
+
+
+def measure(configuration):
+    bench, plan = configuration.bench, configuration.plan
+    try:
+        if configuration.begin > plan.deadline:
+            raise Late
+        configuration.run()
+    except Late:
+        bench.results.add_absent("bursty", configuration.title(), "the time was over before it was measured, or in it")
+    except (Failed, DaemonError, OSError) as error:
+        bench.results.add_failed("bursty", configuration.title(), str(error))
+        say(f"FAILED bursty, {configuration.title()}: {error}")
+        if configuration.subject == OWN:
+            raise Failed("without PyTorch's own allocator there is nothing to compare with") from error
+    configuration.mark("end")
+    say(f"bursty: {configuration.title()}: {', '.join(configuration.marks)}")
