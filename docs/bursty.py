@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Puts the tables of a run of tests/bench/bursty into docs/benchmarks.md, behind those of the PyTorch programs:
+"""Puts the tables of tests/bench/bursty into docs/benchmarks.md, behind those of the PyTorch programs:
 
-    docs/bursty.py RESULTS.json
+    docs/bursty.py RESULTS.json…
 
-It keeps the results as docs/plots/bursty.json."""
+Several files are runs on one machine, with other limits, kinds or allocators, each beside native programs of its own. The results are
+kept as docs/plots/bursty.json."""
 import json
 import pathlib
 import sys
@@ -12,17 +13,27 @@ import sys
 DOCS = pathlib.Path(__file__).resolve().parent
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(DOCS.parent / "tests" / "bench" / "driver"))
+import bars  # noqa: E402
 import report  # noqa: E402
+from results import Results  # noqa: E402
 
 PAGE, KEPT = DOCS / "benchmarks.md", DOCS / "plots" / "bursty.json"
 NEXT = "### torch.empty()"  # the title behind them
 
 
-def main(path):
-    document = json.loads(pathlib.Path(path).read_text())
+def join(documents):
+    if len(documents) == 1:
+        return documents[0]
+    results, described = Results.joined(documents), documents[0]
+    return results.document(**{name: described[name] for name in ("date", "quick", "gpu", "machine", "versions")},
+                            bars=[bar.check(results, described["gpu"], described["quick"], None) for bar in bars.BURSTY])
+
+
+def main(paths):
+    document = join([json.loads(pathlib.Path(path).read_text()) for path in paths])
     sections = [(title, lines) for title, lines in report.bursty_sections(document) if lines]
     if not sections:
-        sys.exit(f"{path} has no bursty workers")
+        sys.exit("there are no bursty workers in these results")
     text = PAGE.read_text()
     before, found, rest = text.partition(NEXT)
     if not found:
@@ -34,6 +45,6 @@ def main(path):
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) < 2:
         sys.exit(__doc__)
-    main(sys.argv[1])
+    main(sys.argv[1:])

@@ -314,6 +314,13 @@ class Figures(unittest.TestCase):
         merged = here.with_others([other.document()])
         self.assertEqual((merged.median("ns", "mix", "a"), merged.median("ns", "mix", "b"), merged.repetitions), (1, 3, 2))
 
+    def test_runs_that_are_joined_keep_ratios_within_each(self):
+        first = self.results([(0, "mix", "a", {}, {"ns": 1}), (1, "mix", "a", {}, {"ns": 3}), (0, "mix", "b", {}, {"ns": 2})])
+        second = self.results([(0, "mix", "a", {}, {"ns": 10}), (0, "mix", "c", {}, {"ns": 50})])
+        joined = Results.joined([first.document(), second.document()])
+        ratios = [joined.ratio(joined.one("mix", subject), "ns", joined.one("mix", "a"), "ns") for subject in "bc"]
+        self.assertEqual((ratios, joined.repetitions, joined.one("mix", "c").values["ns"]), ([2, 5], 3, [None, None, 50]))
+
     def test_a_pipeline_is_judged_by_pageable_memory_and_by_its_slowest_step(self):
         def rows(pageable, overlapped, percent=cases.SIMILAR):
             for case, subject, streams, ns in (("pipeline", "1 stream, pageable memory", 1, pageable),

@@ -109,6 +109,21 @@ class Results:
                 "failed": self.failed}
 
     @classmethod
+    def joined(cls, documents):
+        """The records of several runs of the same on machines of the same kind: each run's repetitions follow those of the run before."""
+        results = cls()
+        for document in documents:
+            first, run = results.repetitions, cls.from_document(document)
+            for record in run.records.values():
+                for repetition in range(max(map(len, record.values.values()))):
+                    values = {name: column[repetition] for name, column in record.values.items() if repetition < len(column)}
+                    results.add(first + repetition, record.case, record.subject, record.parameters, values)
+            results.repetitions = first + run.repetitions
+            results.absent += run.absent
+            results.failed += run.failed
+        return results
+
+    @classmethod
     def from_document(cls, document):
         results = cls()
         for row in document["records"]:
