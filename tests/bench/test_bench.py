@@ -461,9 +461,9 @@ class Bursty(unittest.TestCase):
         self.addCleanup(bench.close)
         bench.outside["PYTHONPATH"] = str(HERE / "false_torch")
         with contextlib.redirect_stderr(io.StringIO()):
-            bursty.run(bench, bursty.Plan(("buffers",), (), ways=("native",), seconds=0))
+            bursty.run(bench, bursty.Plan(("buffers",), ("2",), ("ipc",), ("run",), seconds=0))
         self.assertEqual(bench.results.find("bursty"), [])
-        self.assertEqual([entry["subject"] for entry in bench.results.absent], [program_runs.OWN])
+        self.assertIn(program_runs.OWN, {entry["subject"] for entry in bench.results.absent})
 
     def test_bursty_workers_are_judged_by_the_worst_program_and_by_all_failures(self):
         def rows(step_ns, first_ns, failures):

@@ -161,8 +161,6 @@ class Configuration:
         self.parameters = {"limit": limit or "none", "export": kind or "none"}
         self.daemon, self.limit_bytes = None, None
         self.begin, self.marks = time.monotonic(), []
-        if subject != OWN:
-            self.limit_bytes = native.limit_bytes(limit)
 
     def mark(self, phase):
         """The time of a phase, for the log."""
@@ -176,6 +174,7 @@ class Configuration:
             used = exits.enter_context(self.memory.watched())
             environment = {}
             if self.subject != OWN:
+                self.limit_bytes = self.native.limit_bytes(self.parameters["limit"])
                 text = f"[device]\nlimit = {self.limit_bytes // MIB}MiB\n" + EXPORTS[self.parameters["export"]].read_text()
                 self.daemon = exits.enter_context(Daemon(self.bench.program("gpupoold"), self.bench.inside, self.bench.gpu, text,
                                                          SIM_MEMORY))
