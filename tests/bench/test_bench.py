@@ -471,9 +471,10 @@ class Bursty(unittest.TestCase):
                 place = {"program": program, "export": "none", "limit": "none"}
                 yield 0, "bursty", program_runs.OWN, {**place, "phase": "one"}, {"ns": 100, "first_ns": 50}
                 yield 0, "bursty", program_runs.OWN, {**place, "phase": "emptied"}, {"ns": 300, "first_ns": 200}
-                place.update(export="vmm", limit="1.5", phase="one")
-                yield 0, "bursty", program_runs.LEAN, place, {"ns": 100 if program == "a" else step_ns, "first_ns": first_ns,
-                                                              "slow_steps": 0, "failures": failures if program == "b" else 0}
+                for phase in ("cold", "one", "two"):
+                    values = {"ns": 100 if program == "a" else step_ns, "first_ns": first_ns, "slow_steps": 0,
+                              "failures": failures if (program, phase) == ("b", "two") else 0}
+                    yield 0, "bursty", program_runs.LEAN, {**place, "export": "vmm", "limit": "1.5", "phase": phase}, values
 
         def states(*measured):
             results = Figures.results(rows(*measured))
@@ -481,6 +482,9 @@ class Bursty(unittest.TestCase):
             return [bar["state"] for bar in checked if bar["state"] != bars.NOT_MEASURABLE]
 
         self.assertEqual(states(105, 200, 0), [bars.MET] * 4)
+        without_two = Figures.results(row for row in rows(105, 200, 0) if row[3]["phase"] != "two")
+        self.assertEqual([bar["state"] for bar in bars.check(without_two, "cuda", False) if "lean, 1.5" in bar["what"]][:2],
+                         [bars.NOT_MEASURABLE] * 2)
         self.assertEqual(states(106, 201, 1), [bars.NOT_MET, bars.MET, bars.NOT_MET, bars.NOT_MET])
 
 
