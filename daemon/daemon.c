@@ -29,7 +29,8 @@
 #define HANDSHAKE_NS (10 * NS_PER_S)
 /* The interval at which silent connections are ended and refused calls are tried again. */
 #define HOUSEKEEPING_MS 5000
-/* Between two looks where there is no watchdog: a check of an idle device takes some 10 us of its worker. */
+/* Between two looks where there is no watchdog: a check of an idle device takes less than a
+ * millisecond of its worker. */
 #define LOOK_MS 5000u
 /* A private daemon ends by itself when no client has come after this time. */
 #define PRIVATE_GRACE_MS 30000

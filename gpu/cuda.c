@@ -3,7 +3,8 @@
  * The table on real GPUs. It must not disturb the program that it lives in: a call that needs a context
  * pushes the primary context of its device, calls the driver, and pops it again, so that the thread's current
  * device and context stay what they were; primary contexts are retained with the first call that needs one
- * and kept for the process.
+ * and kept for the process. After contexts_by_hand() only context_make() retains one. Calls that make, export
+ * and release memory of VMM need no context, and use none: an error of the context is not theirs.
  *
  * The driver's own functions are called, looked up through the statically linked runtime, and not the
  * runtime's wrappers: those keep an error pending on the thread when they fail, and where the program uses
@@ -24,71 +25,21 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <cuda.h>
-#include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 
 #include "base/cleanup.h"
 #include "base/high_fd.h"
 #include "base/lock.h"
+#include "gpu/cuda_driver.h"
+#include "gpu/driver_settings.h"
 #include "gpu/nvml.h"
 
-/* All entry points are those of CUDA 12.0, whatever toolkit builds this and whatever driver runs it. */
-#define DRIVER_VERSION 12000
 #define DEVICES_MAX    64 /* of a process: twice what the largest servers have */
 
 /* CU_MEM_LOCATION_TYPE_HOST_NUMA, which the headers have since CUDA 12.2. Older drivers refuse it. */
 #define LOCATION_HOST_NUMA ((CUmemLocationType)3)
 
-/* The driver's functions: member, symbol, type. */
-#define DRIVER_CALLS(X)                                                                                      \
-    X(init, "cuInit", PFN_cuInit_v2000)                                                                      \
-    X(device_count, "cuDeviceGetCount", PFN_cuDeviceGetCount_v2000)                                          \
-    X(device_get, "cuDeviceGet", PFN_cuDeviceGet_v2000)                                                      \
-    X(device_name, "cuDeviceGetName", PFN_cuDeviceGetName_v2000)                                             \
-    X(device_uuid, "cuDeviceGetUuid", PFN_cuDeviceGetUuid_v11040)                                            \
-    X(device_total, "cuDeviceTotalMem", PFN_cuDeviceTotalMem_v3020)                                          \
-    X(device_bus, "cuDeviceGetPCIBusId", PFN_cuDeviceGetPCIBusId_v4010)                                      \
-    X(primary_retain, "cuDevicePrimaryCtxRetain", PFN_cuDevicePrimaryCtxRetain_v7000)                        \
-    X(context_push, "cuCtxPushCurrent", PFN_cuCtxPushCurrent_v4000)                                          \
-    X(context_pop, "cuCtxPopCurrent", PFN_cuCtxPopCurrent_v4000)                                             \
-    X(context_current, "cuCtxGetCurrent", PFN_cuCtxGetCurrent_v4000)                                         \
-    X(context_device, "cuCtxGetDevice", PFN_cuCtxGetDevice_v2000)                                            \
-    X(context_synchronize, "cuCtxSynchronize", PFN_cuCtxSynchronize_v2000)                                   \
-    X(memory_info, "cuMemGetInfo", PFN_cuMemGetInfo_v3020)                                                   \
-    X(memory_allocate, "cuMemAlloc", PFN_cuMemAlloc_v3020)                                                   \
-    X(memory_free, "cuMemFree", PFN_cuMemFree_v3020)                                                         \
-    X(ipc_export, "cuIpcGetMemHandle", PFN_cuIpcGetMemHandle_v4010)                                          \
-    X(ipc_open, "cuIpcOpenMemHandle", PFN_cuIpcOpenMemHandle_v11000)                                         \
-    X(ipc_close, "cuIpcCloseMemHandle", PFN_cuIpcCloseMemHandle_v4010)                                       \
-    X(device_attribute, "cuDeviceGetAttribute", PFN_cuDeviceGetAttribute_v2000)                              \
-    X(vmm_granularity, "cuMemGetAllocationGranularity", PFN_cuMemGetAllocationGranularity_v10020)            \
-    X(vmm_create, "cuMemCreate", PFN_cuMemCreate_v10020)                                                     \
-    X(vmm_release, "cuMemRelease", PFN_cuMemRelease_v10020)                                                  \
-    X(vmm_export, "cuMemExportToShareableHandle", PFN_cuMemExportToShareableHandle_v10020)                   \
-    X(vmm_import, "cuMemImportFromShareableHandle", PFN_cuMemImportFromShareableHandle_v10020)               \
-    X(address_reserve, "cuMemAddressReserve", PFN_cuMemAddressReserve_v10020)                                \
-    X(address_free, "cuMemAddressFree", PFN_cuMemAddressFree_v10020)                                         \
-    X(vmm_map, "cuMemMap", PFN_cuMemMap_v10020)                                                              \
-    X(vmm_unmap, "cuMemUnmap", PFN_cuMemUnmap_v10020)                                                        \
-    X(vmm_set_access, "cuMemSetAccess", PFN_cuMemSetAccess_v10020)                                           \
-    X(host_register, "cuMemHostRegister", PFN_cuMemHostRegister_v6050)                                       \
-    X(host_unregister, "cuMemHostUnregister", PFN_cuMemHostUnregister_v4000)                                 \
-    X(host_device_pointer, "cuMemHostGetDevicePointer", PFN_cuMemHostGetDevicePointer_v3020)                 \
-    X(pointer_attribute, "cuPointerGetAttribute", PFN_cuPointerGetAttribute_v4000)                           \
-    X(stream_create, "cuStreamCreate", PFN_cuStreamCreate_v2000)                                             \
-    X(stream_destroy, "cuStreamDestroy", PFN_cuStreamDestroy_v4000)                                          \
-    X(stream_synchronize, "cuStreamSynchronize", PFN_cuStreamSynchronize_v2000)                              \
-    X(stream_query, "cuStreamQuery", PFN_cuStreamQuery_v2000)                                                \
-    X(capture_mode, "cuThreadExchangeStreamCaptureMode", PFN_cuThreadExchangeStreamCaptureMode_v10010)       \
-    X(stream_is_capturing, "cuStreamIsCapturing", PFN_cuStreamIsCapturing_v10000)                            \
-    X(stream_write64, "cuStreamWriteValue64", PFN_cuStreamWriteValue64_v11070)                               \
-    X(stream_wait64, "cuStreamWaitValue64", PFN_cuStreamWaitValue64_v11070)                                  \
-    X(memory_set, "cuMemsetD8Async", PFN_cuMemsetD8Async_v3020)                                              \
-    X(memory_copy, "cuMemcpyAsync", PFN_cuMemcpyAsync_v4000)
-
-#define DRIVER_MEMBER(member, symbol, type) type member;
-static struct { DRIVER_CALLS(DRIVER_MEMBER) } driver;
+static struct driver driver;
 
 struct device {
     CUdevice handle;
@@ -101,33 +52,28 @@ static struct {
     bool ready;
     struct device devices[DEVICES_MAX];
     unsigned device_count;
+    bool by_hand; /* atomic: only context_make() makes contexts */
     int first; /* atomic: the device whose context was made first, for calls without a device; -1: none yet */
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER, .first = -1};
 
-_Static_assert((int)CU_MEM_ACCESS_FLAGS_PROT_READ == (int)GPU_ACCESS_READ &&
-                   (int)CU_MEM_ACCESS_FLAGS_PROT_READWRITE == (int)GPU_ACCESS_READ_WRITE,
-               "gpu.h's accesses are the driver's");
-_Static_assert(sizeof(CUipcMemHandle) == GPU_IPC_HANDLE_BYTES, "gpu.h's handle is the driver's");
-_Static_assert(sizeof(CUuuid) == GPU_UUID_BYTES, "gpu.h's UUID is the driver's");
-_Static_assert((int)CUDA_ERROR_OUT_OF_MEMORY == (int)GPU_ERROR_MEMORY_ALLOCATION &&
-                   (int)CUDA_ERROR_INVALID_CONTEXT == (int)GPU_ERROR_INVALID_CONTEXT &&
-                   (int)CUDA_ERROR_MAP_FAILED == (int)GPU_ERROR_MAP_BUFFER_OBJECT_FAILED &&
-                   (int)CUDA_ERROR_INVALID_HANDLE == (int)GPU_ERROR_INVALID_RESOURCE_HANDLE &&
-                   (int)CUDA_ERROR_NOT_READY == (int)GPU_ERROR_NOT_READY &&
-                   (int)CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED == (int)GPU_ERROR_HOST_MEMORY_NOT_REGISTERED,
-               "the driver's errors have the runtime's numbers");
-
 /* --- contexts --- */
 
-/* The device's primary context, made if need be. */
-static int context_get(unsigned device, CUcontext *ret_context) {
+/* The device's context, as far as this object has it. device: valid. NULL: none. */
+static CUcontext context_of(unsigned device) {
+    return __atomic_load_n(&cuda.devices[device].context, __ATOMIC_ACQUIRE);
+}
+
+/* The device's primary context, made if need be and if that is allowed. */
+static int context_get(unsigned device, bool may_make, CUcontext *ret_context) {
     CUcontext context;
     int r = 0;
 
     if (device >= cuda.device_count)
         return GPU_ERROR_INVALID_DEVICE;
-    context = __atomic_load_n(&cuda.devices[device].context, __ATOMIC_ACQUIRE);
+    context = context_of(device);
     if (context == NULL) {
+        if (!may_make)
+            return GPU_ERROR_INVALID_CONTEXT;
         LOCKED(&cuda.lock);
         context = cuda.devices[device].context;
         if (context == NULL) {
@@ -151,16 +97,24 @@ static _Thread_local CUstreamCaptureMode saved_mode;
 /* While any thread captures a stream in the global mode, which is the default, calls such as an allocation,
  * the opening of a handle or a wait for another stream would fail and spoil that capture, although they have
  * nothing to do with it. The relaxed mode says so for this thread's calls. */
+static void relaxed_enter(void) {
+    saved_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    driver.capture_mode(&saved_mode);
+}
+
+static int relaxed_leave(CUresult result) {
+    driver.capture_mode(&saved_mode);
+    return (int)result;
+}
+
 static int context_enter(unsigned device) {
     CUcontext context;
-    int r = context_get(device, &context);
+    int r = context_get(device, !__atomic_load_n(&cuda.by_hand, __ATOMIC_ACQUIRE), &context);
 
     if (r == 0)
         r = (int)driver.context_push(context);
-    if (r == 0) {
-        saved_mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-        driver.capture_mode(&saved_mode);
-    }
+    if (r == 0)
+        relaxed_enter();
     return r;
 }
 
@@ -168,10 +122,9 @@ static int context_enter(unsigned device) {
 static int context_leave(CUresult result) {
     CUcontext popped;
 
-    driver.capture_mode(&saved_mode);
-    int r = (int)driver.context_pop(&popped);
+    int r = relaxed_leave(result), r_pop = (int)driver.context_pop(&popped);
 
-    return result != CUDA_SUCCESS ? (int)result : r;
+    return r != 0 ? r : r_pop;
 }
 
 /* One driver call in the device's context. */
@@ -180,6 +133,26 @@ static int context_leave(CUresult result) {
         int r_ = context_enter(device);                                                                      \
         r_ != 0 ? r_ : context_leave(call);                                                                  \
     })
+
+/* One driver call that needs no context. */
+#define WITHOUT_CONTEXT(call)                                                                                \
+    __extension__({                                                                                          \
+        relaxed_enter();                                                                                     \
+        relaxed_leave(call);                                                                                 \
+    })
+
+static int cuda_context_make(unsigned device) {
+    CUcontext context;
+    return context_get(device, true, &context);
+}
+
+static bool cuda_has_context(unsigned device) {
+    return device < cuda.device_count && context_of(device) != NULL;
+}
+
+static void cuda_contexts_by_hand(void) {
+    __atomic_store_n(&cuda.by_hand, true, __ATOMIC_RELEASE);
+}
 
 /* --- devices --- */
 
@@ -196,14 +169,9 @@ static int cuda_device_describe(unsigned device, struct gpu_device *ret_device) 
 }
 
 static int cuda_device_memory(unsigned device, uint64_t *ret_free_bytes, uint64_t *ret_total_bytes) {
-    size_t free_bytes, total_bytes;
-    int r = IN_CONTEXT(device, driver.memory_info(&free_bytes, &total_bytes));
-
-    if (r != 0)
-        return r;
-    *ret_free_bytes = free_bytes;
-    *ret_total_bytes = total_bytes;
-    return 0;
+    if (device >= cuda.device_count)
+        return GPU_ERROR_INVALID_DEVICE;
+    return nvml_device_memory(&cuda.devices[device].description.uuid, ret_free_bytes, ret_total_bytes);
 }
 
 static int cuda_device_synchronize(unsigned device) {
@@ -324,10 +292,9 @@ static CUmemAllocationProp vmm_host_properties(int node) {
     };
 }
 
-static int vmm_create(unsigned device, uint64_t size_bytes, const CUmemAllocationProp *properties,
-                      uint64_t *ret_handle) {
+static int vmm_create(uint64_t size_bytes, const CUmemAllocationProp *properties, uint64_t *ret_handle) {
     CUmemGenericAllocationHandle handle;
-    int r = IN_CONTEXT(device, driver.vmm_create(&handle, size_bytes, properties, 0));
+    int r = WITHOUT_CONTEXT(driver.vmm_create(&handle, size_bytes, properties, 0));
 
     if (r == 0)
         *ret_handle = handle;
@@ -338,22 +305,26 @@ static int cuda_vmm_create(unsigned device, uint64_t size_bytes, uint64_t *ret_h
     if (device >= cuda.device_count)
         return GPU_ERROR_INVALID_DEVICE;
     CUmemAllocationProp properties = vmm_properties(device);
-    return vmm_create(device, size_bytes, &properties, ret_handle);
+    return vmm_create(size_bytes, &properties, ret_handle);
 }
 
 static int cuda_vmm_host_create(unsigned device, int node, uint64_t size_bytes, uint64_t *ret_handle) {
     CUmemAllocationProp properties = vmm_host_properties(node);
-    return vmm_create(device, size_bytes, &properties, ret_handle);
+    return device >= cuda.device_count ? GPU_ERROR_INVALID_DEVICE
+                                       : vmm_create(size_bytes, &properties, ret_handle);
 }
 
 static int cuda_vmm_release(unsigned device, uint64_t handle) {
-    return IN_CONTEXT(device, driver.vmm_release(handle));
+    return device >= cuda.device_count ? GPU_ERROR_INVALID_DEVICE
+                                       : WITHOUT_CONTEXT(driver.vmm_release(handle));
 }
 
 static int cuda_vmm_export(unsigned device, uint64_t handle, int *ret_fd) {
-    int fd = -1,
-        r = IN_CONTEXT(device, driver.vmm_export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    int fd = -1;
 
+    if (device >= cuda.device_count)
+        return GPU_ERROR_INVALID_DEVICE;
+    int r = WITHOUT_CONTEXT(driver.vmm_export(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
     if (r != 0)
         return r;
     fcntl(fd, F_SETFD, FD_CLOEXEC);
@@ -385,11 +356,11 @@ static int granule_of(unsigned device, const CUmemAllocationProp *properties, ui
     uint64_t handle;
     size_t granule;
     int fd;
-    int r = IN_CONTEXT(device,
-                       driver.vmm_granularity(&granule, properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
+    int r =
+        WITHOUT_CONTEXT(driver.vmm_granularity(&granule, properties, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED));
 
     if (r == 0)
-        r = vmm_create(device, granule, properties, &handle);
+        r = vmm_create(granule, properties, &handle);
     if (r != 0)
         return r;
     r = cuda_vmm_export(device, handle, &fd);
@@ -418,6 +389,25 @@ static int cuda_vmm_host_granule(unsigned device, int node, uint64_t *ret_granul
         return GPU_ERROR_NOT_SUPPORTED;
     CUmemAllocationProp properties = vmm_host_properties(node);
     return granule_of(device, &properties, ret_granule_bytes);
+}
+
+static int cuda_device_check(unsigned device) {
+    uint64_t free_bytes, total_bytes, handle;
+    size_t free_size, total_size;
+
+    if (device >= cuda.device_count)
+        return GPU_ERROR_INVALID_DEVICE;
+    int r = cuda_device_memory(device, &free_bytes, &total_bytes);
+    if (r != 0 && r != GPU_ERROR_NOT_SUPPORTED)
+        return r;
+    if (cuda_has_context(device)) {
+        r = IN_CONTEXT(device, driver.context_synchronize());
+        return r != 0 ? r : IN_CONTEXT(device, driver.memory_info(&free_size, &total_size));
+    }
+    if (!has_vmm(device))
+        return 0;
+    r = cuda_vmm_create(device, GPU_ALLOCATION_GRANULE, &handle);
+    return r != 0 ? r : cuda_vmm_release(device, handle);
 }
 
 static int cuda_address_reserve(unsigned device, uint64_t size_bytes, void **ret_address) {
@@ -558,6 +548,10 @@ static void cuda_device_files(char prefix[GPU_DEVICE_FILES_SIZE]) {
     snprintf(prefix, GPU_DEVICE_FILES_SIZE, "/dev/nvidia");
 }
 
+static const char *cuda_unclean_setting(bool is_host) {
+    return driver_settings_unclean(DRIVER_SETTINGS_FILE, is_host);
+}
+
 static const char *cuda_error_name(int error) {
     return cudaGetErrorName((cudaError_t)error);
 }
@@ -571,6 +565,10 @@ static const struct gpu table = {
     .device_count = cuda_device_count,
     .device_describe = cuda_device_describe,
     .device_memory = cuda_device_memory,
+    .device_check = cuda_device_check,
+    .context_make = cuda_context_make,
+    .has_context = cuda_has_context,
+    .contexts_by_hand = cuda_contexts_by_hand,
     .device_synchronize = cuda_device_synchronize,
     .device_current = cuda_device_current,
     .memory_allocate = cuda_memory_allocate,
@@ -605,44 +603,12 @@ static const struct gpu table = {
     .processes = cuda_processes,
     .all_processes = nvml_all_processes,
     .device_files = cuda_device_files,
+    .unclean_setting = cuda_unclean_setting,
     .error_name = cuda_error_name,
     .error_text = cuda_error_text,
 };
 
 /* --- initialisation --- */
-
-/* Looks one of the driver's functions up. The runtime opens libcuda.so.1 itself, and says so where there is
- * none. */
-static int driver_symbol(const char *symbol, void **ret_function) {
-    enum cudaDriverEntryPointQueryResult status;
-    void *function = NULL;
-    cudaError_t error;
-
-#if CUDART_VERSION >= 12050
-    error =
-        cudaGetDriverEntryPointByVersion(symbol, &function, DRIVER_VERSION, cudaEnableLegacyStream, &status);
-#else
-    error = cudaGetDriverEntryPoint(symbol, &function, cudaEnableLegacyStream, &status);
-#endif
-    if (error != cudaSuccess) {
-        cudaGetLastError(); /* not the program's */
-        return (int)error;
-    }
-    if (status != cudaDriverEntryPointSuccess || function == NULL)
-        return GPU_ERROR_INSUFFICIENT_DRIVER;
-    *ret_function = function;
-    return 0;
-}
-
-static int driver_load(void) {
-    int r = 0;
-
-#define DRIVER_LOAD(member, symbol, type)                                                                    \
-    if (r == 0)                                                                                              \
-        r = driver_symbol(symbol, (void **)&driver.member);
-    DRIVER_CALLS(DRIVER_LOAD)
-    return r;
-}
 
 /* The NUMA node of a PCI device, or -1. */
 static int numa_node(char *bus) {
@@ -688,7 +654,7 @@ static int device_init(unsigned ordinal, struct device *device) {
 
 /* Locked. */
 static int cuda_init(void) {
-    int count, r = driver_load();
+    int count, r = cuda_driver_load(&driver);
 
     if (r == 0)
         r = (int)driver.init(0);

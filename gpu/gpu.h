@@ -13,6 +13,10 @@
  * names the same device in every process. Streams are cudaStream_t as void *: NULL is the default stream,
  * and the runtime's special values 0x1 (legacy) and 0x2 (per thread) are accepted.
  *
+ * Contexts: a call that needs the device's context makes it, unless contexts_by_hand() was called. These
+ * calls need none: all of devices but device_synchronize(), the vmm_granule(), vmm_create(), vmm_release()
+ * and vmm_export() of either kind of memory, the lists of processes, and the errors.
+ *
  * All calls are thread-safe. Those that may take long (milliseconds and more) are marked [slow] and never run
  * on a loop.
  */
@@ -35,9 +39,12 @@ enum gpu_error {
     GPU_ERROR_INVALID_VALUE = 1,
     GPU_ERROR_MEMORY_ALLOCATION = 2,
     GPU_ERROR_INSUFFICIENT_DRIVER = 35,
+    GPU_ERROR_DEVICES_UNAVAILABLE = 46, /* device_check()'s word for a device that NVML calls lost */
     GPU_ERROR_NO_DEVICE = 100,
     GPU_ERROR_INVALID_DEVICE = 101,
-    GPU_ERROR_INVALID_CONTEXT = 201,          /* what CUDA says when a handle is opened by its own exporter */
+    /* CUDA's answer when a handle is opened by its own exporter; and that of a call which needs a context,
+     * where there is none and contexts_by_hand() holds. */
+    GPU_ERROR_INVALID_CONTEXT = 201,
     GPU_ERROR_MAP_BUFFER_OBJECT_FAILED = 205, /* what CUDA says of a handle that cannot be mapped */
     GPU_ERROR_INVALID_RESOURCE_HANDLE = 400,
     GPU_ERROR_NOT_READY = 600,
@@ -81,8 +88,19 @@ struct gpu {
 
     int (*device_count)(unsigned *ret_count);
     int (*device_describe)(unsigned device, struct gpu_device *ret_device);
-    /* [slow] Creates the device's context if need be: 336 ms on H200. */
+    /* [slow] The memory of the whole device, by NVML. NOT_SUPPORTED where NVML is missing or does not know
+     * the device. */
     int (*device_memory)(unsigned device, uint64_t *ret_free_bytes, uint64_t *ret_total_bytes);
+    /* [slow] Whether this process can go on with the device: NVML is asked for it, the driver for memory
+     * which is given back, and the context, where there is one, for work that went wrong. Without NVML its
+     * question falls away. MEMORY_ALLOCATION: no memory is left, and the device answers. */
+    int (*device_check)(unsigned device);
+    /* [slow] Makes this process's context on the device, unless there is one: 336 ms on H200, and some 500
+     * MiB of the device's memory. It stays until the process ends. */
+    int (*context_make)(unsigned device);
+    bool (*has_context)(unsigned device);
+    /* From now on context_make() alone makes contexts, in the whole process. */
+    void (*contexts_by_hand)(void);
     /* [slow] Waits for all work that this process gave to the device. */
     int (*device_synchronize)(unsigned device);
     /* The device that the calling thread has current (cudaGetDevice), without creating a context. */
@@ -107,7 +125,9 @@ struct gpu {
      * [slow] The granule of sizes and addresses. Asks by making and exporting memory of that size:
      * some drivers accept the one and fail at the other. NOT_SUPPORTED, or that error. */
     int (*vmm_granule)(unsigned device, uint64_t *ret_granule_bytes);
-    /* [slow] 12–55 µs. Memory of the device, for RDMA too where the device can. */
+    /* [slow] 12–55 µs. Memory of the device, for RDMA too where the device can. New memory is zero: the
+     * driver clears what is freed, unless its setting RMDisableScrubOnFree is on. NVIDIA's manuals do not
+     * promise it. */
     int (*vmm_create)(unsigned device, uint64_t size_bytes, uint64_t *ret_handle);
     int (*vmm_release)(unsigned device, uint64_t handle);
     /* [slow] 0.05–0.9 ms. A descriptor (close-on-exec) for other processes, which outlives this one. An
@@ -131,13 +151,14 @@ struct gpu {
     /* Host memory that is made like that, of one NUMA node, pinned as long as it exists. It is released,
      * exported, imported, mapped and unmapped by the calls above. Devices get access by vmm_set_access(),
      * host code by vmm_host_set_access(). It is not registered, and host_register() refuses it. device: one
-     * in whose context the call is made.
+     * whose driver makes it.
      *
      * [slow] The granule, asked for by making and exporting memory as vmm_granule() does. NOT_SUPPORTED, or
      * the error of the node: drivers refuse nodes without CPUs. */
     int (*vmm_host_granule)(unsigned device, int node, uint64_t *ret_granule_bytes);
     /* [slow] 60–92 ms for 256 MiB. node: one of the machine's; 0 where the kernel knows no nodes. New memory
-     * may have any contents. */
+     * is zero, unless the driver's setting InitializeSystemMemoryAllocations is 0 (release notes of driver
+     * 260.19.36). */
     int (*vmm_host_create)(unsigned device, int node, uint64_t size_bytes, uint64_t *ret_handle);
     /* [slow] 9 ms for 256 MiB, mapping and a device's access included. Refused for memory of a device
      * (INVALID_VALUE). */
@@ -173,6 +194,10 @@ struct gpu {
     /* How the names of the files begin through which a process has its GPU work done, as links in /proc/PID/fd show
      * them. Work goes on at most as long as somebody has such a file open (measured on H200, for a forked child). */
     void (*device_files)(char prefix[GPU_DEVICE_FILES_SIZE]);
+
+    /* Whether the driver is set up to clear memory before another process gets it: device memory, or host
+     * memory that it makes. NULL, or the setting that keeps it from clearing, for people. */
+    const char *(*unclean_setting)(bool is_host);
 
     const char *(*error_name)(int error); /* "cudaErrorMemoryAllocation"; never NULL */
     const char *(*error_text)(int error); /* "out of memory"; never NULL */

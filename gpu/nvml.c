@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * NVML's lists of compute processes. States: not tried, ready, absent; the last two are for good. Devices'
- * handles are kept by UUID once they were found, since the look-up asks every GPU of the machine. The lists
- * of clients of MPS are NVML's own, beside those of all others.
+ * NVML's lists of compute processes, and its word on a device's memory. States: not tried, ready, absent; the
+ * last two are for good. Devices' handles are kept by UUID once they were found, since the look-up asks every
+ * GPU of the machine. The lists of clients of MPS are NVML's own, beside those of all others.
  */
 #include "gpu/nvml.h"
 
@@ -17,6 +17,7 @@
 #define NVML_SUCCESS                 0
 #define NVML_ERROR_INSUFFICIENT_SIZE 7
 #define NVML_ERROR_GPU_IS_LOST       15
+#define NVML_ERROR_RESET_REQUIRED    16
 
 struct nvml_process_info { /* nvmlProcessInfo_t as nvmlDeviceGetComputeRunningProcesses_v3 fills it */
     unsigned pid;
@@ -24,6 +25,10 @@ struct nvml_process_info { /* nvmlProcessInfo_t as nvmlDeviceGetComputeRunningPr
     unsigned gpu_instance_id, compute_instance_id;
 };
 _Static_assert(sizeof(struct nvml_process_info) == 24, "nvmlProcessInfo_t of version 2 and later");
+
+struct nvml_memory { /* nvmlMemory_t as nvmlDeviceGetMemoryInfo fills it */
+    unsigned long long total_bytes, free_bytes, used_bytes;
+};
 
 #define DEVICES_MAX 64u /* GPUs of a machine; more are looked up each time */
 #define ROUNDS_MAX  8u  /* processes may come faster than the buffer grows, but not for ever */
@@ -45,6 +50,7 @@ static struct {
     nvml_list_function *mps_processes; /* NULL: a library that has no such list */
     int (*device_count_get)(unsigned *count);
     int (*device_by_index)(unsigned index, void **device);
+    int (*memory_info)(void *device, struct nvml_memory *memory); /* NULL: not in this library */
     struct {
         struct gpu_uuid uuid;
         void *device;
@@ -69,6 +75,7 @@ static bool nvml_load(void) {
     *(void **)&nvml.mps_processes = dlsym(library, "nvmlDeviceGetMPSComputeRunningProcesses_v3");
     *(void **)&nvml.device_count_get = dlsym(library, "nvmlDeviceGetCount_v2");
     *(void **)&nvml.device_by_index = dlsym(library, "nvmlDeviceGetHandleByIndex_v2");
+    *(void **)&nvml.memory_info = dlsym(library, "nvmlDeviceGetMemoryInfo");
     if (nvml.init == NULL || nvml.device_by_uuid == NULL || nvml.compute_processes == NULL ||
         nvml.device_count_get == NULL || nvml.device_by_index == NULL || nvml.init() != NVML_SUCCESS) {
         dlclose(library);
@@ -188,5 +195,20 @@ int nvml_all_processes(struct gpu_process *processes, size_t capacity, size_t *r
             return GPU_ERROR_MEMORY_ALLOCATION;
     }
     *ret_count = count;
+    return 0;
+}
+
+int nvml_device_memory(const struct gpu_uuid *uuid, uint64_t *ret_free_bytes, uint64_t *ret_total_bytes) {
+    struct nvml_memory memory;
+    void *device;
+
+    if (!nvml_load() || nvml.memory_info == NULL || !device_find(uuid, &device))
+        return GPU_ERROR_NOT_SUPPORTED;
+    int r = nvml.memory_info(device, &memory);
+    if (r != NVML_SUCCESS)
+        return r == NVML_ERROR_GPU_IS_LOST || r == NVML_ERROR_RESET_REQUIRED ? GPU_ERROR_DEVICES_UNAVAILABLE
+                                                                             : GPU_ERROR_NOT_SUPPORTED;
+    *ret_free_bytes = memory.free_bytes;
+    *ret_total_bytes = memory.total_bytes;
     return 0;
 }

@@ -47,7 +47,8 @@ static const struct object {
      "socket$ cuda_toolkit$? sessions# sessions_limit# sessions_refused# lingering_sockets# "
      "descriptors_limit# described_segments# described_segments_limit# notices[$]"},
     {"pool",
-     "id# kind$ name$ export$ state$ uuid$? pages$? last_error$? worker_call$? worker_call_ns#? device#? "
+     "id# kind$ name$ export$ zeroed_by$ context! state$ uuid$? pages$? last_error$? worker_call$? "
+     "worker_call_ns#? device#? "
      "numa_node#? limit_bytes# step_bytes# reserve_bytes# low_water_bytes# reserved_bytes# leased_bytes# "
      "in_use_bytes# cached_bytes# hit_ratio%? free_bytes# fenced_bytes# quarantined_bytes# "
      "largest_free_bytes# growing_bytes# segments# leases# parcels# parcel_bytes# waiters# acquires# "

@@ -146,6 +146,10 @@ static const struct column times[] = {
     {"P99", true, add_time, "histograms.growth_ns.p99"},
 };
 
+static void add_yes_no(struct table *table, const struct cJSON *pool, const struct column *column) {
+    table_add(table, column->style, "%s", reply_flag(pool, column->key) ? "yes" : "no");
+}
+
 /* How the pools were set up, and what happened to them since the daemon started. */
 static const struct column history[] = {
     {"POOL", true, add_number, "id"},
@@ -156,6 +160,8 @@ static const struct column history[] = {
     {"SEGMENTS", true, add_count, "segments"},
     {"EXPORT", false, add_text, "export"},
     {"PAGES", false, add_text, "pages"},
+    {"ZEROED BY", false, add_text, "zeroed_by"},
+    {"CONTEXT", false, add_yes_no, "context"},
     {"ACQUIRES", true, add_count, "acquires"},
     {"RELEASES", true, add_count, "releases"},
     {"GROWS", true, add_count, "grows"},

@@ -152,6 +152,8 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     put_optional(object, "numa_node", pool->numa_node >= 0, (uint64_t)pool->numa_node);
     report_string(object, "export", backing_export_name(supplier->segment_kind));
     report_string(object, "pages", pool->reserved_bytes > 0 ? backing_pages_name(supplier->pages) : NULL);
+    cJSON_AddStringToObject(object, "zeroed_by", supplier_zeroed_by(supplier));
+    cJSON_AddBoolToObject(object, "context", supplier_has_context(supplier));
     cJSON_AddStringToObject(object, "state", states[pool->state]);
     report_integer(object, "limit_bytes", pool->limit_bytes);
     report_integer(object, "step_bytes", pool_step_bytes(pool));

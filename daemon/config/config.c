@@ -16,7 +16,7 @@
 #define CONFIG_SESSIONS_MAX 100000u
 #define CONFIG_LEASES_MAX   16777216u
 
-static const struct config_pool pool_unset = {.enabled = -1, .huge_pages = -1, .export_as = -1};
+static const struct config_pool pool_unset = {.enabled = -1, .huge_pages = -1, .export_as = -1, .zero = -1};
 
 void config_init(struct config *config) {
     *config = (struct config){
@@ -157,6 +157,7 @@ static int set_daemon(struct config *config, const struct config_setting *settin
 static int set_pool(struct config_pool *pool, bool is_host, const struct config_setting *setting) {
     static const char *const booleans[] = {"no", "yes", NULL};
     static const char *const huge_pages[] = {"auto", "off", "require", NULL};
+    static const char *const zeroes[] = {"driver", "daemon", NULL};
     static const char *const exports[] = {"ipc", "vmm", NULL}, *const host_exports[] = {"memfd", "vmm", NULL};
     const char *key = setting->key;
     struct config_size *size = strcmp(key, "limit") == 0       ? &pool->limit
@@ -178,6 +179,8 @@ static int set_pool(struct config_pool *pool, bool is_host, const struct config_
     if (strcmp(key, "export") == 0)
         return set_choice(&pool->export_as, is_host ? host_exports : exports, setting,
                           is_host ? "neither memfd nor vmm" : "neither ipc nor vmm");
+    if (strcmp(key, "zero") == 0)
+        return set_choice(&pool->zero, zeroes, setting, "neither driver nor daemon");
     return config_complain(setting, "[%s] has no key '%s'; see gpupoold.conf(5)", is_host ? "host" : "device",
                            key);
 }
@@ -291,6 +294,8 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
     }
     int export_as = one->export_as >= 0 ? one->export_as : common->export_as;
     ret_sizes->export_as = export_as < 0 ? CONFIG_EXPORT_USUAL : (enum config_export)export_as;
+    int zero = one->zero >= 0 ? one->zero : common->zero;
+    ret_sizes->zero = zero < 0 ? CONFIG_ZERO_USUAL : (enum config_zero)zero;
     ret_sizes->limit_bytes = resolve_size(&one->limit, &common->limit,
                                           config_percent_of(total_bytes, default_percent), total_bytes);
     ret_sizes->reserve_bytes = resolve_size(&one->reserve, &common->reserve, 0, total_bytes);
@@ -356,6 +361,11 @@ unsigned config_check_sizes(const char *name, const struct config_pool_sizes *si
             "%s: huge_pages = require has no effect with export = vmm, where the driver makes the pages: "
             "leave one of them out",
             name);
+        return 1;
+    }
+    if (sizes->export_as != CONFIG_EXPORT_VMM && sizes->zero != CONFIG_ZERO_USUAL) {
+        log_warning("%s: zero has an effect with export = vmm alone: leave it out, or set export = vmm",
+                    name);
         return 1;
     }
     return 0;

@@ -41,12 +41,20 @@ enum config_export {
     CONFIG_EXPORT_VMM,
 };
 
+/* The part that sets new memory to zero, where the driver makes it by descriptor. */
+enum config_zero {
+    CONFIG_ZERO_DRIVER, /* the driver has cleared it */
+    CONFIG_ZERO_DAEMON, /* the daemon, in a context of its own */
+    CONFIG_ZERO_USUAL,  /* not told */
+};
+
 /* A pool's settings; unset members are inherited from its kind. */
 struct config_pool {
     struct config_size limit, step, reserve, low_water; /* shares are of what the device or node has */
     int enabled;                                        /* -1: unset */
     int huge_pages;                                     /* enum config_huge_pages; -1: unset */
     int export_as;                                      /* enum config_export; -1: unset */
+    int zero;                                           /* enum config_zero; -1: unset */
     char *allow; /* the users that may use it, as in the file; owned; NULL: unset */
 };
 
@@ -102,6 +110,7 @@ struct config_pool_sizes {
     bool enabled;
     enum config_huge_pages huge_pages;
     enum config_export export_as;
+    enum config_zero zero;
     const char *allow;    /* borrowed; NULL: every user may use it */
     const char *limit_of; /* as in struct pool_sizes; set by config_cut_limit() */
 };

@@ -55,6 +55,7 @@ static void configure_pool(struct pool *pool, const struct config *fresh) {
     if (!sizes.enabled)
         log_warning("%s is disabled now: that needs a restart", pool->name);
     supplier->huge_pages = sizes.huge_pages;
+    supplier->zero = sizes.zero;
     if (supplier->segment_kind != pools_segment_kind(pool->kind, &sizes))
         log_warning("%s has another export now: that needs a restart", pool->name);
     const struct pool_sizes pool_sizes = pools_sizes(&sizes);

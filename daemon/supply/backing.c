@@ -36,11 +36,24 @@ static void enter_call(struct worker *worker, const char **ret_call, const char 
 }
 
 static int fail_call(const struct backing *backing, const char *call, int r, char error[BACKING_ERROR_SIZE]) {
-    snprintf(error, BACKING_ERROR_SIZE, "%s of %s %s device %u failed with %s (%s)", call,
-             BYTES_TEXT(backing->size_bytes),
-             backing->kind == PROTO_SEGMENT_HOST_VMM_FD ? "of host memory by the driver of" : "on",
-             backing->device, backing->gpu->error_name(r), backing->gpu->error_text(r));
+    bool is_host = backing->kind == PROTO_SEGMENT_HOST_VMM_FD;
+    uint64_t free_bytes, total_bytes;
+    char left[96] = "";
+
+    if (!is_host && r == GPU_ERROR_MEMORY_ALLOCATION &&
+        backing->gpu->device_memory(backing->device, &free_bytes, &total_bytes) == 0)
+        snprintf(left, sizeof left, "; %s of its %s are free", BYTES_TEXT(free_bytes),
+                 BYTES_TEXT(total_bytes));
+    snprintf(error, BACKING_ERROR_SIZE, "%s of %s %s device %u failed with %s (%s)%s", call,
+             BYTES_TEXT(backing->size_bytes), is_host ? "of host memory by the driver of" : "on",
+             backing->device, backing->gpu->error_name(r), backing->gpu->error_text(r), left);
     return -EIO;
+}
+
+/* The daemon's contexts are made here and nowhere else. */
+static int make_context(const struct backing_order *order, struct worker *worker, const char **ret_call) {
+    enter_call(worker, ret_call, "cuDevicePrimaryCtxRetain");
+    return order->gpu->context_make(order->device);
 }
 
 static void log_lost(const struct backing *backing, const char *doing, int r) {
@@ -55,10 +68,13 @@ static int legacy_make(const struct backing_order *order, struct worker *worker,
     const struct gpu *gpu = order->gpu;
     unsigned device = order->device;
     uint64_t size_bytes = order->size_bytes;
-    const char *call = "cudaMalloc";
+    const char *call;
 
-    worker_enter_call(worker, call);
-    int r = gpu->memory_allocate(device, size_bytes, &backing->memory);
+    int r = make_context(order, worker, &call);
+    if (r == 0) {
+        enter_call(worker, &call, "cudaMalloc");
+        r = gpu->memory_allocate(device, size_bytes, &backing->memory);
+    }
     if (r == 0) {
         /* The contents that another tenant left there must not be seen. */
         enter_call(worker, &call, "cudaMemsetAsync");
@@ -123,7 +139,8 @@ static int vmm_unmap(const struct backing *backing, void *address, struct worker
     return r;
 }
 
-/* Zeroes new memory through addresses of its own. *ret_call: the call that failed. */
+/* Zeroes new memory through addresses of its own, in the device's context. *ret_call: the call that failed.
+ */
 static int vmm_zero(const struct backing *backing, struct worker *worker, const char **ret_call) {
     const struct gpu *gpu = backing->gpu;
     uint64_t size_bytes = backing->size_bytes;
@@ -163,11 +180,12 @@ static int vmm_make(const struct backing_order *order, struct worker *worker, st
                 ? gpu->vmm_host_create(order->device, order->node, order->size_bytes, &backing->vmm_handle)
                 : gpu->vmm_create(order->device, order->size_bytes, &backing->vmm_handle);
     backing->has_vmm_handle = r == 0;
-    if (r == 0) {
-        /* New memory was zero wherever it was looked at, and no manual promises it. The device zeroes host
-         * memory too: it does so at the speed of a copy, and the CPU at a tenth of that. */
+    if (r == 0 && order->zeroes)
+        r = make_context(order, worker, &call);
+    /* The device zeroes host memory too: it does so at the speed of a copy, and the CPU at a tenth of that.
+     */
+    if (r == 0 && order->zeroes)
         r = vmm_zero(backing, worker, &call);
-    }
     if (r == 0) {
         enter_call(worker, &call, "cuMemExportToShareableHandle");
         r = gpu->vmm_export(order->device, backing->vmm_handle, &backing->fd);

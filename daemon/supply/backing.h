@@ -26,7 +26,7 @@ struct backing {
     uint64_t size_bytes;
     /* device, and VMM */
     const struct gpu *gpu;
-    unsigned device; /* in whose context the driver is called */
+    unsigned device; /* whose driver is called */
     void *memory;    /* of cudaMalloc */
     struct gpu_ipc_handle handle;
     bool has_vmm_handle;
@@ -49,6 +49,7 @@ struct backing_order {
     /* device, and VMM */
     const struct gpu *gpu;
     unsigned device;
+    bool zeroes; /* VMM: the daemon sets new memory to zero, in a context; else the driver cleared it */
     /* host */
     int node; /* where pages should come from */
     enum config_huge_pages huge_pages;
@@ -57,7 +58,7 @@ struct backing_order {
 
 /* [slow], on a worker's thread; worker: told about calls and progress, may be NULL. Returns 0, or a negative
  * errno with a text for people in error; *ret_backing is untouched then, and owned by the caller otherwise.
- * The memory is zero. */
+ * The memory is zero. The first one that needs the device's context makes it. */
 int backing_new(const struct backing_order *order, struct worker *worker, struct backing **ret_backing,
                 char error[BACKING_ERROR_SIZE]);
 

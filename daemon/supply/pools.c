@@ -41,6 +41,20 @@ static unsigned device_near(const struct gpu *gpu, int node) {
     return 0;
 }
 
+/* Where the driver is set up not to clear memory, the daemon does it. */
+static void look_for_unclean_driver(struct supplier *supplier) {
+    bool is_host = supplier->segment_kind == PROTO_SEGMENT_HOST_VMM_FD;
+
+    if (supplier->gpu == NULL || supplier->segment_kind == PROTO_SEGMENT_LEGACY_IPC)
+        return;
+    supplier->unclean = supplier->gpu->unclean_setting(is_host);
+    if (supplier->unclean != NULL)
+        log_warning("%s: the driver's setting %s keeps it from clearing memory, so the daemon sets new "
+                    "memory to zero "
+                    "itself, in a CUDA context",
+                    supplier->pool->name, supplier->unclean);
+}
+
 static int add_pool(struct daemon *daemon, struct pool_config *pool_config, const struct pool_total *total) {
     struct config_pool_sizes sizes;
     struct pool *pool;
@@ -74,6 +88,8 @@ static int add_pool(struct daemon *daemon, struct pool_config *pool_config, cons
     if (supplier->gpu != NULL)
         supplier->device = is_host ? device_near(supplier->gpu, number) : (unsigned)number;
     supplier->huge_pages = sizes.huge_pages;
+    supplier->zero = sizes.zero;
+    look_for_unclean_driver(supplier);
     pool->owner = supplier;
     return 0;
 }
@@ -194,6 +210,7 @@ int pools_open_gpu(struct daemon *daemon) {
             return -EIO;
         }
         daemon->gpu_kind = PROTO_GPU_SIM;
+        daemon->gpu->contexts_by_hand();
         daemon_add_notice(daemon,
                           "The GPUs are simulated: device memory is ordinary memory of this machine.");
         log_warning("the GPUs are simulated (gpu = sim): device memory is ordinary memory of this machine");
@@ -201,11 +218,13 @@ int pools_open_gpu(struct daemon *daemon) {
     }
     /* An MPS client would die with the first worker that is killed under MPS (measured on H200: a killed
      * worker left cudaErrorIllegalAddress in the daemon's context). No MPS server listens in a directory that
-     * does not exist. */
+     * does not exist. A daemon without a context has nothing that could be poisoned, but may make one later.
+     */
     setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/gpupoold-stays-out-of-mps", 1);
     r = gpu_cuda(&daemon->gpu);
     if (r == 0) {
         daemon->gpu_kind = PROTO_GPU_CUDA;
+        daemon->gpu->contexts_by_hand();
         return 0;
     }
     daemon->gpu = NULL;

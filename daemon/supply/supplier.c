@@ -23,8 +23,10 @@ struct supply_job {
     struct backing *(*end)(struct backing *backing);
     uint64_t size_bytes;
     enum config_huge_pages huge_pages; /* when it was decided: a reload may change the supplier's */
+    bool zeroes;                       /* likewise */
     int result;
     char error[BACKING_ERROR_SIZE];
+    bool is_first, is_silent; /* a device pool's first check; NVML does not know the device */
     bool lost; /* the device does not work any more; why: */
     char lost_error[BACKING_ERROR_SIZE];
 };
@@ -38,6 +40,15 @@ static struct supply_job *supply_job_new(struct supplier *supplier, void (*run)(
         job->supplier = supplier;
     }
     return job;
+}
+
+/* The calls of device_check() are named as one. */
+static int device_ask(const struct gpu *gpu, unsigned device, struct worker *worker, const char **ret_call) {
+    *ret_call = "a check";
+    worker_enter_call(worker, *ret_call);
+    int r = gpu->device_check(device);
+    worker_leave_call(worker);
+    return r == GPU_ERROR_MEMORY_ALLOCATION ? 0 : r;
 }
 
 /* Whether the device's driver does what "export = vmm" needs. */
@@ -65,10 +76,21 @@ static void ask_for_vmm(struct supply_job *start) {
              is_host ? "memfd" : "ipc");
 }
 
+/* Whether the device works: its context is made with the first segment. */
+static void ask_for_device(struct supply_job *start) {
+    const struct supplier *supplier = start->supplier;
+    const struct gpu *gpu = supplier->gpu;
+    const char *call;
+
+    start->result = device_ask(gpu, supplier->device, &start->supplier->worker, &call);
+    if (start->result != 0)
+        snprintf(start->error, sizeof start->error, "%s of device %u failed with %s (%s)", call,
+                 supplier->device, gpu->error_name(start->result), gpu->error_text(start->result));
+}
+
 static void start_run(struct worker_job *job) {
     struct supply_job *start = container_of(job, struct supply_job, job);
     struct supplier *supplier = start->supplier;
-    uint64_t free_bytes, total_bytes;
 
     if (supplier->segment_kind == PROTO_SEGMENT_MEMFD)
         return;
@@ -80,13 +102,9 @@ static void start_run(struct worker_job *job) {
             "for host pools, or see why there is no GPU (gpupoold --gpu cuda)");
         return;
     }
-    worker_enter_call(&supplier->worker, "cuDevicePrimaryCtxRetain");
-    start->result = supplier->gpu->device_memory(supplier->device, &free_bytes, &total_bytes);
-    if (start->result != 0)
-        snprintf(start->error, sizeof start->error, "making a context on device %u failed with %s (%s)",
-                 supplier->device, supplier->gpu->error_name(start->result),
-                 supplier->gpu->error_text(start->result));
-    else if (supplier->segment_kind != PROTO_SEGMENT_LEGACY_IPC)
+    if (supplier->segment_kind == PROTO_SEGMENT_LEGACY_IPC)
+        ask_for_device(start);
+    else
         ask_for_vmm(start);
     worker_leave_call(&supplier->worker);
 }
@@ -105,29 +123,12 @@ static void start_done(struct worker_job *job) {
     free(start);
 }
 
-static int device_ask(const struct gpu *gpu, unsigned device, struct worker *worker, const char **ret_call) {
-    uint64_t free_bytes, total_bytes;
-
-    /* The first tells of work that went wrong; the second also asks the kernel, and so finds a GPU that has
-     * gone while no program used it. */
-    *ret_call = "cudaDeviceSynchronize";
-    worker_enter_call(worker, *ret_call);
-    int r = gpu->device_synchronize(device);
-    if (r == 0) {
-        *ret_call = "cudaMemGetInfo";
-        worker_enter_call(worker, *ret_call);
-        r = gpu->device_memory(device, &free_bytes, &total_bytes);
-    }
-    worker_leave_call(worker);
-    return r == GPU_ERROR_MEMORY_ALLOCATION ? 0 : r;
-}
-
-/* Asks the device whether it still works. CUDA has errors that stay: after an illegal address, an
- * uncorrectable memory error or the loss of the GPU every further call on the device fails in this process,
- * whatever it is, until the process ends. Which errors are of that kind depends on the driver; that they come
- * again shows it. So a failing call is followed by others that ask for nothing, and only when they fail too
- * is the device lost. On the device's worker: false when it is lost, with a text for people in error. A
- * device that has no memory left answers. */
+/* Asks the device whether it still works. CUDA has errors that stay: after an illegal address or an
+ * uncorrectable memory error in a context of the daemon's, and after the loss of the GPU, every further call
+ * on the device fails in this process, whatever it is, until the process ends. Which errors are of that kind
+ * depends on the driver; that they come again shows it. So a failing call is followed by others that ask for
+ * nothing, and only when they fail too is the device lost. On the device's worker: false when it is lost,
+ * with a text for people in error. A device that has no memory left answers. */
 static bool device_answers(const struct gpu *gpu, unsigned device, struct worker *worker,
                            char error[BACKING_ERROR_SIZE]) {
     const char *call = NULL;
@@ -138,7 +139,7 @@ static bool device_answers(const struct gpu *gpu, unsigned device, struct worker
         if (r == 0)
             return true;
     }
-    snprintf(error, BACKING_ERROR_SIZE, "the device is lost: %s on device %u fails with %s (%s)", call,
+    snprintf(error, BACKING_ERROR_SIZE, "the device is lost: %s of device %u fails with %s (%s)", call,
              device, gpu->error_name(r), gpu->error_text(r));
     return false;
 }
@@ -167,6 +168,7 @@ static void grow_run(struct worker_job *job) {
                                         .size_bytes = grow->size_bytes,
                                         .gpu = supplier->gpu,
                                         .device = supplier->device,
+                                        .zeroes = grow->zeroes,
                                         .node = supplier->pool->numa_node,
                                         .huge_pages = grow->huge_pages,
                                         .is_simulated = supplier->gpu != NULL &&
@@ -185,8 +187,21 @@ static void end_run(struct worker_job *job) {
     worker_leave_call(worker);
 }
 
+/* Whether NVML tells nothing of the device, because it is missing or does not know it. */
+static bool nvml_is_silent(struct supplier *supplier) {
+    uint64_t free_bytes, total_bytes;
+
+    worker_enter_call(&supplier->worker, "NVML");
+    int r = supplier->gpu->device_memory(supplier->device, &free_bytes, &total_bytes);
+    worker_leave_call(&supplier->worker);
+    return r == GPU_ERROR_NOT_SUPPORTED;
+}
+
 static void check_run(struct worker_job *job) {
-    look_for_loss(container_of(job, struct supply_job, job));
+    struct supply_job *check = container_of(job, struct supply_job, job);
+
+    look_for_loss(check);
+    check->is_silent = check->is_first && nvml_is_silent(check->supplier);
 }
 
 static void check_done(struct worker_job *job) {
@@ -195,11 +210,27 @@ static void check_done(struct worker_job *job) {
 
     supplier->checking = false;
     report_loss(check);
+    if (check->is_silent)
+        log_warning("%s: NVML (libnvidia-ml.so.1) is missing or does not know device %u: the daemon does not "
+                    "learn from "
+                    "it that the GPU is lost, how much of its memory is free, and which processes use it; "
+                    "install it, or "
+                    "mount it into the container",
+                    supplier->pool->name, supplier->device);
     free(check);
 }
 
 static void discard_done(struct worker_job *job) {
     free(container_of(job, struct supply_job, job));
+}
+
+/* Says once that the daemon has a context on the pool's device. */
+static void tell_context(struct supplier *supplier) {
+    if (supplier->context_told || !supplier_has_context(supplier))
+        return;
+    supplier->context_told = true;
+    log_info("%s: the daemon has a CUDA context on device %u now, which takes memory of the GPU",
+             supplier->pool->name, supplier->device);
 }
 
 static void grow_done(struct worker_job *job) {
@@ -216,6 +247,7 @@ static void grow_done(struct worker_job *job) {
         core_growth_failed(pool, grow->error, clock_now_ns());
     } else {
         supplier->pages = grow->backing->pages;
+        tell_context(supplier);
         log_debug("%s: grew by %s", pool->name, BYTES_TEXT(grow->size_bytes));
         if (core_segment_made(pool, grow->size_bytes, grow->backing, clock_now_ns()) < 0) {
             grow->job.run = end_run;
@@ -252,6 +284,28 @@ int supplier_start(struct supplier *supplier) {
     return 0;
 }
 
+/* Whether new memory of a driver that clears it is set to zero once more, or for the first time. */
+static bool daemon_zeroes(const struct supplier *supplier) {
+    return supplier->zero == CONFIG_ZERO_DAEMON || supplier->unclean != NULL;
+}
+
+bool supplier_has_context(const struct supplier *supplier) {
+    return supplier->gpu != NULL && supplier->gpu->has_context(supplier->device);
+}
+
+const char *supplier_zeroed_by(const struct supplier *supplier) {
+    switch (supplier->segment_kind) {
+    case PROTO_SEGMENT_MEMFD:
+        return "kernel";
+    case PROTO_SEGMENT_LEGACY_IPC:
+        return "daemon";
+    case PROTO_SEGMENT_VMM_FD:
+    case PROTO_SEGMENT_HOST_VMM_FD:
+        break;
+    }
+    return daemon_zeroes(supplier) ? "daemon" : "driver";
+}
+
 void supplier_grow(struct supplier *supplier, uint64_t size_bytes) {
     struct supply_job *grow = supply_job_new(supplier, grow_run, grow_done);
     if (grow == NULL) {
@@ -260,6 +314,7 @@ void supplier_grow(struct supplier *supplier, uint64_t size_bytes) {
     }
     grow->size_bytes = size_bytes;
     grow->huge_pages = supplier->huge_pages;
+    grow->zeroes = daemon_zeroes(supplier);
     worker_submit(&supplier->worker, &grow->job);
 }
 
@@ -277,7 +332,8 @@ void supplier_check(struct supplier *supplier) {
     struct supply_job *check = supply_job_new(supplier, check_run, check_done);
     if (check == NULL)
         return; /* the next one */
-    supplier->checking = true;
+    check->is_first = supplier->pool->kind == PROTO_POOL_DEVICE && !supplier->is_checked;
+    supplier->checking = supplier->is_checked = true;
     worker_submit(&supplier->worker, &check->job);
 }
 

@@ -30,17 +30,21 @@ struct supplier {
     struct pool *pool;
     struct worker worker;
     const struct gpu *gpu; /* NULL where the kernel makes the memory, and where there is none to make it */
-    unsigned device;       /* whose driver makes the memory; of host memory, in whose context */
+    unsigned device;       /* whose driver makes the memory */
     struct pool_total total;
     enum proto_segment_kind segment_kind; /* of all its segments */
+    enum config_zero zero;                /* the part that sets new memory to zero, as configured */
+    const char *unclean; /* the driver's setting for which the daemon does it unasked; NULL: none */
     enum config_huge_pages huge_pages;
     enum backing_pages pages; /* of the newest segment */
     bool checking;            /* a check of the device is under way */
+    bool is_checked;          /* once, or a check is under way */
+    bool context_told;        /* the log tells of the daemon's context on the device */
     const char *stalled_call; /* its worker was in it at the last look and the one before; NULL: it got on */
 };
 
-/* Starts the worker, and with it the device's context (or nothing, for host memory): the pool becomes ready,
- * or failed, when that is done. Returns 0 or a negative errno. */
+/* Starts the worker, which asks whether the device can do what the pool needs: the pool becomes ready, or
+ * failed, when that is done. No context is made. Returns 0 or a negative errno. */
 int supplier_start(struct supplier *supplier);
 
 /* Frees every segment of the pool and stops the worker. No session may be left. Blocks until the driver is
@@ -57,5 +61,12 @@ void supplier_check(struct supplier *supplier);
 /* Whether the worker gets on; to be asked at intervals (see worker_is_alive). Says in the log and the pool
  * when it stalls and when it has come back. */
 bool supplier_is_alive(struct supplier *supplier);
+
+/* Whether the daemon has a context on the device whose driver makes the pool's memory. */
+bool supplier_has_context(const struct supplier *supplier);
+
+/* Which part of the machine sees to it that new memory of the pool is zero: "driver", "daemon" or "kernel".
+ */
+const char *supplier_zeroed_by(const struct supplier *supplier);
 
 #endif

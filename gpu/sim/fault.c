@@ -183,7 +183,7 @@ static bool plan_hit(struct plan *plan, enum sim_call call, unsigned physical) {
 /* The system management's view of a device does not end with a process's context on it, as NVML's does not.
  */
 static bool is_lost_with_its_device(enum sim_call call) {
-    return call != SIM_DEVICE_DESCRIBE && call != SIM_PROCESSES;
+    return call != SIM_DEVICE_DESCRIBE && call != SIM_DEVICE_MEMORY && call != SIM_PROCESSES;
 }
 
 static void sleep_for(uint64_t ns) {

@@ -36,6 +36,8 @@
     X(DEVICE_COUNT, device_count)                                                                            \
     X(DEVICE_DESCRIBE, device_describe)                                                                      \
     X(DEVICE_MEMORY, device_memory)                                                                          \
+    X(DEVICE_CHECK, device_check)                                                                            \
+    X(CONTEXT_MAKE, context_make)                                                                            \
     X(DEVICE_SYNCHRONIZE, device_synchronize)                                                                \
     X(DEVICE_CURRENT, device_current)                                                                        \
     X(MEMORY_ALLOCATE, memory_allocate)                                                                      \
@@ -102,13 +104,19 @@ struct sim_settings {
     uint64_t linger_ns; /* how long this process's ghost goes on, 0: no ghost */
     bool linger_keeps_fds;
     bool under_mps; /* exporters are to list this process as a client of MPS */
-    bool forked;    /* this process is a forked child of the one that initialised the simulated driver */
+    enum sim_unclean {
+        SIM_CLEAN,          /* new memory of VMM is zero */
+        SIM_UNCLEAN_TOLD,   /* it is not, and the driver's settings say so */
+        SIM_UNCLEAN_SILENT, /* it is not */
+    } unclean;
+    bool forked; /* this process is a forked child of the one that initialised the simulated driver */
 };
 extern struct sim_settings sim_settings;
 
 /* Checks an ordinal. Returns 0 or INVALID_DEVICE. */
 int sim_device(unsigned device, unsigned *ret_physical);
-/* As sim_device(), and creates this process's context on the device where there is none yet. */
+/* As sim_device(), and creates this process's context on the device where there is none yet. After
+ * contexts_by_hand() that is INVALID_CONTEXT. */
 int sim_context(unsigned device, unsigned *ret_physical);
 bool sim_has_context(unsigned physical);
 /* Lets the time pass that a call takes on a real GPU: so much, and so much a GiB. */
@@ -182,6 +190,8 @@ bool sim_is_mapped(const void *start, uint64_t size_bytes);
 
 /* Makes a memfd whose size is sealed. Returns 0, MEMORY_ALLOCATION or UNKNOWN. */
 int sim_memfd_make(const char *name, uint64_t size_bytes, int *ret_memfd);
+/* Writes words that an earlier owner may have left. Large memory is written at both ends only. */
+void sim_memory_soil(void *start, uint64_t size_bytes);
 /* Counts memory against a device's size. Returns 0 or MEMORY_ALLOCATION. */
 int sim_memory_charge(unsigned physical, uint64_t size_bytes);
 void sim_memory_discharge(unsigned physical, uint64_t size_bytes);

@@ -216,7 +216,7 @@ bool sim_is_mapped(const void *start, uint64_t size_bytes) {
 
 int sim_device_memory(unsigned device, uint64_t *ret_free_bytes, uint64_t *ret_total_bytes) {
     unsigned physical;
-    int r = sim_enter_context(SIM_DEVICE_MEMORY, device, &physical);
+    int r = sim_enter_on(SIM_DEVICE_MEMORY, device, &physical);
 
     if (r != 0)
         return r;
@@ -226,7 +226,7 @@ int sim_device_memory(unsigned device, uint64_t *ret_free_bytes, uint64_t *ret_t
     return 0;
 }
 
-static void fill_fresh(void *start, uint64_t size_bytes) {
+void sim_memory_soil(void *start, uint64_t size_bytes) {
     if (size_bytes <= FRESH_FULL_MAX) {
         memset(start, FRESH_BYTE, size_bytes);
         return;
@@ -259,7 +259,7 @@ static int allocation_create(unsigned physical, uint64_t size_bytes, struct sim_
     if (range == NULL)
         return GPU_ERROR_MEMORY_ALLOCATION;
     range->memfd = take_fd(&memfd);
-    fill_fresh((void *)range->start, size_bytes);
+    sim_memory_soil((void *)range->start, size_bytes);
     r = sim_random(range->secret, sizeof(range->secret));
     if (r == 0)
         r = sim_range_register(range);

@@ -30,6 +30,7 @@ static struct {
     bool ready;
     unsigned visible[GPU_SIM_DEVICES_MAX]; /* ordinal → physical */
     unsigned visible_count;
+    bool contexts_by_hand; /* atomic */
     struct {
         pthread_mutex_t lock; /* held while the context is being made */
         bool created;         /* atomic */
@@ -64,6 +65,14 @@ int sim_device(unsigned device, unsigned *ret_physical) {
     return 0;
 }
 
+static void context_create(unsigned physical) {
+    LOCKED(&sim.contexts[physical].lock);
+    if (sim_has_context(physical))
+        return;
+    sim_spend(CONTEXT_NS, 0, 0);
+    __atomic_store_n(&sim.contexts[physical].created, true, __ATOMIC_RELEASE);
+}
+
 int sim_context(unsigned device, unsigned *ret_physical) {
     unsigned physical;
     int r = sim_device(device, &physical);
@@ -71,11 +80,9 @@ int sim_context(unsigned device, unsigned *ret_physical) {
     if (r != 0)
         return r;
     if (!sim_has_context(physical)) {
-        LOCKED(&sim.contexts[physical].lock);
-        if (!sim_has_context(physical)) {
-            sim_spend(CONTEXT_NS, 0, 0);
-            __atomic_store_n(&sim.contexts[physical].created, true, __ATOMIC_RELEASE);
-        }
+        if (__atomic_load_n(&sim.contexts_by_hand, __ATOMIC_ACQUIRE))
+            return GPU_ERROR_INVALID_CONTEXT;
+        context_create(physical);
     }
     *ret_physical = physical;
     return 0;
@@ -113,6 +120,35 @@ static int sim_device_describe(unsigned device, struct gpu_device *ret_device) {
     description.total_bytes = sim_settings.device_bytes;
     *ret_device = description;
     return 0;
+}
+
+static int sim_context_make(unsigned device) {
+    unsigned physical;
+    int r = sim_enter_on(SIM_CONTEXT_MAKE, device, &physical);
+
+    if (r == 0 && !sim_has_context(physical))
+        context_create(physical);
+    return r;
+}
+
+static bool sim_has_context_on(unsigned device) {
+    unsigned physical;
+    return sim_device(device, &physical) == 0 && sim_has_context(physical);
+}
+
+static void sim_contexts_by_hand(void) {
+    __atomic_store_n(&sim.contexts_by_hand, true, __ATOMIC_RELEASE);
+}
+
+/* With a context, work of this process that went wrong has lost the device, and the call fails as all do. */
+static int sim_device_check(unsigned device) {
+    unsigned physical;
+    return sim_enter_on(SIM_DEVICE_CHECK, device, &physical);
+}
+
+static const char *sim_unclean_setting(bool is_host) {
+    (void)is_host;
+    return sim_settings.unclean == SIM_UNCLEAN_TOLD ? "GPUPOOL_SIM_UNCLEAN" : NULL;
 }
 
 static int sim_device_current(unsigned *ret_device) {
@@ -186,6 +222,10 @@ static const struct gpu table = {
     .device_count = sim_device_count,
     .device_describe = sim_device_describe,
     .device_memory = sim_device_memory,
+    .device_check = sim_device_check,
+    .context_make = sim_context_make,
+    .has_context = sim_has_context_on,
+    .contexts_by_hand = sim_contexts_by_hand,
     .device_synchronize = sim_device_synchronize,
     .device_current = sim_device_current,
     .memory_allocate = sim_memory_allocate,
@@ -220,6 +260,7 @@ static const struct gpu table = {
     .processes = sim_processes,
     .all_processes = sim_all_processes,
     .device_files = sim_device_files,
+    .unclean_setting = sim_unclean_setting,
     .error_name = sim_error_name,
     .error_text = sim_error_text,
 };
@@ -293,6 +334,7 @@ static int sim_init(const struct gpu_sim_options *options) {
     const char *linger = secure_getenv("GPUPOOL_SIM_LINGER_MS");
     const char *keep = secure_getenv("GPUPOOL_SIM_LINGER_KEEP_FDS");
     const char *mps = secure_getenv("GPUPOOL_SIM_MPS");
+    const char *unclean = secure_getenv("GPUPOOL_SIM_UNCLEAN");
     int r;
 
     if (options != NULL && options->devices > GPU_SIM_DEVICES_MAX)
@@ -303,6 +345,14 @@ static int sim_init(const struct gpu_sim_options *options) {
     sim_settings.latency = latency == NULL || strcmp(latency, "0") != 0;
     sim_settings.linger_keeps_fds = keep != NULL && strcmp(keep, "1") == 0;
     sim_settings.under_mps = mps != NULL && strcmp(mps, "1") == 0;
+    if (unclean == NULL || *unclean == '\0')
+        sim_settings.unclean = SIM_CLEAN;
+    else if (strcmp(unclean, "told") == 0)
+        sim_settings.unclean = SIM_UNCLEAN_TOLD;
+    else if (strcmp(unclean, "silent") == 0)
+        sim_settings.unclean = SIM_UNCLEAN_SILENT;
+    else
+        return GPU_ERROR_INVALID_VALUE;
     sim_settings.linger_ns = 0;
     if (linger != NULL && *linger != '\0') {
         uint64_t ms;

@@ -48,6 +48,9 @@
  * GPUPOOL_SIM_LINGER_KEEP_FDS=1: the ghost keeps all descriptors that the process had open at its first
  * import, as a forked worker does. Otherwise it closes them.
  *
+ * GPUPOOL_SIM_UNCLEAN=told|silent: new memory that is made apart from its addresses holds what an earlier
+ * owner left. "told": the driver's settings say so.
+ *
  * GPUPOOL_SIM_MPS=1: exporters list this process as a client of MPS. Nothing else about it is like one.
  *
  * Where it differs from CUDA: streams are captured only by gpu_sim_capture_begin(), and what is recorded is

@@ -579,7 +579,7 @@ int sim_stream_wait64(unsigned device, void *stream, uint64_t *word, uint64_t va
 int sim_memory_set(unsigned device, void *memory, uint8_t byte, uint64_t size_bytes, void *stream) {
     struct operation *operation;
     unsigned physical;
-    int r = sim_enter_on(SIM_MEMORY_SET, device, &physical);
+    int r = sim_enter_context(SIM_MEMORY_SET, device, &physical);
 
     if (r != 0 || size_bytes == 0)
         return r;
@@ -590,7 +590,7 @@ int sim_memory_set(unsigned device, void *memory, uint8_t byte, uint64_t size_by
 int sim_memory_copy(unsigned device, void *to, const void *from, uint64_t size_bytes, void *stream) {
     struct operation *operation;
     unsigned physical;
-    int r = sim_enter_on(SIM_MEMORY_COPY, device, &physical);
+    int r = sim_enter_context(SIM_MEMORY_COPY, device, &physical);
 
     if (r != 0 || size_bytes == 0)
         return r;

@@ -52,7 +52,7 @@ struct sim_memory {
     uint64_t handle;
     unsigned references; /* of the handle, while it is not released, and of each mapping */
     bool is_released, is_imported, is_host;
-    unsigned physical; /* of host memory: in whose context it was made */
+    unsigned physical; /* of host memory: whose driver made it */
     uint64_t size_bytes;
     int memfd;
     struct sim_link *exporter; /* NULL: this process, or one that is dead */
@@ -141,17 +141,28 @@ static int granule_get(uint64_t *ret_granule_bytes) {
 
 int sim_vmm_granule(unsigned device, uint64_t *ret_granule_bytes) {
     unsigned physical;
-    int r = sim_enter_context(SIM_VMM_GRANULE, device, &physical);
+    int r = sim_enter_on(SIM_VMM_GRANULE, device, &physical);
     return r != 0 ? r : granule_get(ret_granule_bytes);
 }
 
 int sim_vmm_host_granule(unsigned device, int node, uint64_t *ret_granule_bytes) {
     unsigned physical;
-    int r = sim_enter_context(SIM_VMM_HOST_GRANULE, device, &physical);
+    int r = sim_enter_on(SIM_VMM_HOST_GRANULE, device, &physical);
 
     if (r == 0 && node < 0)
         r = GPU_ERROR_INVALID_VALUE;
     return r != 0 ? r : granule_get(ret_granule_bytes);
+}
+
+/* Leaves in new memory the words of an earlier owner. */
+static int soil(int memfd, uint64_t size_bytes) {
+    void *memory = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memfd, 0);
+
+    if (memory == MAP_FAILED)
+        return GPU_ERROR_MEMORY_ALLOCATION;
+    sim_memory_soil(memory, size_bytes);
+    munmap(memory, size_bytes);
+    return 0;
 }
 
 /* Makes memory that is charged already, and its handle. */
@@ -159,6 +170,8 @@ static int memory_make(unsigned physical, bool is_host, uint64_t size_bytes, uin
     _cleanup_(close_fdp) int memfd = -1;
     int r = memfd_make(physical, is_host, size_bytes, &memfd);
 
+    if (r == 0 && sim_settings.unclean != SIM_CLEAN)
+        r = soil(memfd, size_bytes);
     if (r != 0)
         return r;
     pthread_rwlock_wrlock(&vmm.lock);
@@ -174,7 +187,7 @@ static int memory_make(unsigned physical, bool is_host, uint64_t size_bytes, uin
 
 int sim_vmm_create(unsigned device, uint64_t size_bytes, uint64_t *ret_handle) {
     unsigned physical;
-    int r = sim_enter_context(SIM_VMM_CREATE, device, &physical);
+    int r = sim_enter_on(SIM_VMM_CREATE, device, &physical);
 
     if (r != 0)
         return r;
@@ -193,7 +206,7 @@ int sim_vmm_create(unsigned device, uint64_t size_bytes, uint64_t *ret_handle) {
 
 int sim_vmm_host_create(unsigned device, int node, uint64_t size_bytes, uint64_t *ret_handle) {
     unsigned physical;
-    int r = sim_enter_context(SIM_VMM_HOST_CREATE, device, &physical);
+    int r = sim_enter_on(SIM_VMM_HOST_CREATE, device, &physical);
 
     if (r != 0)
         return r;
@@ -207,7 +220,7 @@ int sim_vmm_host_create(unsigned device, int node, uint64_t size_bytes, uint64_t
 
 int sim_vmm_release(unsigned device, uint64_t handle) {
     unsigned physical;
-    int r = sim_enter_context(SIM_VMM_RELEASE, device, &physical);
+    int r = sim_enter_on(SIM_VMM_RELEASE, device, &physical);
 
     if (r != 0)
         return r;
@@ -226,7 +239,7 @@ int sim_vmm_release(unsigned device, uint64_t handle) {
 
 int sim_vmm_export(unsigned device, uint64_t handle, int *ret_fd) {
     unsigned physical;
-    int fd = -1, r = sim_enter_context(SIM_VMM_EXPORT, device, &physical);
+    int fd = -1, r = sim_enter_on(SIM_VMM_EXPORT, device, &physical);
 
     if (r != 0)
         return r;

@@ -49,7 +49,7 @@ static bool pools_are_equal(const struct config_pool *a, const struct config_poo
     return sizes_are_equal(&a->limit, &b->limit) && sizes_are_equal(&a->step, &b->step) &&
            sizes_are_equal(&a->reserve, &b->reserve) && sizes_are_equal(&a->low_water, &b->low_water) &&
            a->enabled == b->enabled && a->huge_pages == b->huge_pages && a->export_as == b->export_as &&
-           (a->allow == NULL) == (b->allow == NULL) &&
+           a->zero == b->zero && (a->allow == NULL) == (b->allow == NULL) &&
            (twice || a->allow == NULL || strcmp(a->allow, b->allow) == 0);
 }
 
@@ -112,6 +112,7 @@ static void check_sizes(const struct config *config, enum proto_pool_kind kind, 
         MUST(sizes.reserve_bytes <= PROTO_SIZE_MAX && sizes.low_water_bytes <= PROTO_SIZE_MAX);
         MUST(sizes.huge_pages <= CONFIG_HUGE_PAGES_REQUIRE);
         MUST(sizes.export_as <= CONFIG_EXPORT_VMM);
+        MUST(sizes.zero <= CONFIG_ZERO_USUAL);
     }
 }
 

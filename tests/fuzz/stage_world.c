@@ -269,6 +269,23 @@ static int stage_device_current(unsigned *ret_device) {
     return 0;
 }
 
+static int stage_device_check(unsigned device) {
+    (void)device;
+    return 0;
+}
+
+static bool stage_has_context(unsigned device) {
+    (void)device;
+    return true;
+}
+
+static void stage_nothing(void) {}
+
+static const char *stage_unclean_setting(bool is_host) {
+    (void)is_host;
+    return NULL;
+}
+
 static int stage_device_synchronize(unsigned device) {
     (void)device;
     return stage->device_lost ? GPU_ERROR_UNKNOWN : 0;
@@ -359,6 +376,11 @@ const struct gpu stage_gpu = {
     .device_count = stage_device_count,
     .device_describe = stage_device_describe,
     .device_memory = stage_device_memory,
+    .device_check = stage_device_check,
+    .context_make = stage_device_check,
+    .has_context = stage_has_context,
+    .contexts_by_hand = stage_nothing,
+    .unclean_setting = stage_unclean_setting,
     .device_synchronize = stage_device_synchronize,
     .device_current = stage_device_current,
     .memory_allocate = stage_memory_allocate,

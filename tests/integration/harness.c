@@ -157,6 +157,10 @@ const char *test_config(char text[TEST_CONFIG_SIZE], unsigned device_mib, unsign
     return text;
 }
 
+const char *test_zero_lines(void) {
+    return test_exports_vmm() ? "\n[device]\nzero = daemon\n" : "";
+}
+
 /* --- processes --- */
 
 bool test_become(uid_t uid) {

@@ -104,6 +104,9 @@ unsigned test_number(const char *name, unsigned otherwise);
 /* Pools of these limits, small steps, and nothing else. limit in MiB. Returns a text that lives in text. */
 #define TEST_CONFIG_SIZE 512u
 const char *test_config(char text[TEST_CONFIG_SIZE], unsigned device_mib, unsigned host_mib);
+/* The lines by which the daemon sets new device memory to zero, of whichever kind it is: for tests of the
+ * driver's calls that it makes for that. To be put at the end of a configuration. */
+const char *test_zero_lines(void);
 
 /* Starts a daemon and waits until it serves; a failure fails the test. The strings of options are borrowed
  * until daemon_stop(). */

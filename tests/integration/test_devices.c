@@ -33,9 +33,10 @@ static int acquire_from(struct puppet *puppet, unsigned slot, uint32_t pool) {
 static void start_daemon(struct test_daemon *daemon, const char *fault, unsigned gpus) {
     static const char *environment[2];
     environment[0] = fault;
-    daemon_start(daemon, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB),
-                                                  .environment = environment,
-                                                  .sim_gpus = gpus});
+    test_config(config, POOL_MIB, POOL_MIB);
+    strcat(config, test_zero_lines());
+    daemon_start(daemon,
+                 &(struct daemon_options){.config = config, .environment = environment, .sim_gpus = gpus});
 }
 
 /* --- several --- */
@@ -220,7 +221,9 @@ static void a_device_that_cannot_be_used_closes_its_pool_alone(void **state) {
     (void)state;
     if (!test_is_simulated())
         skip();
-    start_daemon(&daemon, "GPUPOOL_SIM_FAIL=device_memory:1:46", 2);
+    start_daemon(
+        &daemon,
+        test_exports_vmm() ? "GPUPOOL_SIM_FAIL=vmm_granule:1:46" : "GPUPOOL_SIM_FAIL=device_check:1:46", 2);
     WAIT_UNTIL(daemon_logged(&daemon, "cudaErrorDevicesUnavailable"));
     puppet_connect(&worker, &daemon);
     /* which of the two made the first call is open: the one that failed says so, the other serves */

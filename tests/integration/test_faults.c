@@ -14,9 +14,15 @@
     "[device]\nlimit = 32MiB\nstep = 4MiB\nlow_water = 0\n[host]\nlimit = 32MiB\nstep = 4MiB\nlow_water = "  \
     "0\n"
 
+static const char *config(void) {
+    static char text[TEST_CONFIG_SIZE];
+    snprintf(text, sizeof text, "%s%s", CONFIG, test_zero_lines());
+    return text;
+}
+
 static void start_daemon(struct test_daemon *daemon, const char *const *environment, unsigned gpus) {
     daemon_start(daemon,
-                 &(struct daemon_options){.config = CONFIG, .environment = environment, .sim_gpus = gpus});
+                 &(struct daemon_options){.config = config(), .environment = environment, .sim_gpus = gpus});
 }
 
 static void send_acquire_on(struct puppet *puppet, unsigned slot, int device, uint64_t size,
@@ -151,7 +157,7 @@ static void those_who_wait_for_a_lost_device_are_told(void **state) {
 }
 
 static void a_device_that_is_lost_while_nobody_uses_it_is_found(void **state) {
-    static const char *const environment[] = {"GPUPOOL_SIM_FAIL=device_synchronize@1:3!:999",
+    static const char *const environment[] = {"GPUPOOL_SIM_FAIL=device_check@1:3!:999",
                                               "WATCHDOG_USEC=300000", NULL};
     struct test_daemon daemon;
     struct puppet worker;
@@ -173,7 +179,7 @@ static void a_device_that_is_lost_while_nobody_uses_it_is_found(void **state) {
 /* An error that comes once, however bad its name, closes nothing. */
 static void a_device_that_answers_again_is_not_lost(void **state) {
     static const char *const environment[] = {
-        "GPUPOOL_SIM_FAIL=stream_synchronize:1:719,device_synchronize:1:700,device_synchronize:2:700", NULL};
+        "GPUPOOL_SIM_FAIL=ipc_export:1:719,device_check:2:700,device_check:3:700", NULL};
     struct test_daemon daemon;
     struct puppet worker;
 
@@ -337,7 +343,7 @@ static void any_failing_call_of_the_daemons_driver_is_named_and_leaves_nothing_b
         snprintf(fault, sizeof fault, "GPUPOOL_SIM_FAIL=any:%u:999", n);
         daemon_start(&daemon,
                      &(struct daemon_options){
-                         .config = CONFIG, .environment = environment, .sim_gpus = 1, .unready = true});
+                         .config = config(), .environment = environment, .sim_gpus = 1, .unready = true});
         WAIT_UNTIL(test_has_ended(daemon.pid) || daemon_logged(&daemon, "serving "));
         if (test_has_ended(daemon.pid)) {
             int status = daemon_wait(&daemon);

@@ -345,7 +345,7 @@ static void one_that_is_stopped_before_it_serves_does_not_say_that_it_serves(voi
     (void)state;
     if (!test_is_simulated())
         skip();
-    hang_plan(&hang, "device_memory:1");
+    hang_plan(&hang, test_exports_vmm() ? "vmm_granule:1" : "device_check:1");
     const char *const environment[] = {hang.variable, NULL};
     daemon_start(&daemon, &(struct daemon_options){.config = test_config(config, POOL_MIB, POOL_MIB),
                                                    .environment = environment,

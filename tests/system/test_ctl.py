@@ -27,7 +27,7 @@ TIMES = {
     "growth_ns": NO_TIMES}
 DEVICE_POOL = {
     "id": 1, "kind": "device", "name": "Simulated GPU 0", "uuid": "GPU-53494d00-0000-0000-0000-000000000000", "device": 0,
-    "numa_node": None, "export": "ipc", "pages": None, "state": "ready", "limit_bytes": 8 * GIB, "step_bytes": 64 << 20,
+    "numa_node": None, "export": "ipc", "pages": None, "zeroed_by": "daemon", "context": True, "state": "ready", "limit_bytes": 8 * GIB, "step_bytes": 64 << 20,
     "reserve_bytes": 0, "low_water_bytes": 32 << 20, "reserved_bytes": 3 * GIB, "leased_bytes": 2 * GIB, "in_use_bytes": 5 * GIB // 4,
     "cached_bytes": 3 * GIB // 4, "hit_ratio": 0.9375, "free_bytes": GIB - (2 << 20),
     "fenced_bytes": 6 << 20, "quarantined_bytes": 2 << 20, "largest_free_bytes": 512 << 20, "growing_bytes": 0, "segments": 3, "leases": 12,
@@ -36,7 +36,7 @@ DEVICE_POOL = {
     "quarantined_peak_bytes": 48 << 20, "quarantine_oldest_ns": 3_000_000_000, "histograms": TIMES,
     "worker_call": "cudaMalloc", "worker_call_ns": 12_000_000_000, "last_error": "cudaErrorMemoryAllocation: out of memory"}
 HOST_POOL = {**DEVICE_POOL, "id": 2, "kind": "host", "name": "host memory, node 0", "uuid": None, "device": None,
-             "numa_node": 0, "export": "memfd", "pages": "transparent", "leased_bytes": 0, "in_use_bytes": 0, "cached_bytes": 0,
+             "numa_node": 0, "export": "memfd", "pages": "transparent", "zeroed_by": "kernel", "context": False, "leased_bytes": 0, "in_use_bytes": 0, "cached_bytes": 0,
              "hit_ratio": None, "failures": 0, "quarantine_oldest_ns": None, "worker_call": None, "worker_call_ns": None, "last_error": None}
 SESSION = {"id": 7, "pid": 815, "uid": 1000, "gid": 100, "command": "loader", "state": "active",
            "quarantine_reason": None, "quarantined_ns": None, "unanswered_ns": None, "end_rule": "listing", "under_mps": False, "leases": 3, "leased_bytes": 3 * GIB // 2,
@@ -267,6 +267,14 @@ class ForPeople(unittest.TestCase):
         table = next(part.splitlines() for part in text.split("\n\n") if "EXPORT" in part)
         column = table[0].index("EXPORT")
         self.assertEqual([row[column:].split()[0] for row in table], ["EXPORT", "ipc", "vmm", "memfd", "vmm"])
+
+    def test_pools_tells_what_zeroes_and_where_the_daemon_has_a_context(self):
+        pools = [DEVICE_POOL, {**DEVICE_POOL, "id": 2, "export": "vmm", "zeroed_by": "driver", "context": False}, {**HOST_POOL, "id": 3}]
+        text = self.show("pools", {"pools": pools})
+        table = next(part.splitlines() for part in text.split("\n\n") if "ZEROED BY" in part)
+        column = table[0].index("ZEROED BY")
+        self.assertEqual([row[column:].split()[:2] for row in table],
+                         [["ZEROED", "BY"], ["daemon", "yes"], ["driver", "no"], ["kernel", "no"]])
 
     def test_pools_tells_what_was_refused_and_the_peaks(self):
         text = self.show("pools")
@@ -531,7 +539,7 @@ class Failures(unittest.TestCase):
                 members = members[step]
             for member in members:
                 for wrong in (None, "missing", -1, 1.5, 2**53 + 2, True, {}):
-                    if member == "under_mps" and wrong is True:
+                    if member in ("under_mps", "context") and wrong is True:
                         continue
                     if wrong is None and member in ("end_rule","uuid", "device", "numa_node", "pages", "last_error", "worker_call", "worker_call_ns",
                                                     "quarantine_reason", "quarantined_ns", "unanswered_ns", "owed_ns", "cuda_toolkit", "hit_ratio",

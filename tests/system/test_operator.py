@@ -226,6 +226,8 @@ class CheckConfig(unittest.TestCase):
              "its limit of 9 GiB is above the 8 GiB that the GPU has, and is cut to that"),
             ("[host]\nlimit = 1000TiB\n", (), "its limit of 1000 TiB is above the "),
             ("[device]\nlimit = 0\n", ("--gpu", "sim"), "its limit of 0 B is less than a segment"),
+            ("[device]\nzero = daemon\n", ("--gpu", "sim"), "zero has an effect with export = vmm alone"),
+            ("[host]\nzero = driver\n", (), "zero has an effect with export = vmm alone"),
             ("[host]\nlimit = 1MiB\n", (), "its limit of 1 MiB is less than a segment"),
             ("[host]\nenabled = no\n", ("--gpu", "none"), "no pool is enabled"),
             ("", ("--socket", "/tmp/one", "--admin-socket", "/tmp/one"), "socket and admin_socket are both /tmp/one"),
@@ -241,6 +243,7 @@ class CheckConfig(unittest.TestCase):
     def test_what_is_right_is_called_right(self):
         for text, arguments in (("[device 1]\nlimit = 1GiB\n[host 0]\nreserve = 0\n", ("--gpu", "sim", "--sim-gpus", "2")),
                                 ("[device 1]\nenabled = no\n", ("--gpu", "sim", "--sim-gpus", "2")),
+                                ("[device]\nexport = vmm\nzero = daemon\n", ("--gpu", "sim")),
                                 ("[device 7]\nlimit = 1GiB\n", ("--gpu", "none")),
                                 ("[quota user:root]\nhost = 1GiB\n[host]\nallow = group:0\n", ())):
             with self.subTest(text):

@@ -2,7 +2,9 @@
 /*
  * A library with NVML's name and the functions that are used of it, for test_nvml.c: one GPU, with as many
  * processes as FAKE_NVML_PROCESSES says, numbered from 1000, and clients of MPS, numbered from 5000, as
- * FAKE_NVML_MPS says (unset: a GPU that cannot tell of them).
+ * FAKE_NVML_MPS says (unset: a GPU that cannot tell of them), and memory of which FAKE_NVML_FREE says how
+ * much is free
+ * ("lost": the GPU is; unset: it does not say).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +17,12 @@ struct process_info { /* nvmlProcessInfo_t */
 
 #define VISIBLE __attribute__((visibility("default")))
 
+struct memory { /* nvmlMemory_t */
+    unsigned long long total_bytes, free_bytes, used_bytes;
+};
+
 VISIBLE int nvmlInit_v2(void);
+VISIBLE int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory);
 VISIBLE int nvmlDeviceGetHandleByUUID(const char *uuid, void **device);
 VISIBLE int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count,
                                                     struct process_info *processes);
@@ -74,4 +81,17 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, struc
 int nvmlDeviceGetMPSComputeRunningProcesses_v3(void *device, unsigned *count,
                                                struct process_info *processes) {
     return list("FAKE_NVML_MPS", 5000, device, count, processes);
+}
+
+int nvmlDeviceGetMemoryInfo(void *device, struct memory *memory) {
+    const char *text = getenv("FAKE_NVML_FREE");
+
+    if (device != &the_device || text == NULL)
+        return 999;
+    if (strcmp(text, "lost") == 0)
+        return 15; /* NVML_ERROR_GPU_IS_LOST */
+    memory->total_bytes = 1000;
+    memory->free_bytes = strtoull(text, NULL, 10);
+    memory->used_bytes = memory->total_bytes - memory->free_bytes;
+    return 0;
 }

@@ -74,6 +74,9 @@ static void a_good_file_says_what_it_says(void **state) {
                                "limit = 75%\n"
                                "step = 128MiB\n"
                                "low_water = 25%\n"
+                               "zero = daemon\n"
+                               "[device 1]\n"
+                               "zero = driver\n"
                                "[host]\n"
                                "enabled = no\n"
                                "huge_pages = require\n"
@@ -97,8 +100,12 @@ static void a_good_file_says_what_it_says(void **state) {
     assert_int_equal(sizes.reserve_bytes, 0);
     assert_int_equal(sizes.low_water_bytes, 250 * MIB);
     assert_true(sizes.enabled);
+    assert_int_equal(sizes.zero, CONFIG_ZERO_DAEMON);
+    config_resolve(&config, PROTO_POOL_DEVICE, NULL, 1, 1000 * MIB, &sizes);
+    assert_int_equal(sizes.zero, CONFIG_ZERO_DRIVER);
     config_resolve(&config, PROTO_POOL_HOST, NULL, 0, 1000 * MIB, &sizes);
     assert_false(sizes.enabled);
+    assert_int_equal(sizes.zero, CONFIG_ZERO_USUAL);
     config_resolve(&config, PROTO_POOL_HOST, NULL, 1, 1000 * MIB, &sizes);
     assert_true(sizes.enabled);
     assert_int_equal(sizes.huge_pages, CONFIG_HUGE_PAGES_REQUIRE);

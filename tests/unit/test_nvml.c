@@ -49,6 +49,26 @@ static void what_nvml_cannot_tell_is_not_supported(void **state) {
     assert_int_equal(pid, -1);
 }
 
+static void the_memory_of_a_device_is_told_and_its_loss(void **state) {
+    struct gpu_uuid unknown = known;
+    uint64_t free_bytes = 1, total_bytes = 2;
+
+    (void)state;
+    unknown.bytes[0] = 99;
+    setenv("FAKE_NVML_FREE", "lost", 1);
+    assert_int_equal(nvml_device_memory(&known, &free_bytes, &total_bytes), GPU_ERROR_DEVICES_UNAVAILABLE);
+    unsetenv("FAKE_NVML_FREE");
+    assert_int_equal(nvml_device_memory(&known, &free_bytes, &total_bytes), GPU_ERROR_NOT_SUPPORTED);
+    assert_int_equal(free_bytes, 1);
+    assert_int_equal(total_bytes, 2);
+    setenv("FAKE_NVML_FREE", "300", 1);
+    assert_int_equal(nvml_device_memory(&unknown, &free_bytes, &total_bytes), GPU_ERROR_NOT_SUPPORTED);
+    assert_int_equal(nvml_device_memory(&known, &free_bytes, &total_bytes), 0);
+    assert_int_equal(free_bytes, 300);
+    assert_int_equal(total_bytes, 1000);
+    unsetenv("FAKE_NVML_FREE");
+}
+
 static void clients_of_mps_are_told_apart(void **state) {
     struct gpu_process processes[40];
     size_t count;
@@ -79,6 +99,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_processes_are_counted_and_as_many_as_fit_are_told),
         cmocka_unit_test(what_nvml_cannot_tell_is_not_supported),
+        cmocka_unit_test(the_memory_of_a_device_is_told_and_its_loss),
         cmocka_unit_test(clients_of_mps_are_told_apart),
     };
 
