@@ -18,7 +18,7 @@ void step_answer(struct world *world) {
         .pool = p + 1,
         .outcome = (uint32_t)(1 + random_below(world, PROTO_RECLAIM_PENDING)),
         .asked = one_in(world, 8)   ? newest + 1
-                 : one_in(world, 4) ? random_below(world, newest + 1)
+                 : one_in(world, 2) ? random_below(world, newest + 1)
                                     : newest,
         .kept_bytes = random_below(world, 16 * MIB),
     };
