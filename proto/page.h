@@ -39,7 +39,8 @@ struct proto_counters {
     _Atomic uint64_t misses;      /* and with one */
     _Atomic uint64_t taken_bytes; /* capacity of the buffers that were taken, */
     _Atomic uint64_t given_bytes; /* and given back: the difference is in use */
-    uint64_t reserved2[3];
+    _Atomic uint64_t moves;       /* segments that were moved within an arena */
+    uint64_t reserved2[2];
 };
 _Static_assert(sizeof(struct proto_counters) == 64, "a cache line, so that threads do not share one");
 

@@ -50,7 +50,7 @@ static const struct object {
      "id# kind$ name$ export$ zeroed_by$ context! state$ uuid$? pages$? last_error$? worker_call$? "
      "worker_call_ns#? device#? "
      "numa_node#? limit_bytes# step_bytes# reserve_bytes# low_water_bytes# reserved_bytes# leased_bytes# "
-     "in_use_bytes# cached_bytes# hit_ratio%? free_bytes# fenced_bytes# quarantined_bytes# "
+     "in_use_bytes# cached_bytes# hit_ratio%? moves# free_bytes# fenced_bytes# quarantined_bytes# "
      "largest_free_bytes# growing_bytes# segments# leases# parcels# parcel_bytes# waiters# acquires# "
      "releases# grows# retires# failures# timeouts# quota_refusals# probes# leased_peak_bytes# "
      "reserved_peak_bytes# quarantined_peak_bytes# quarantine_oldest_ns#? closes# close_ns# "

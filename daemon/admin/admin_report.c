@@ -164,6 +164,7 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     report_integer(object, "in_use_bytes", use->in_use_bytes);
     report_integer(object, "cached_bytes", use->cached_bytes);
     put_hit_ratio(object, use);
+    report_integer(object, "moves", use->moves);
     report_integer(object, "free_bytes", pool_free_bytes(pool));
     report_integer(object, "fenced_bytes", pool->fenced_bytes);
     report_integer(object, "quarantined_bytes", pool->quarantined_bytes);
@@ -284,6 +285,7 @@ static cJSON *describe_session(const struct session *session, bool is_told, uint
     report_integer(object, "in_use_bytes", use.in_use_bytes);
     report_integer(object, "cached_bytes", use.cached_bytes);
     put_hit_ratio(object, &use);
+    report_integer(object, "moves", use.moves);
     report_integer(object, "fenced_bytes", session->fenced_bytes);
     report_integer(object, "waiting", session->n_requests);
     report_integer(object, "segments", session->n_segments);

@@ -10,7 +10,7 @@
 /* A page's counters of a pool, added up. */
 struct counted {
     bool any; /* whether it says anything */
-    uint64_t taken_bytes, given_bytes, hits, misses;
+    uint64_t taken_bytes, given_bytes, hits, misses, moves;
 };
 
 static uint64_t read_once(const _Atomic uint64_t *word) {
@@ -32,6 +32,7 @@ static void page_count(const struct proto_page *page, unsigned n_pools, struct c
         sum->given_bytes += read_once(&line->given_bytes);
         sum->hits += read_once(&line->hits);
         sum->misses += read_once(&line->misses);
+        sum->moves += read_once(&line->moves);
     }
 }
 
@@ -62,7 +63,8 @@ void use_of_session(const struct session *session, struct use *ret_uses) {
         ret_uses[i] = (struct use){.in_use_bytes = session->pools[i].leased_bytes - cached,
                                    .cached_bytes = cached,
                                    .hits = counted[i].hits,
-                                   .misses = counted[i].misses};
+                                   .misses = counted[i].misses,
+                                   .moves = counted[i].moves};
     }
 }
 
@@ -75,6 +77,7 @@ void use_add(struct use *sum, const struct use *use) {
     sum->cached_bytes += use->cached_bytes;
     sum->hits = add_saturating(sum->hits, use->hits);
     sum->misses = add_saturating(sum->misses, use->misses);
+    sum->moves = add_saturating(sum->moves, use->moves);
 }
 
 void use_of_pools(const struct core *core, struct use *ret_uses) {

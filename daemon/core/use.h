@@ -17,6 +17,7 @@ struct session;
 struct use {
     uint64_t in_use_bytes, cached_bytes; /* together what is leased */
     uint64_t hits, misses;               /* buffers taken without a message to the daemon, and with one */
+    uint64_t moves;                      /* segments that clients moved within their arenas */
 };
 
 /* By pool, for a session: ret_uses[id - 1] for each pool of the core; the rest is untouched. The page is
@@ -25,11 +26,11 @@ struct use {
 void use_of_session(const struct session *session, struct use *ret_uses);
 
 /* As use_of_session(), for the pools, over all sessions. cached_bytes are those of ACTIVE sessions, and so is
- * in_use_bytes what is leased without what is in quarantine; a block that several share is in it once. Hits
- * and misses are those of the sessions that are there now. */
+ * in_use_bytes what is leased without what is in quarantine; a block that several share is in it once. Hits,
+ * misses and moves are those of the sessions that are there now. */
 void use_of_pools(const struct core *core, struct use *ret_uses);
 
-/* Adds up; hits and misses stay at the largest number where a client claims more than there can be. */
+/* Adds up; hits, misses and moves stay at the largest number where a client claims more than there can be. */
 void use_add(struct use *sum, const struct use *use);
 
 #endif

@@ -29,7 +29,7 @@ DEVICE_POOL = {
     "id": 1, "kind": "device", "name": "Simulated GPU 0", "uuid": "GPU-53494d00-0000-0000-0000-000000000000", "device": 0,
     "numa_node": None, "export": "ipc", "pages": None, "zeroed_by": "daemon", "context": True, "state": "ready", "limit_bytes": 8 * GIB, "step_bytes": 64 << 20,
     "reserve_bytes": 0, "low_water_bytes": 32 << 20, "reserved_bytes": 3 * GIB, "leased_bytes": 2 * GIB, "in_use_bytes": 5 * GIB // 4,
-    "cached_bytes": 3 * GIB // 4, "hit_ratio": 0.9375, "free_bytes": GIB - (2 << 20),
+    "cached_bytes": 3 * GIB // 4, "hit_ratio": 0.9375, "moves": 1_133, "free_bytes": GIB - (2 << 20),
     "fenced_bytes": 6 << 20, "quarantined_bytes": 2 << 20, "largest_free_bytes": 512 << 20, "growing_bytes": 0, "segments": 3, "leases": 12,
     "parcels": 5, "parcel_bytes": 640 << 20, "waiters": 1, "acquires": 2**53, "releases": 1_234_567, "grows": 3, "retires": 0, "failures": 7, "timeouts": 5, "quota_refusals": 4, "probes": 92,
     "closes": 2, "close_ns": 104_000_000, "leased_peak_bytes": 9 * GIB // 4, "reserved_peak_bytes": 13 * GIB // 4,
@@ -40,7 +40,7 @@ HOST_POOL = {**DEVICE_POOL, "id": 2, "kind": "host", "name": "host memory, node 
              "hit_ratio": None, "failures": 0, "quarantine_oldest_ns": None, "worker_call": None, "worker_call_ns": None, "last_error": None}
 SESSION = {"id": 7, "pid": 815, "uid": 1000, "gid": 100, "command": "loader", "state": "active",
            "quarantine_reason": None, "quarantined_ns": None, "unanswered_ns": None, "end_rule": "listing", "under_mps": False, "leases": 3, "leased_bytes": 3 * GIB // 2,
-           "in_use_bytes": GIB, "cached_bytes": GIB // 2, "hit_ratio": 0.75, "fenced_bytes": 4 << 20, "waiting": 0,
+           "in_use_bytes": GIB, "cached_bytes": GIB // 2, "hit_ratio": 0.75, "moves": 17, "fenced_bytes": 4 << 20, "waiting": 0,
            "segments": 2, "connected_ns": 90_000_000_000,
            "pools": [{"id": 1, "leased_bytes": 11 << 20, "in_use_bytes": 7 << 20, "cached_bytes": 4 << 20,
                       "fenced_bytes": 3 << 20, "closing_bytes": 6 << 20, "segments": 2,

@@ -183,7 +183,7 @@ static void a_lost_session_caches_nothing(void **state) {
     expect_pool_use(pool, 0, 0);
 }
 
-static void hits_and_misses_add_up_and_never_wrap_between_sessions(void **state) {
+static void hits_misses_and_moves_add_up_and_never_wrap_between_sessions(void **state) {
     static struct proto_page others;
     struct session *other = open_session(core, 2, UID_B);
     struct use uses[PROTO_POOLS_MAX];
@@ -194,15 +194,20 @@ static void hits_and_misses_add_up_and_never_wrap_between_sessions(void **state)
     count_hits(0, 7, 2);
     count(1, pool->id, 0, 0);
     count_hits(1, 20, 1);
+    atomic_store(&page.counters[0].moves, 3);
+    atomic_store(&page.counters[1].moves, 8);
     use_of_pools(core, uses);
     assert_int_equal(uses[0].hits, 27);
     assert_int_equal(uses[0].misses, 3);
-    assert_int_equal(uses[1].hits + uses[1].misses, 0);
+    assert_int_equal(uses[0].moves, 11);
+    assert_int_equal(uses[1].hits + uses[1].misses + uses[1].moves, 0);
     core_session_set_page(other, &others);
     atomic_store(&others.counters[0].pool, pool->id);
     atomic_store(&others.counters[0].hits, UINT64_MAX - 5);
+    atomic_store(&others.counters[0].moves, UINT64_MAX - 5);
     use_of_pools(core, uses);
     assert_int_equal(uses[0].hits, UINT64_MAX);
+    assert_int_equal(uses[0].moves, UINT64_MAX);
     assert_int_equal(uses[0].misses, 3);
 }
 
@@ -217,7 +222,7 @@ int main(void) {
         TEST(pools_that_there_are_not_are_passed_over),
         TEST(what_is_shared_is_in_use_and_counts_once_in_the_pool),
         TEST(a_lost_session_caches_nothing),
-        TEST(hits_and_misses_add_up_and_never_wrap_between_sessions),
+        TEST(hits_misses_and_moves_add_up_and_never_wrap_between_sessions),
     };
     return cmocka_run_group_tests_name("use and caches", tests, NULL, NULL);
 }

@@ -378,6 +378,7 @@ static void stats_tell_what_is(void **state) {
     atomic_store(&page.counters[0].taken_bytes, MIB / 2);
     atomic_store(&page.counters[0].hits, 3);
     atomic_store(&page.counters[0].misses, 1);
+    atomic_store(&page.counters[0].moves, 5);
     struct reply *reply = expect_reply(UID_STRANGER, "{\"command\":\"stats\"}", "stats");
     assert_string_equal(reply_text(reply->root, "daemon.gpu"), "sim");
     assert_string_equal(reply_text(reply->root, "daemon.socket"), "/run/\"quoted\"\\path");
@@ -393,6 +394,8 @@ static void stats_tell_what_is(void **state) {
     assert_int_equal(reply_count(element(reply->root, "pools", 0), "cached_bytes"), 3 * MIB / 2);
     assert_true(reply_ratio(element(reply->root, "pools", 0), "hit_ratio") == 0.75);
     assert_true(reply_ratio(element(reply->root, "pools", 1), "hit_ratio") == REPLY_NULL_RATIO);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "moves"), 5);
+    assert_int_equal(reply_count(element(reply->root, "pools", 1), "moves"), 0);
     assert_int_equal(reply_count(element(reply->root, "pools", 0), "free_bytes"), 6 * MIB);
     assert_int_equal(reply_count(element(reply->root, "pools", 0), "leases"), 2);
     assert_int_equal(reply_count(element(reply->root, "pools", 0), "acquires"), core->pools[0]->stats.n_acquires);
@@ -417,6 +420,7 @@ static void stats_tell_what_is(void **state) {
     assert_int_equal(reply_count(element(reply->root, "sessions", 0), "in_use_bytes"), MIB / 2);
     assert_int_equal(reply_count(element(reply->root, "sessions", 0), "cached_bytes"), 3 * MIB / 2);
     assert_true(reply_ratio(element(reply->root, "sessions", 0), "hit_ratio") == 0.75);
+    assert_int_equal(reply_count(element(reply->root, "sessions", 0), "moves"), 5);
     reply_free(reply);
 
     lose_session(session, 0);
