@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "base/clock.h"
 #include "client/cache/cache.h"
 #include "client/cache/deferred.h"
 #include "client/session/session.h"
@@ -116,7 +117,9 @@ static void consider(const struct arena *arena, uint64_t offset_bytes, struct ar
     const struct arena_count *low = &arena->below[first], *high = &arena->below[end],
                              *all = &arena->below[arena->n_slots];
     uint32_t vacant = high->vacant - low->vacant + new, idle = all->idle - (high->idle - low->idle),
-             asked = vacant > idle ? vacant - idle : 0;
+             asked = best->is_grown  ? vacant
+                     : vacant > idle ? vacant - idle
+                                     : 0;
     if (asked < best->n_asked || (asked == best->n_asked && vacant < best->n_vacant)) {
         best->n_asked = asked;
         best->n_vacant = vacant;
@@ -191,12 +194,37 @@ static int claim_free(struct arena *arena, uint64_t start, uint64_t end) {
     return 0;
 }
 
-static int claim(struct arena *arena, struct arena_place place, struct arena_place *ret_place) {
-    uint64_t size_bytes = place.size_bytes;
+/* Whether a miss may move so many segments. */
+static bool may_move(const struct arena *arena, uint32_t n_moved) {
+    const struct stream_heap *stream_heap = arena->extent.stream_heap;
+    struct cache *cache = stream_heap->owner;
+    uint64_t n_held = (arena->extent.size_bytes - arena->extent.absent_bytes) / arena->slot_bytes;
 
-    if (!find_place(arena, &place))
-        return -ENOSPC;
-    uint64_t end = place.offset_bytes + size_bytes;
+    return n_moved == 0 || move_debts_allow(&cache->move_debts, stream_heap->pool,
+                                            counters_takes(&cache->counters, stream_heap->pool),
+                                            clock_now_ns(), n_moved, n_held);
+}
+
+/* Finds the place for a miss: one that idle segments move to, or one that the arena grows by. */
+static bool find_place_for_miss(struct arena *arena, bool may_grow, struct arena_place *ret_place) {
+    struct arena_place grown = {.size_bytes = ret_place->size_bytes, .is_grown = true};
+    uint64_t held_bytes = stream_heap_held_bytes_locked(arena->extent.stream_heap);
+    uint64_t needed_bytes =
+        held_bytes - stream_heap_free_bytes_locked(arena->extent.stream_heap) + ret_place->size_bytes;
+
+    if (needed_bytes > arena->most_bytes)
+        arena->most_bytes = needed_bytes;
+    if (!find_place(arena, ret_place))
+        return false;
+    if (may_grow && !may_move(arena, ret_place->n_vacant - ret_place->n_asked) && find_place(arena, &grown) &&
+        held_bytes + grown.n_asked * arena->slot_bytes <= arena->most_bytes / 100 * ARENA_CEILING_PERCENT)
+        *ret_place = grown;
+    return true;
+}
+
+/* Takes a place that was found. */
+static int claim(struct arena *arena, struct arena_place place, struct arena_place *ret_place) {
+    uint64_t end = place.offset_bytes + place.size_bytes;
     int r = extend(arena, end);
     if (r < 0)
         return r;
@@ -218,14 +246,15 @@ static int claim(struct arena *arena, struct arena_place place, struct arena_pla
     return 0;
 }
 
-int arena_claim_locked(struct arena *arena, uint64_t size_bytes, struct arena_place *ret_place) {
-    return claim(arena, (struct arena_place){.size_bytes = size_bytes}, ret_place);
+int arena_claim_locked(struct arena *arena, uint64_t size_bytes, bool may_grow,
+                       struct arena_place *ret_place) {
+    struct arena_place place = {.size_bytes = size_bytes};
+    return find_place_for_miss(arena, may_grow, &place) ? claim(arena, place, ret_place) : -ENOSPC;
 }
 
 int arena_claim_vacant_locked(struct arena *arena, uint32_t n_slots, struct arena_place *ret_place) {
-    return claim(arena,
-                 (struct arena_place){.size_bytes = n_slots * arena->slot_bytes, .is_all_vacant = true},
-                 ret_place);
+    struct arena_place place = {.size_bytes = n_slots * arena->slot_bytes, .is_all_vacant = true};
+    return find_place(arena, &place) ? claim(arena, place, ret_place) : -ENOSPC;
 }
 
 /* --- idle slots --- */

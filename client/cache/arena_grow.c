@@ -67,7 +67,8 @@ static void gather_idle(struct arena_work *work) {
     struct fence fence;
 
     pthread_mutex_lock(&work->stream_heap->lock);
-    uint32_t count = arena_take_idle_locked(arena, &work->place, work->idle, work->place.n_vacant);
+    uint32_t count = arena_take_idle_locked(arena, &work->place, work->idle,
+                                            work->place.is_grown ? 0 : work->place.n_vacant);
     pthread_mutex_unlock(&work->stream_heap->lock);
     bool can_move = count > 0 && cache_leave_fence(work->cache, work->stream_heap, &fence) == 0;
     pthread_mutex_lock(&work->stream_heap->lock);
@@ -82,6 +83,10 @@ static void gather_idle(struct arena_work *work) {
         arena_empty_locked(arena, work->idle[i], fence);
     }
     pthread_mutex_unlock(&work->stream_heap->lock);
+    if (!can_move)
+        return;
+    move_debts_add(&work->cache->move_debts, work->stream_heap->pool, count);
+    cache_count_moved(work->cache, work->stream_heap, count);
 }
 
 /* Asks the daemon for what is missing of count fillings. 0: nothing is; ASKING_WAITS; NO_MEMORY. */
@@ -236,11 +241,11 @@ static void begin_work(struct arena_work *work, struct cache *cache, struct stre
 }
 
 int arena_grow_begin(struct arena_work *work, struct cache *cache, struct stream_heap *stream_heap,
-                     uint64_t size_bytes, const struct proto_acquire_segments *acquire, struct asking *asking,
-                     struct piece **ret_piece) {
+                     uint64_t size_bytes, bool may_grow, const struct proto_acquire_segments *acquire,
+                     struct asking *asking, struct piece **ret_piece) {
     begin_work(work, cache, stream_heap, size_bytes);
     pthread_mutex_lock(&stream_heap->lock);
-    int r = arena_claim_locked(work->arena, size_bytes, &work->place);
+    int r = arena_claim_locked(work->arena, size_bytes, may_grow, &work->place);
     pthread_mutex_unlock(&stream_heap->lock);
     if (r < 0)
         return fail_claim(r);
@@ -260,6 +265,13 @@ int arena_grow_end(struct arena_work *work, int r, struct piece **ret_piece) {
     r = settle(work, r < 0 ? r : mapped, ret_piece);
     arena_work_free(work);
     return r;
+}
+
+bool arena_grow_was_refused(struct arena_work *work) {
+    if (!work->place.is_grown)
+        return false;
+    move_debts_forgive(&work->cache->move_debts, work->stream_heap->pool);
+    return true;
 }
 
 int arena_wait_begin(struct arena_work *work, struct cache *cache, struct stream_heap *stream_heap,

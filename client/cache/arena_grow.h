@@ -44,14 +44,15 @@ struct arena_work {
  * side by side. It is made when this is asked first. */
 bool arena_serves(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes);
 
-/* Begins to serve a request (a multiple of HEAP_GRANULE). acquire: how the daemon is asked for the segments
- * that are missing: pool, flags and timeout are the caller's. ASKING_WAITS: asking has a request for the
- * daemon, and arena_grow_end() is to be called when the asking is over. 0: *ret_piece is the memory.
- * EXHAUSTED and what the daemon or the driver says otherwise: what was taken elsewhere in the arena is free
- * in the stream heap. */
+/* Begins to serve a request (a multiple of HEAP_GRANULE). may_grow: the arena may have more memory in place
+ * of moves that it has no credit for (move_debts.h). acquire: how the daemon is asked for the segments that
+ * are missing: pool, flags and timeout are the caller's. ASKING_WAITS: asking has a request for the daemon,
+ * and arena_grow_end() is to be called when the asking is over. 0: *ret_piece is the memory. EXHAUSTED and
+ * what the daemon or the driver says otherwise: what was taken elsewhere in the arena is free in the stream
+ * heap. */
 int arena_grow_begin(struct arena_work *work, struct cache *cache, struct stream_heap *stream_heap,
-                     uint64_t size_bytes, const struct proto_acquire_segments *acquire, struct asking *asking,
-                     struct piece **ret_piece);
+                     uint64_t size_bytes, bool may_grow, const struct proto_acquire_segments *acquire,
+                     struct asking *asking, struct piece **ret_piece);
 
 /* Ends it. r: how the asking ended. */
 int arena_grow_end(struct arena_work *work, int r, struct piece **ret_piece);
@@ -62,6 +63,10 @@ int arena_wait_begin(struct arena_work *work, struct cache *cache, struct stream
                      uint64_t size_bytes, const struct proto_acquire_segments *acquire,
                      struct asking *asking);
 int arena_wait_end(struct arena_work *work, int r, struct piece **ret_piece);
+
+/* Whether the arena was to grow in place of moves, by work that the daemon refused segments for. The request
+ * is to be served by moves then, and the debt for these is forgiven. */
+bool arena_grow_was_refused(struct arena_work *work);
 
 /* Frees the lists of work that is not ended, in a forked child. */
 void arena_work_free(struct arena_work *work);

@@ -41,6 +41,7 @@ void cache_init(struct cache *cache, struct session *session) {
     list_init(&cache->threads);
     counters_init(&cache->counters);
     shortage_init(&cache->shortage);
+    move_debts_init(&cache->move_debts);
     purger_init(&cache->purger);
     answering_init(&cache->answering);
 }
@@ -57,6 +58,7 @@ static void free_bookkeeping(struct cache *cache) {
     answering_deinit(&cache->answering);
     counters_deinit(&cache->counters);
     shortage_deinit(&cache->shortage);
+    move_debts_deinit(&cache->move_debts);
     pthread_mutex_destroy(&cache->split_lock);
     pthread_mutex_destroy(&cache->give_lock);
     pthread_mutex_destroy(&cache->stream_heaps_lock);
@@ -378,7 +380,9 @@ void cache_put(struct cache *cache, struct piece *piece) {
         shortage_loosen(cache, stream_heap->pool);
 }
 
-void cache_count_given(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes) {
+/* Adds to two of this thread's counters. */
+static void count(struct cache *cache, struct stream_heap *stream_heap, uint64_t given_bytes,
+                  uint64_t moves) {
     struct thread_cache *thread = thread_cache_get(cache, &cache->threads);
 
     if (thread == NULL)
@@ -387,9 +391,19 @@ void cache_count_given(struct cache *cache, struct stream_heap *stream_heap, uin
     struct thread_bins *own = thread_cache_find(thread, stream_heap);
     if (own == NULL)
         own = thread_cache_add(thread, stream_heap);
-    if (own != NULL)
-        count_up(&own->counters->given_bytes, size_bytes);
+    if (own != NULL) {
+        count_up(&own->counters->given_bytes, given_bytes);
+        count_up(&own->counters->moves, moves);
+    }
     thread_cache_leave(thread);
+}
+
+void cache_count_given(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes) {
+    count(cache, stream_heap, size_bytes, 0);
+}
+
+void cache_count_moved(struct cache *cache, struct stream_heap *stream_heap, uint64_t moves) {
+    count(cache, stream_heap, 0, moves);
 }
 
 /* Counts memory that was put behind a fence, and lets requests that wait have it. */

@@ -16,9 +16,9 @@
  * stream. No thread waits for a stream.
  *
  * Locks, in this order: that of pieces that are split off; that of who gives back; the list of stream
- * heaps; the registry of thread caches; a thread cache; a stream heap; a stream heap's depot, or the
- * counters'. Only the first two are held over an exchange with the daemon, and only the first three while the
- * driver is asked something.
+ * heaps; the registry of thread caches; a thread cache; a stream heap; a stream heap's depot, the
+ * counters', or that of the debts for moves. Only the first two are held over an exchange with the daemon,
+ * and only the first three while the driver is asked something.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -27,6 +27,7 @@
 #include "base/list.h"
 #include "client/cache/answering.h"
 #include "client/cache/grow.h"
+#include "client/cache/move_debts.h"
 #include "client/cache/offers.h"
 #include "client/cache/purger.h"
 #include "client/cache/shortage.h"
@@ -46,6 +47,7 @@ struct cache {
     struct list threads;      /* thread_cache.link */
     struct counters counters; /* where the threads count */
     struct shortage shortage;
+    struct move_debts move_debts;
     pthread_mutex_t split_lock; /* one piece at a time is split off; guards splits */
     struct list splits;         /* pending ones (split_off.h) */
     pthread_mutex_t give_lock; /* one giver-back at a time; guards pending */
@@ -116,6 +118,9 @@ void cache_put(struct cache *cache, struct piece *piece);
 /* Counts what leaves a buffer in another way than by cache_put: cut off, split off, or given back elsewhere.
  */
 void cache_count_given(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes);
+
+/* Counts segments that were moved within an arena. */
+void cache_count_moved(struct cache *cache, struct stream_heap *stream_heap, uint64_t moves);
 
 /* Puts a buffer's piece, whose GPU work a fence tells the end of, where it is not used before that. 0 or
  * NO_MEMORY: nothing was done. */

@@ -45,3 +45,17 @@ void counters_give(struct counters *counters, const struct proto_counters *line)
     counters->taken[line - counters->page->counters] = false;
     pthread_mutex_unlock(&counters->lock);
 }
+
+uint64_t counters_takes(struct counters *counters, uint32_t pool) {
+    uint64_t takes = 0;
+
+    pthread_mutex_lock(&counters->lock);
+    for (unsigned i = 0; i < counters->lines; i++) {
+        const struct proto_counters *line = &counters->page->counters[i];
+        if (atomic_load_explicit(&line->pool, memory_order_relaxed) == pool)
+            takes += atomic_load_explicit(&line->hits, memory_order_relaxed) +
+                     atomic_load_explicit(&line->misses, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&counters->lock);
+    return takes;
+}

@@ -35,6 +35,10 @@ struct proto_counters *counters_take(struct counters *counters, uint32_t pool);
 /* The thread that counted there ends. */
 void counters_give(struct counters *counters, const struct proto_counters *line);
 
+/* How many buffers the client's threads have taken from a pool, as far as they count in the page. Linear in
+ * the lines in use. */
+uint64_t counters_takes(struct counters *counters, uint32_t pool);
+
 /* Adds to a counter that this thread alone writes: readers see each value whole, and no bus is locked. */
 static inline void count_up(_Atomic uint64_t *counter, uint64_t value) {
     atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + value,

@@ -276,19 +276,33 @@ static int collect_segments(struct growth *growth) {
     return wait_for_segments(growth, needed, bytes > 0 ? GRACE_NS : 0);
 }
 
-/* As growth_begin(), from an arena. */
-static int grow_arena(struct growth *growth, struct piece **ret_piece) {
+/* Begins to serve a request from its arena. may_grow: with new segments where moves do not pay. */
+static int begin_in_arena(struct growth *growth, bool may_grow, struct piece **ret_piece) {
     struct stream_heap *stream_heap = growth->stream_heap;
     const struct proto_acquire_segments acquire = {.pool = stream_heap->pool,
                                                    .flags = PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBES,
                                                    .timeout_ns = clock_left_ns(growth->deadline_ns)};
 
-    if (shortage_is_on(&growth->cache->shortage, stream_heap->pool))
-        return collect_segments(growth);
     growth->step = GROWTH_ASKS_FOR_SEGMENTS;
-    int r = arena_grow_begin(&growth->work, growth->cache, stream_heap, heap_round_up(growth->size_bytes),
-                             &acquire, &growth->asking, ret_piece);
-    return is_refused(r) ? ask_for_range(growth) : r; /* the pool would not grow for a range either */
+    return arena_grow_begin(&growth->work, growth->cache, stream_heap, heap_round_up(growth->size_bytes),
+                            may_grow, &acquire, &growth->asking, ret_piece);
+}
+
+/* How it went. Where the pool has no new segments, idle ones are moved, if they can be; else the pool would
+ * not grow for a range either. */
+static int end_in_arena(struct growth *growth, int r, struct piece **ret_piece) {
+    if (is_refused(r) && arena_grow_was_refused(&growth->work))
+        r = begin_in_arena(growth, false, ret_piece);
+    return is_refused(r) ? ask_for_range(growth) : r;
+}
+
+/* As growth_begin(), from an arena. */
+static int grow_arena(struct growth *growth, struct piece **ret_piece) {
+    enum shortage_room room = shortage_room_of(&growth->cache->shortage, growth->stream_heap->pool);
+
+    if (room == SHORTAGE_SHORT)
+        return collect_segments(growth);
+    return end_in_arena(growth, begin_in_arena(growth, room == SHORTAGE_ROOMY, ret_piece), ret_piece);
 }
 
 /* Whether the stream heap grows for pieces that will be split off, as others were of late. The idle memory
@@ -347,8 +361,7 @@ int growth_answer(struct growth *growth, int r, struct piece **ret_piece) {
             return wait_for_room(growth);
         break;
     case GROWTH_ASKS_FOR_SEGMENTS:
-        r = arena_grow_end(&growth->work, r, ret_piece);
-        return is_refused(r) ? ask_for_range(growth) : r;
+        return end_in_arena(growth, arena_grow_end(&growth->work, r, ret_piece), ret_piece);
     case GROWTH_ASKS_FOR_RANGE:
         if (is_refused(r))
             return collect_segments(growth);

@@ -88,7 +88,7 @@ static struct arena *arena_of_slots(uint32_t capacity, const char *slots) {
     struct arena *arena = arena_make(capacity);
     struct arena_place place;
 
-    assert_int_equal(arena_claim_locked(arena, strlen(slots) * SLOT_BYTES, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, strlen(slots) * SLOT_BYTES, false, &place), 0);
     assert_int_equal(place.offset_bytes, 0);
     for (uint32_t i = place.first; i <= place.last; i++)
         fill_slot(arena, i);
@@ -129,7 +129,7 @@ static void expect_slots(const struct arena *arena, const char *slots) {
 
 /* Claims, and ends the claim with nothing filled. Returns what arena_claim_locked() did. */
 static int claim_and_end(struct arena *arena, uint64_t size_bytes, struct arena_place *ret_place) {
-    int r = arena_claim_locked(arena, size_bytes, ret_place);
+    int r = arena_claim_locked(arena, size_bytes, false, ret_place);
 
     assert_true(all_is_valid(arena));
     if (r == 0)
@@ -254,6 +254,93 @@ static void a_claim_takes_the_place_that_lacks_the_fewest_segments(void **state)
     (void)state;
 }
 
+/* --- moves that do not pay --- */
+
+/* An arena that may have any memory, in a client whose debt for moves is as high as the credit, or 0. */
+static struct arena *arena_in_debt(const char *slots, bool is_in_debt) {
+    struct arena *arena = arena_of_slots(CAPACITY, slots);
+
+    arena->most_bytes = UINT64_MAX / ARENA_CEILING_PERCENT;
+    move_debts_init(&owner.move_debts);
+    owner.move_debts.pools[POOL - 1].paid_ns = UINT64_MAX; /* no time passes that pays */
+    if (is_in_debt)
+        move_debts_add(&owner.move_debts, POOL, MOVE_DEBT_CREDIT_MIN);
+    return arena;
+}
+
+/* Claims so many quarters. Returns the place, of which nothing was filled. */
+static struct arena_place claim_quarters(struct arena *arena, uint64_t quarters, bool may_grow) {
+    struct arena_place place;
+
+    assert_int_equal(arena_claim_locked(arena, quarters * QUARTER, may_grow, &place), 0);
+    assert_int_equal(arena_settle_locked(arena, &place, NULL), 0);
+    assert_true(all_is_valid(arena));
+    assert_true(!place.is_grown || place.n_asked == place.n_vacant);
+    return place;
+}
+
+/* "ffvp<vvp": two slots and a half are at the beginning, where the idle slots are and one segment is new; or
+ * in the middle, where both idle segments move. */
+static void an_arena_grows_where_moves_do_not_pay(void **state) {
+    struct arena *arena = arena_in_debt("ffvp<vvp", false);
+    struct arena_place place = claim_quarters(arena, 10, true);
+
+    (void)state;
+    assert_int_equal(place.offset_bytes, 18 * QUARTER);
+    assert_int_equal(place.n_vacant, 2);
+    assert_int_equal(place.n_asked, 0);
+    assert_false(place.is_grown);
+    arena_end(arena);
+    last_lease = 0;
+    arena = arena_in_debt("ffvp<vvp", true);
+    place = claim_quarters(arena, 10, true);
+    assert_int_equal(place.offset_bytes, 0);
+    assert_int_equal(place.n_vacant, 1);
+    assert_true(place.is_grown);
+    arena_end(arena);
+}
+
+static void an_arena_moves_where_it_may_not_grow(void **state) {
+    struct arena *arena = arena_in_debt("ffvp<vvp", true);
+    struct arena_place place = claim_quarters(arena, 10, false);
+
+    (void)state;
+    assert_int_equal(place.offset_bytes, 18 * QUARTER);
+    assert_int_equal(place.n_asked, 0);
+    assert_false(place.is_grown);
+    arena_end(arena);
+}
+
+static void nothing_grows_where_nothing_has_to_move(void **state) {
+    struct arena *arena = arena_in_debt("ffvp", true);
+    struct arena_place place = claim_quarters(arena, 8, true);
+
+    (void)state;
+    assert_int_equal(place.n_vacant, 0);
+    assert_false(place.is_grown);
+    place = claim_quarters(arena, 12, true); /* none is idle elsewhere */
+    assert_int_equal(place.n_asked, 1);
+    assert_false(place.is_grown);
+    arena_end(arena);
+}
+
+/* The arena has six segments, one of them in use, and three are needed beside that one: at 160 percent of
+ * four there is no room for a seventh. */
+static void an_arena_does_not_grow_beyond_its_ceiling(void **state) {
+    struct arena *arena = arena_in_debt("ffvpffvf", true);
+
+    (void)state;
+    arena->most_bytes = 0;
+    assert_false(claim_quarters(arena, 12, true).is_grown);
+    assert_int_equal(arena->most_bytes, 4 * SLOT_BYTES);
+    arena->most_bytes = 7 * SLOT_BYTES * 100 / ARENA_CEILING_PERCENT;
+    assert_false(claim_quarters(arena, 12, true).is_grown);
+    arena->most_bytes = 5 * SLOT_BYTES; /* what was needed once counts */
+    assert_true(claim_quarters(arena, 12, true).is_grown);
+    assert_int_equal(arena->most_bytes, 5 * SLOT_BYTES);
+    arena_end(arena);
+}
+
 static void the_arena_grows_to_the_end_of_its_addresses(void **state) {
     struct arena *arena = arena_make(4);
     struct arena_place place;
@@ -296,12 +383,12 @@ static void a_place_that_is_claimed_is_no_other_claims(void **state) {
     struct arena_place first, second, third;
 
     (void)state;
-    assert_int_equal(arena_claim_locked(arena, 8 * QUARTER, &first), 0);
+    assert_int_equal(arena_claim_locked(arena, 8 * QUARTER, false, &first), 0);
     assert_int_equal(first.offset_bytes, 2 * QUARTER);
     expect_slots(arena, "--b"); /* it has the half of a slot, a slot, and the half of a vacant one */
-    assert_int_equal(arena_claim_locked(arena, QUARTER, &second), 0);
+    assert_int_equal(arena_claim_locked(arena, QUARTER, false, &second), 0);
     assert_int_equal(second.offset_bytes, 12 * QUARTER);
-    assert_int_equal(arena_claim_locked(arena, QUARTER, &third), 0);
+    assert_int_equal(arena_claim_locked(arena, QUARTER, false, &third), 0);
     assert_int_equal(third.offset_bytes, 16 * QUARTER);
     assert_int_equal(arena_settle_locked(arena, &second, NULL), 0);
     assert_int_equal(arena_settle_locked(arena, &first, NULL), 0);
@@ -319,7 +406,7 @@ static void a_place_that_is_filled_becomes_a_piece(void **state) {
     struct piece *piece = NULL;
 
     (void)state;
-    assert_int_equal(arena_claim_locked(arena, 13 * QUARTER, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, 13 * QUARTER, false, &place), 0);
     assert_int_equal(place.offset_bytes, 2 * QUARTER);
     assert_int_equal(place.n_vacant, 2);
     expect_slots(arena, "-b-b");
@@ -345,7 +432,7 @@ static void what_was_filled_of_a_place_is_free_when_the_rest_fails(void **state)
     struct arena_place place;
 
     (void)state;
-    assert_int_equal(arena_claim_locked(arena, 13 * QUARTER, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, 13 * QUARTER, false, &place), 0);
     fill_slot(arena, 3);
     assert_int_equal(arena_settle_locked(arena, &place, NULL), 0);
     expect_slots(arena, "<vff");
@@ -483,7 +570,7 @@ static void a_segment_moves_with_its_lease(void **state) {
     uint32_t slot;
 
     (void)state;
-    assert_int_equal(arena_claim_locked(arena, 2 * SLOT_BYTES, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, 2 * SLOT_BYTES, false, &place), 0);
     assert_int_equal(place.n_vacant, 1);
     assert_int_equal(arena_take_idle_locked(arena, &place, &slot, 1), 1);
     assert_int_equal(slot, 3);
@@ -520,7 +607,7 @@ static void a_slot_is_vacant_when_the_last_part_of_it_was_released(void **state)
     assert_int_equal(stream_heap_held_bytes_locked(arena->extent.stream_heap), 0);
     /* the ranges that the parts left are one slot again */
     struct arena_place place;
-    assert_int_equal(arena_claim_locked(arena, SLOT_BYTES, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, SLOT_BYTES, false, &place), 0);
     fill_slot(arena, 0);
     assert_int_equal(arena_settle_locked(arena, &place, NULL), 0);
     expect_slots(arena, "f");
@@ -572,7 +659,7 @@ static void fences_that_nothing_orders_wait_for_the_mapping_to_go(void **state) 
     assert_true(takes_last_slot(arena));
     /* and it has no memory of them when it was filled */
     struct arena_place place;
-    assert_int_equal(arena_claim_locked(arena, SLOT_BYTES, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, SLOT_BYTES, false, &place), 0);
     fill_slot(arena, 0);
     assert_int_equal(arena_settle_locked(arena, &place, NULL), 0);
     vacate(arena, 0, (struct fence){1, 1});
@@ -734,7 +821,7 @@ static void the_rest_of_a_slot_goes_back_without_its_neighbour(void **state) {
     assert_false(arena_lose(arena, 4 * QUARTER, QUARTER));
     arena_note_fence_locked(arena, 1, FENCE_NONE);
     stream_heap_give(heap_range_at(arena->extent.span, slot_start(2) - 1)->user);
-    assert_int_equal(arena_claim_locked(arena, QUARTER, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, QUARTER, false, &place), 0);
     assert_int_equal(place.offset_bytes, 5 * QUARTER);
     assert_false(reclaims(arena, false, 0, 0));
     assert_int_equal(arena_settle_locked(arena, &place, NULL), 0);
@@ -820,7 +907,7 @@ static unsigned fail_each(const char *slots, bool (*succeeds)(struct arena *aren
 
 static bool claims_beyond_the_end(struct arena *arena) {
     struct arena_place place;
-    int r = arena_claim_locked(arena, 24 * QUARTER, &place);
+    int r = arena_claim_locked(arena, 24 * QUARTER, false, &place);
 
     assert_true(r == 0 || r == -ENOMEM);
     if (r == 0)
@@ -830,7 +917,7 @@ static bool claims_beyond_the_end(struct arena *arena) {
 
 static bool claims_parts_of_free_memory(struct arena *arena) {
     struct arena_place place;
-    int r = arena_claim_locked(arena, 15 * QUARTER, &place);
+    int r = arena_claim_locked(arena, 15 * QUARTER, false, &place);
 
     assert_true(r == 0 || r == -ENOMEM);
     if (r == 0) {
@@ -890,13 +977,13 @@ static void without_memory_for_the_piece_the_place_is_free(void **state) {
 
     (void)state;
     use_up_pieces(stream_heap);
-    assert_int_equal(arena_claim_locked(arena, 5 * QUARTER, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, 5 * QUARTER, false, &place), 0);
     fill_slot(arena, 1);
     memory_fail_nth(1);
     assert_int_equal(arena_settle_locked(arena, &place, &piece), -ENOMEM);
     assert_true(memory_failed());
     expect_slots(arena, "<f");
-    assert_int_equal(arena_claim_locked(arena, 5 * QUARTER, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, 5 * QUARTER, false, &place), 0);
     assert_int_equal(place.n_vacant, 0);
     assert_int_equal(arena_settle_locked(arena, &place, &piece), 0);
     expect_slots(arena, "p<");
@@ -924,6 +1011,10 @@ int main(void) {
         cmocka_unit_test(a_new_arena_has_a_slot_and_no_memory),
         cmocka_unit_test(each_slot_is_a_lease_of_its_own),
         cmocka_unit_test(a_claim_takes_the_place_that_lacks_the_fewest_segments),
+        cmocka_unit_test(an_arena_grows_where_moves_do_not_pay),
+        cmocka_unit_test(an_arena_moves_where_it_may_not_grow),
+        cmocka_unit_test(nothing_grows_where_nothing_has_to_move),
+        cmocka_unit_test(an_arena_does_not_grow_beyond_its_ceiling),
         cmocka_unit_test(the_arena_grows_to_the_end_of_its_addresses),
         cmocka_unit_test(no_address_is_left),
         cmocka_unit_test(a_place_that_is_claimed_is_no_other_claims),

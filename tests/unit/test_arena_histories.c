@@ -84,7 +84,7 @@ struct model {
     uint32_t out[OUT_MAX]; /* slots whose parts left and were not released yet */
     unsigned n_out;
     uint64_t last_lease, last_value[WORDS + 1]; /* of the fences, by word */
-    unsigned moves, refills;
+    unsigned moves, refills, grown;
 };
 
 static struct segment real[SEGMENTS + 1]; /* what is mapped */
@@ -361,14 +361,18 @@ static bool needs(const struct model *model, unsigned first, unsigned count, uin
     return true;
 }
 
-/* As needs(), of the best place. False: there is none. */
-static bool fewest(const struct model *model, unsigned count, uint32_t *ret_asked, uint32_t *ret_vacant) {
+/* As needs(), of the best place; of the one with the fewest slots to fill, if all of them get new segments.
+ * False: there is none. */
+static bool fewest(const struct model *model, unsigned count, bool is_grown, uint32_t *ret_asked,
+                   uint32_t *ret_vacant) {
     bool any = false;
 
     for (unsigned i = 0; i + count <= GRANULES; i++) {
         uint32_t asked, vacant;
-        if (!needs(model, i, count, &asked, &vacant) ||
-            (any && (asked > *ret_asked || (asked == *ret_asked && vacant >= *ret_vacant))))
+        if (!needs(model, i, count, &asked, &vacant))
+            continue;
+        asked = is_grown ? vacant : asked;
+        if (any && (asked > *ret_asked || (asked == *ret_asked && vacant >= *ret_vacant)))
             continue;
         *ret_asked = asked;
         *ret_vacant = vacant;
@@ -377,17 +381,44 @@ static bool fewest(const struct model *model, unsigned count, uint32_t *ret_aske
     return any;
 }
 
+/* Whether moves do not pay for a claim, and the arena may have so many more segments. The claim is made at
+ * once: no time passes that pays. */
+static bool grows(const struct model *model, unsigned count, uint32_t more) {
+    const struct stream_heap *stream_heap = model->arena->extent.stream_heap;
+    uint64_t held_bytes = stream_heap_held_bytes_locked(stream_heap),
+             needed_bytes = held_bytes - stream_heap_free_bytes_locked(stream_heap) + count * HEAP_GRANULE,
+             most_bytes = model->arena->most_bytes;
+
+    most_bytes = needed_bytes > most_bytes ? needed_bytes : most_bytes;
+    return owner.move_debts.pools[POOL - 1].segments > 0 &&
+           (held_bytes + more * SLOT_BYTES) <= most_bytes / 100 * ARENA_CEILING_PERCENT;
+}
+
 static void step_claim(struct model *model, unsigned number) {
     struct model_row *row = &model->rows[number];
     unsigned count = random_grains();
-    uint32_t asked, least;
-    bool any = fewest(model, count, &asked, &least);
+    uint32_t asked, least, all, fewest_slots;
+    bool may_grow = random_below(2) == 0;
+    bool any = fewest(model, count, false, &asked, &least);
+
+    owner.move_debts.pools[POOL - 1] = (struct move_debt){.paid_ns = UINT64_MAX};
+    model->arena->most_bytes = random_below(2 * CAPACITY) * SLOT_BYTES;
+    if (random_below(2) == 0)
+        move_debts_add(&owner.move_debts, POOL, MOVE_DEBT_CREDIT_MIN);
+    bool is_grown = may_grow && any && least > asked && fewest(model, count, true, &all, &fewest_slots) &&
+                    grows(model, count, all);
+    if (is_grown) {
+        asked = all;
+        least = fewest_slots;
+        model->grown++;
+    }
     struct arena_place place;
-    int r = arena_claim_locked(model->arena, count * HEAP_GRANULE, &place);
+    int r = arena_claim_locked(model->arena, count * HEAP_GRANULE, may_grow, &place);
 
     assert_int_equal(r, any ? 0 : -ENOSPC);
     if (r < 0)
         return;
+    assert_int_equal(place.is_grown, is_grown);
     assert_int_equal(place.n_asked, asked);
     assert_int_equal(place.n_vacant, least);
     assert_int_equal(place.size_bytes, count * HEAP_GRANULE);
@@ -415,8 +446,9 @@ static void row_take(struct model *model, unsigned number) {
     struct model_row *row = &model->rows[number];
     uint32_t most = count_idle(model, &row->place);
 
-    most = most < row->place.n_vacant ? most : row->place.n_vacant;
-    row->n_idle = arena_take_idle_locked(model->arena, &row->place, row->idle, row->place.n_vacant);
+    uint32_t wanted = row->place.is_grown ? 0 : row->place.n_vacant;
+    most = most < wanted ? most : wanted;
+    row->n_idle = arena_take_idle_locked(model->arena, &row->place, row->idle, wanted);
     assert_int_equal(row->n_idle, most);
     for (uint32_t i = 0; i < row->n_idle; i++) {
         uint32_t slot = row->idle[i];
@@ -737,7 +769,7 @@ static void end_history(struct model *model) {
                          model->slots[i].is_abandoned ? ARENA_SLOT_LEAVING : ARENA_SLOT_VACANT);
 }
 
-static void run_history(uint64_t seed, unsigned *moves, unsigned *refills) {
+static void run_history(uint64_t seed, unsigned *moves, unsigned *refills, unsigned *grown) {
     struct model *model = calloc(1, sizeof *model);
     unsigned abandons_at = seed % 4 == 0 ? STEPS / 2 : STEPS;
 
@@ -755,22 +787,25 @@ static void run_history(uint64_t seed, unsigned *moves, unsigned *refills) {
     end_history(model);
     *moves += model->moves;
     *refills += model->refills;
+    *grown += model->grown;
     arena_end(model->arena);
     free(model);
 }
 
 static void random_histories_agree_with_a_model_of_every_granule(void **state) {
-    unsigned moves = 0, refills = 0;
+    unsigned moves = 0, refills = 0, grown = 0;
 
     (void)state;
     segments_init(&session.segments);
+    move_debts_init(&owner.move_debts);
     for (unsigned i = 1; i <= SEGMENTS; i++)
         real[i] = (struct segment){.id = i};
     for (uint64_t seed = 1; seed <= SEEDS; seed++)
-        run_history(seed, &moves, &refills);
+        run_history(seed, &moves, &refills, &grown);
     /* The histories were of what they are about. */
     assert_true(moves > SEEDS * 5);
     assert_true(refills > SEEDS * 5);
+    assert_true(grown > SEEDS);
 }
 
 int main(void) {

@@ -52,16 +52,33 @@ static void when_all_lines_are_used_there_is_none(void **state) {
     assert_ptr_equal(counters_take(&counters, line->pool), line);
 }
 
+static void what_was_taken_is_added_up_by_pool(void **state) {
+    (void)state;
+    assert_int_equal(counters_takes(&counters, 3), 0);
+    struct proto_counters *first = counters_take(&counters, 3), *other = counters_take(&counters, 4),
+                          *second = counters_take(&counters, 3);
+    count_up(&first->hits, 5);
+    count_up(&first->misses, 2);
+    count_up(&other->hits, 100);
+    count_up(&second->misses, 1);
+    counters_give(&counters, first); /* of a thread that has ended, too */
+    assert_int_equal(counters_takes(&counters, 3), 8);
+    assert_int_equal(counters_takes(&counters, 4), 100);
+    assert_int_equal(counters_takes(&counters, 5), 0);
+}
+
 static void without_a_page_there_is_none(void **state) {
     (void)state;
     counters.page = NULL;
     assert_null(counters_take(&counters, 1));
+    assert_int_equal(counters_takes(&counters, 1), 0);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_line_is_one_threads_and_goes_on_with_its_sums, set_up, tear_down),
         cmocka_unit_test_setup_teardown(when_all_lines_are_used_there_is_none, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(what_was_taken_is_added_up_by_pool, set_up, tear_down),
         cmocka_unit_test_setup_teardown(without_a_page_there_is_none, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

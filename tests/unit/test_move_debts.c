@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Tests of the debts for moves: what a credit is, and what pays a debt off. */
+#include "base/units.h"
+#include "client/cache/move_debts.h"
+#include "unit.h"
+
+#define POOL   3u
+#define LEAST  MOVE_DEBT_CREDIT_MIN
+#define MISS   MOVE_DEBT_MISS
+#define NOW_NS (5 * NS_PER_S)
+
+static struct move_debts debts;
+
+static int set_up(void **state) {
+    (void)state;
+    move_debts_init(&debts);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    move_debts_deinit(&debts);
+    return 0;
+}
+
+/* Whether a miss may move that has seen nothing since the last one. */
+static bool may_move(uint64_t n_moved, uint64_t n_held) {
+    return move_debts_allow(&debts, POOL, 0, 0, n_moved, n_held);
+}
+
+static void the_credit_is_as_large_as_the_arena(void **state) {
+    (void)state;
+    assert_true(may_move(2 * LEAST - MISS, 2 * LEAST));
+    assert_false(may_move(2 * LEAST - MISS + 1, 2 * LEAST));
+}
+
+static void a_small_arena_has_the_least_credit(void **state) {
+    (void)state;
+    assert_true(may_move(LEAST - MISS, 1));
+    assert_false(may_move(LEAST - MISS + 1, LEAST));
+}
+
+static void moves_add_up_with_a_part_for_each_miss(void **state) {
+    (void)state;
+    for (uint64_t debt = 0; debt + 1 + MISS <= LEAST; debt += 1 + MISS) {
+        assert_true(may_move(1, 1));
+        move_debts_add(&debts, POOL, 1);
+    }
+    assert_false(may_move(1 + MISS, 1));
+}
+
+static void a_question_is_no_debt(void **state) {
+    (void)state;
+    for (unsigned i = 0; i < 3; i++)
+        assert_true(may_move(LEAST - MISS, 1));
+}
+
+static void pools_have_debts_of_their_own(void **state) {
+    (void)state;
+    move_debts_add(&debts, POOL, LEAST);
+    assert_false(may_move(1, 1));
+    assert_true(move_debts_allow(&debts, POOL - 1, 0, 0, 1, 1));
+    assert_true(move_debts_allow(&debts, PROTO_POOLS_MAX, 0, 0, 1, 1));
+}
+
+static void buffers_that_are_taken_pay(void **state) {
+    (void)state;
+    move_debts_add(&debts, POOL, LEAST - MISS - 1); /* one is left */
+    assert_true(move_debts_allow(&debts, POOL, 0, 0, 1, LEAST + MISS));
+    assert_false(move_debts_allow(&debts, POOL, MOVE_DEBT_TAKES - 1, 0, 2, LEAST + MISS));
+    assert_true(move_debts_allow(&debts, POOL, MOVE_DEBT_TAKES, 0, 2, LEAST + MISS));
+    /* what was short of a segment's price counts the next time */
+    assert_false(move_debts_allow(&debts, POOL, 2 * MOVE_DEBT_TAKES - 1, 0, 3, LEAST + MISS));
+    assert_true(move_debts_allow(&debts, POOL, 2 * MOVE_DEBT_TAKES, 0, 3, LEAST + MISS));
+}
+
+static void time_pays(void **state) {
+    (void)state;
+    assert_true(move_debts_allow(&debts, POOL, 0, NOW_NS, 1, 1));
+    move_debts_add(&debts, POOL, LEAST - MISS - 1);
+    assert_false(move_debts_allow(&debts, POOL, 0, NOW_NS + MOVE_DEBT_NS - 1, 2, LEAST + MISS));
+    assert_true(move_debts_allow(&debts, POOL, 0, NOW_NS + MOVE_DEBT_NS, 2, LEAST + MISS));
+    assert_true(move_debts_allow(&debts, POOL, 0, NOW_NS + 3 * NS_PER_S, LEAST, LEAST + MISS));
+}
+
+/* Of two threads the one that has looked first may come last. */
+static void earlier_figures_pay_nothing(void **state) {
+    (void)state;
+    assert_true(move_debts_allow(&debts, POOL, 10 * MOVE_DEBT_TAKES, NOW_NS, 1, 1));
+    move_debts_add(&debts, POOL, LEAST);
+    assert_false(move_debts_allow(&debts, POOL, 9 * MOVE_DEBT_TAKES, NOW_NS - MOVE_DEBT_NS, 1, 1));
+    assert_false(move_debts_allow(&debts, POOL, 11 * MOVE_DEBT_TAKES, NOW_NS + MOVE_DEBT_NS, 1, 1));
+}
+
+static void nothing_is_paid_in_advance(void **state) {
+    (void)state;
+    assert_true(move_debts_allow(&debts, POOL, 1000 * MOVE_DEBT_TAKES, NOW_NS, 1, 1));
+    move_debts_add(&debts, POOL, LEAST);
+    assert_false(move_debts_allow(&debts, POOL, 1000 * MOVE_DEBT_TAKES, NOW_NS, 1, 1));
+}
+
+static void a_debt_is_forgiven(void **state) {
+    (void)state;
+    move_debts_add(&debts, POOL, 3 * LEAST);
+    move_debts_add(&debts, POOL + 1, LEAST);
+    move_debts_forgive(&debts, POOL);
+    assert_true(may_move(LEAST - MISS, 1));
+    assert_false(move_debts_allow(&debts, POOL + 1, 0, 0, 1, 1));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(the_credit_is_as_large_as_the_arena, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_small_arena_has_the_least_credit, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(moves_add_up_with_a_part_for_each_miss, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_question_is_no_debt, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(pools_have_debts_of_their_own, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(buffers_that_are_taken_pay, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(time_pays, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(earlier_figures_pay_nothing, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nothing_is_paid_in_advance, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_debt_is_forgiven, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
