@@ -215,6 +215,16 @@ def trace_passes_count(name):
     return lambda results: largest(record.most(name) for record in results.find("trace", cases.GPUPOOL) if name in record.values)
 
 
+def packing_to(reduce, name):
+    """Of the traces that are hard to pack, in the passes after the first, to expandable segments."""
+    def value(results):
+        ratios = [results.ratio(record, name, results.one("packing", program_runs.EXPANDABLE, **record.parameters), name)
+                  for record in results.find("packing", cases.GPUPOOL)]
+        ratios = [ratio for ratio in ratios if ratio is not None]
+        return reduce(ratios) if ratios else None
+    return value
+
+
 def program_to_own(subject, name):
     """A subject's figure to PyTorch's own, round by round; of the program where that is worst."""
     return lambda results: largest(
@@ -260,6 +270,12 @@ def vmm_trace_bars():
                   at_most(limit), trace_passes_to(program_runs.EXPANDABLE, name), "ratio", export="vmm")
     yield Bar("traces, passes two to five: peak reserved / peak live, on average", "≤ 1.04", at_most(1.04), trace_passes_mean,
               "ratio", export="vmm")
+    for text, name, median, worst in (("an operation", "ns", 1, 1.2), ("p99.9 of an operation", "p999_ns", 2, None),
+                                      ("peak reserved", "warm_reserved_bytes", 1, 1.05)):
+        for which, limit, reduce in (("median", median, statistics.median), ("worst", worst, max)):
+            if limit:
+                yield Bar(f"hard packing, passes two to five: {text} to that of expandable segments, the {which} seed", f"≤ {limit}",
+                          at_most(limit), packing_to(reduce, name), "ratio", export="vmm")
 
 
 # --- bursty workers: the worst of the kinds of pools that were measured ---

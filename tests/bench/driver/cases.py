@@ -5,12 +5,16 @@ that the pools hold only what the case itself made."""
 import contextlib
 import json
 import resource
+import sys
 
 import bursty
 import program_runs
 from bench import GIB, MIB, PEERS, PROGRAM_S, TRACES, Absent, Failed
 from conversation import Conversation
 from daemon import Daemon
+
+sys.path.insert(0, str(TRACES))
+import packing  # noqa: E402
 
 GPUPOOL, POINTER, ON_STREAM = "gpupool", "gpupool, pointers", "gpupool, on a stream"
 CUDA_MALLOC, CUDA_MALLOC_ASYNC, CUDA_MALLOC_HOST = "cudaMalloc", "cudaMallocAsync", "cudaMallocHost"
@@ -26,6 +30,7 @@ CUDA_PAGEABLE, STREAMING = "cudaMemcpy, pageable", "gpupool, stores past the cac
 # The C library's memcpy() stores past the caches from this size on.
 STREAMING_STORES = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=0x10000"}
 PAIR, ARRAY = "pair", "array"
+TRACE_SUBJECTS = [GPUPOOL, TORCH, program_runs.EXPANDABLE]
 
 # As a machine with large models would be set up: few, large segments.
 LARGE_STEPS = "[host]\nlimit = 8GiB\nstep = 1GiB\n[device]\nstep = 1GiB\n"
@@ -408,32 +413,48 @@ def torch_passes(process):
     return function
 
 
-def trace_subjects(bench, exits):
-    """By subject, a function that replays a trace in passes. PyTorch's processes live as long as the case."""
-    subjects = {GPUPOOL: replay_passes}
-    for subject in (TORCH, program_runs.EXPANDABLE):
-        try:
-            if not bench.has_gpu:
-                raise Absent("needs a GPU")
-            process = Conversation([bench.peer(TORCH_REPLAY)], {**bench.outside, **program_runs.ALLOCATORS[subject].settings})
-        except (Absent, Failed) as error:
-            program_runs.note(bench, "traces, in passes", subject, error)
-            continue
-        exits.callback(process.close)
-        subjects[subject] = torch_passes(process)
-    return subjects
+def trace_subject(bench, exits, case, subject):
+    """A function that replays a trace in passes; None: it cannot be had. A process of PyTorch's ends with exits."""
+    if subject == GPUPOOL:
+        return replay_passes
+    try:
+        if not bench.has_gpu:
+            raise Absent("needs a GPU")
+        process = Conversation([bench.peer(TORCH_REPLAY)], {**bench.outside, **program_runs.ALLOCATORS[subject].settings})
+    except (Absent, Failed) as error:
+        program_runs.note(bench, case, subject, error)
+        return None
+    exits.callback(process.close)
+    return torch_passes(process)
 
 
 def replay_in_turns(bench):
     """The subjects take turns at each trace, and none always follows the same one: a machine's speed changes within minutes."""
     with contextlib.ExitStack() as exits:
-        subjects = list(trace_subjects(bench, exits).items())
+        subjects = [(subject, trace_subject(bench, exits, "traces, in passes", subject)) for subject in TRACE_SUBJECTS]
+        subjects = [(subject, function) for subject, function in subjects if function]
         for turn in range(bench.trace_rounds):
             for number, path in enumerate(traces(bench)):
                 first = (turn + number) % len(subjects)
                 for subject, function in subjects[first:] + subjects[:first]:
                     trace, values = function(bench, path)
                     bench.results.add(turn, "trace", subject, {"trace": trace}, values)
+
+
+def pack(bench):
+    """Traces that are hard to pack, of which tests/traces/packing.py makes one for each seed. What is live is half of a GPU's
+    memory, so each allocator has the GPU to itself."""
+    seeds = [packing.QUICK_SEED] if bench.quick else sorted(packing.SHAPES)
+    subjects = [subject for subject in TRACE_SUBJECTS if subject == GPUPOOL or bench.has_gpu]
+    for number, seed in enumerate(seeds):
+        path = packing.write(bench.work, seed)
+        first = number % len(subjects)
+        for subject in subjects[first:] + subjects[:first]:
+            with contextlib.ExitStack() as exits:
+                function = trace_subject(bench, exits, "packing", subject)
+                if function:
+                    trace, values = function(bench, path)
+                    bench.add("packing", subject, {"trace": trace}, values)
 
 
 def scale(bench):
@@ -482,6 +503,7 @@ CASES = [
     Case("round trips", GPUPOOL, round_trips, ONCE),
     Case("traces", GPUPOOL, replay, ONCE),
     Case("traces", "in passes", replay_in_turns, ONCE, peer=TORCH_REPLAY),
+    Case("packing", "in passes", pack, ONCE, peer=TORCH_REPLAY),
     Case("scale", GPUPOOL, scale, ONCE),
     Case("growth", GPUPOOL, growth, ONCE),
     Case("limit", GPUPOOL, limit, ONCE),
