@@ -21,11 +21,11 @@
 
 #include "proto/limits.h"
 
-/* The constants were chosen on 21 traces that are hard to pack, and on the recorded programs
- * (docs/architecture.md, "Arenas", has the figures).
+/* The constants were chosen on traces that are hard to pack, and on the recorded programs
+ * (docs/architecture.md, "Moves on credit", has the figures).
  *
  * So many buffers pay for a segment. At this rate moves add at most 0.4 us to a buffer. The recorded programs
- * move at most one segment for 180 buffers in the long run. */
+ * move at most one segment for 200 buffers. */
 #define MOVE_DEBT_TAKES UINT64_C(64)
 /* So much time pays for a segment: a program that works longer with its buffers than a replay does may spend
  * up to a twentieth of its time on moves. */
@@ -34,7 +34,7 @@
  * does not depend on the number of segments. */
 #define MOVE_DEBT_MISS UINT64_C(4)
 /* The credit is as many segments as the arena has, and no less than this. Of the recorded programs
- * transformer_train moves 360 segments in a row, in an arena of 380. */
+ * transformer_train moves up to 360 segments in a pass, most of them in a row, in an arena of 380. */
 #define MOVE_DEBT_CREDIT_MIN UINT64_C(512)
 
 struct move_debt {

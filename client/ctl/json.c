@@ -60,7 +60,7 @@ static const struct object {
     {"times", "count# p50#? p90#? p99#?"}, /* the buckets are for programs */
     {"session", "id# pid# uid# gid# command$ state$ quarantine_reason$? quarantined_ns#? unanswered_ns#? "
                 "end_rule$? under_mps! "
-                "leases# leased_bytes# fenced_bytes# in_use_bytes# cached_bytes# hit_ratio%? waiting# "
+                "leases# leased_bytes# fenced_bytes# in_use_bytes# cached_bytes# hit_ratio%? moves# waiting# "
                 "segments# connected_ns# "
                 "pools[holding]? requests[request]?"},
     {"holding", "id# leased_bytes# in_use_bytes# cached_bytes# fenced_bytes# closing_bytes# segments# "

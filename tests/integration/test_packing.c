@@ -64,8 +64,8 @@ static void begin(struct packing *packing, const char *pools) {
 
     memset(packing, 0, sizeof *packing);
     packing->random = random_seed(1);
-    daemon_start(&packing->daemon,
-                 &(struct daemon_options){.config = pools, .arguments = test_is_simulated() ? arguments : NULL});
+    daemon_start(&packing->daemon, &(struct daemon_options){
+                                       .config = pools, .arguments = test_is_simulated() ? arguments : NULL});
     packing->client = open_client(&packing->daemon, 0, GPUPOOL_FOREVER);
     MUST(gpupool_device_pool(packing->client, 0, &packing->pool));
     MUST(gpupool_stream_create(packing->client, 0, &packing->stream));

@@ -442,7 +442,7 @@ def replay_in_turns(bench):
 
 
 def pack(bench):
-    """Traces that are hard to pack, of which tests/traces/packing.py makes one for each seed. What is live is half of a GPU's
+    """Traces that are hard to pack, of which tests/traces/packing.py makes one for each seed. Live buffers take up to half of a GPU's
     memory, so each allocator has the GPU to itself."""
     seeds = [packing.QUICK_SEED] if bench.quick else sorted(packing.SHAPES)
     subjects = [subject for subject in TRACE_SUBJECTS if subject == GPUPOOL or bench.has_gpu]
