@@ -337,6 +337,29 @@ static void retire_for_descriptor(struct pool *pool, const struct request *reque
         pool_retire_one(segment);
 }
 
+/* Retires idle segments of other sizes, which the tenant could have, before the pool makes one for the
+ * request: as many bytes as it makes. Otherwise the pool would hold idle memory of each size. Whether any are
+ * on their way. */
+static bool replaces_others(struct pool *pool, const struct request *request) {
+    uint64_t *replaced = &pool->growth.replaced_bytes, bytes = request->segment_bytes;
+
+    if (request->n_segments == 0)
+        return false;
+    list_for_each_entry_safe(struct segment, segment, &pool->idle, idle_link) {
+        if (*replaced >= bytes)
+            break;
+        if (segment->size_bytes == bytes ||
+            (segment->owner != NULL && segment->owner->tenant != request->session->tenant))
+            continue;
+        *replaced += segment->size_bytes;
+        pool_retire_one(segment);
+    }
+    if (pool->retiring_bytes > 0)
+        return true;
+    *replaced -= *replaced < bytes ? *replaced : bytes;
+    return false;
+}
+
 void plan_growth(struct pool *pool, uint64_t now_ns) {
     if (pool->state != POOL_READY || pool->growth.bytes > 0 || pool->retiring_bytes > 0 ||
         now_ns < pool->growth.retry_ns)
@@ -345,12 +368,14 @@ void plan_growth(struct pool *pool, uint64_t now_ns) {
     bool has_descriptor = pool_has_descriptor(pool);
     if (!list_is_empty(&pool->waiters.queues)) {
         const struct request *request = room >= SEGMENT_GRANULE ? wait_queue_find(pool, room, 0) : NULL;
-        if (request != NULL && has_descriptor)
-            decide_growth(pool, growth_bytes(pool, request), now_ns);
-        else if (request != NULL)
+        if (request != NULL && has_descriptor) {
+            if (!replaces_others(pool, request))
+                decide_growth(pool, growth_bytes(pool, request), now_ns);
+        } else if (request != NULL) {
             retire_for_descriptor(pool, request);
-        else if ((request = wait_queue_find(pool, room, pool_idle_bytes(pool, NULL))) != NULL)
+        } else if ((request = wait_queue_find(pool, room, pool_idle_bytes(pool, NULL))) != NULL) {
             pool_retire_idle(pool, pool_lacking_bytes(request) - room, 0, request);
+        }
     } else if (pool->reserved_bytes < pool->reserve_bytes && room >= SEGMENT_GRANULE && has_descriptor) {
         uint64_t missing = pool->reserve_bytes - pool->reserved_bytes, step = pool_step_bytes(pool);
         decide_growth(pool, missing < step ? missing : step, now_ns);

@@ -266,6 +266,7 @@ struct pool_waiters {
 /* The growth of a pool, see plan.h. */
 struct pool_growth {
     uint64_t bytes;             /* of the growth that is decided or under way; 0: none */
+    uint64_t replaced_bytes; /* of segments retired for others of another size, which are not made yet */
     bool is_decided;            /* and the shell has not yet taken it */
     bool is_ahead;              /* no request waits for it */
     bool is_trimmed;            /* is_ahead, and the pool was trimmed since */

@@ -100,9 +100,34 @@ static void segments_of_another_size_do_not_serve(void **state) {
     assert_int_equal(pool->unassigned_bytes, 6 * SIZE); /* larger, and without a tenant */
     ask_segments(session, pool, 2, 1, SIZE, NS_FOREVER);
     expect_no_answer(core);
+    assert_int_equal(retire_all(core, 0), 2 * SIZE); /* a new one takes its place */
     grow(pool, SIZE, 0);
     expect_segments(core, session, 2, 1, SIZE, NULL);
     assert_int_equal(pool->unassigned_bytes, 6 * SIZE);
+}
+
+/* The pool does not hold idle memory of each size beside the others. */
+static void idle_segments_of_another_size_are_replaced_by_as_many_bytes(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_vmm_pool(core, 64 * MIB);
+    struct session *session = open_knowing(core, 1, UID_A), *other = open_knowing(core, 2, UID_B);
+
+    make_own(other, pool, 1, 2 * SIZE);
+    make_own(session, pool, 3, 2 * SIZE);
+    close_session(session, 0);
+    close_session(other, 0);
+    session = open_knowing(core, 3, UID_A);
+    ask_segments(session, pool, 1, 3, SIZE, NS_FOREVER);
+    assert_int_equal(retire_all(core, 0), 2 * SIZE); /* one for two, and not that of the other user */
+    grow(pool, SIZE, 0);
+    grow(pool, SIZE, 0);
+    assert_int_equal(retire_all(core, 0), 2 * SIZE); /* and one for the third, and a fourth */
+    grow(pool, SIZE, 0);
+    expect_segments(core, session, 1, 3, SIZE, NULL);
+    ask_segments(session, pool, 2, 1, SIZE, NS_FOREVER);
+    grow(pool, SIZE, 0);
+    expect_segments(core, session, 2, 1, SIZE, NULL);
+    assert_int_equal(pool->reserved_bytes, 8 * SIZE);
 }
 
 static void segments_of_another_tenant_do_not_serve(void **state) {
@@ -561,6 +586,7 @@ int main(void) {
         CORE_TEST(a_lost_session_keeps_leases_that_were_not_answered),
         CORE_TEST(nothing_is_granted_where_one_is_missing),
         CORE_TEST(segments_of_another_size_do_not_serve),
+        CORE_TEST(idle_segments_of_another_size_are_replaced_by_as_many_bytes),
         CORE_TEST(segments_of_another_tenant_do_not_serve),
         CORE_TEST(the_pool_grows_by_one_segment_after_the_other),
         CORE_TEST(a_request_for_growth_only_is_refused_where_there_is_none),
