@@ -46,4 +46,21 @@ static inline uint64_t proto_slot_bytes(uint64_t limit_bytes) {
     return bytes;
 }
 
+/* How large the large segments are that a client asks for where one request lacks as much side by side, by
+ * the pool's limit; beside them it asks for some of half the size. A process that attaches 8 GiB imports and
+ * maps 16 of them, in place of 512 small ones. The sizes are few, so that a free one suits most requests.
+ * Pools below PROTO_LARGE_SHARE times the smallest have none: one that is used for little is to be a small
+ * part of the pool. 0: the pool has none. */
+#define PROTO_LARGE_BYTES_MAX (UINT64_C(512) << 20)
+#define PROTO_LARGE_BYTES_MIN (UINT64_C(256) << 20)
+#define PROTO_LARGE_SHARE     16u
+
+static inline uint64_t proto_large_bytes(uint64_t limit_bytes) {
+    uint64_t bytes = PROTO_LARGE_BYTES_MAX;
+
+    while (bytes >= PROTO_LARGE_BYTES_MIN && bytes * PROTO_LARGE_SHARE > limit_bytes)
+        bytes /= 2;
+    return bytes >= PROTO_LARGE_BYTES_MIN ? bytes : 0;
+}
+
 #endif

@@ -144,9 +144,11 @@ static int prepare_segments(struct gpupool_client *client, const struct pool *po
     if (grants == NULL)
         return error_no_memory();
     int r = lease_acquire_segments(&client->session, &acquire, grants);
-    if (r == 0)
-        lease_give_back_segments(&client->session, grants, acquire.count);
-    return r;
+    if (r < 0)
+        return r;
+    lease_give_back_segments(&client->session, grants, acquire.count);
+    atomic_fetch_or(&client->cache.prepared_pools, shortage_bit(pool->id));
+    return 0;
 }
 
 static int prepare(struct gpupool_client *client, uint32_t pool_id, uint64_t bytes) {

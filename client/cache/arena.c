@@ -11,11 +11,16 @@
 #include "client/session/session.h"
 
 int arena_add_locked(struct stream_heap *stream_heap, enum stream_heap_half half, char *memory,
-                     uint64_t reserved_bytes, uint64_t slot_bytes) {
+                     uint64_t reserved_bytes, uint64_t slot_bytes, uint64_t large_bytes) {
     struct arena *arena = calloc(1, sizeof *arena);
     if (arena == NULL)
         return -ENOMEM;
     arena->slot_bytes = slot_bytes;
+    arena->widths[ARENA_WIDTH_ONE] = 1;
+    if (large_bytes > 0)
+        arena->widths[ARENA_WIDTH_LARGE] = (uint32_t)(large_bytes / slot_bytes);
+    if (large_bytes / 2 > slot_bytes)
+        arena->widths[ARENA_WIDTH_HALF] = (uint32_t)(large_bytes / 2 / slot_bytes);
     arena->reserved_bytes = reserved_bytes;
     arena->capacity = (uint32_t)(reserved_bytes / slot_bytes);
     arena->slots = calloc(arena->capacity, sizeof *arena->slots); /* touched as far as they are used */
@@ -51,10 +56,6 @@ struct lending *extent_lending_at(struct extent *extent, uint64_t offset_bytes) 
     return arena == NULL ? &extent->lending : &arena->slots[arena_slot_at(arena, offset_bytes)].lending;
 }
 
-static uint64_t slot_offset(const struct arena *arena, uint32_t number) {
-    return number * arena->slot_bytes;
-}
-
 /* Bytes of the arena that the heap does not have; "negative": that it gets. */
 static void count_absent(struct arena *arena, uint64_t bytes) {
     arena->extent.absent_bytes += bytes;
@@ -87,39 +88,64 @@ static bool is_usable(const struct arena *arena, const struct heap_range *range,
            (range->user == NULL && slot->state == ARENA_SLOT_VACANT && may_fill(arena, slot));
 }
 
+static enum arena_width width_of(const struct arena *arena, uint32_t number) {
+    uint32_t n_slots = 1 + arena->slots[number].n_above;
+
+    return n_slots == 1                                 ? ARENA_WIDTH_ONE
+           : n_slots == arena->widths[ARENA_WIDTH_HALF] ? ARENA_WIDTH_HALF
+                                                        : ARENA_WIDTH_LARGE;
+}
+
 /* Counts what is below each slot. */
 static void count_slots(struct arena *arena) {
     const struct heap_range *range = arena->extent.span->lowest;
     struct arena_count count = {0};
 
-    for (uint32_t i = 0; i < arena->n_slots; i++) {
-        uint64_t start = slot_offset(arena, i);
+    for (uint32_t i = 0, after; i < arena->n_slots; i = after) {
+        uint64_t start = arena_slot_start(arena, i);
         while (range->offset + range->size <= start)
             range = range->upper;
-        arena->below[i] = count;
-        count.vacant += arena->slots[i].state == ARENA_SLOT_VACANT;
-        count.idle += range->free && range->offset + range->size >= start + arena->slot_bytes &&
-                      range->offset <= start && arena->slots[i].lending.splitting == 0;
+        bool is_vacant = arena->slots[i].state == ARENA_SLOT_VACANT,
+             is_idle = range->free && range->offset + range->size >= arena_slot_end(arena, i) &&
+                       range->offset <= start && arena->slots[i].lending.splitting == 0;
+        enum arena_width width = width_of(arena, i);
+        after = arena_slot_after(arena, i);
+        for (uint32_t j = i; j < after; j++) {
+            arena->below[j] = count;
+            count.vacant += is_vacant;
+            count.idle[width] += is_idle;
+        }
     }
     arena->below[arena->n_slots] = count;
 }
 
+/* How many of the vacant slots of a place can be filled by what is idle outside of it. */
+static uint32_t count_fillable(const struct arena *arena, const struct arena_count *low,
+                               const struct arena_count *high, uint32_t vacant) {
+    const struct arena_count *all = &arena->below[arena->n_slots];
+    uint32_t left = vacant;
+
+    for (unsigned i = ARENA_WIDTHS; i-- > 0;) {
+        uint32_t idle = all->idle[i] - (high->idle[i] - low->idle[i]), most = left < idle ? left : idle;
+        if (most > 0)
+            left -= most / arena->widths[i] * arena->widths[i];
+    }
+    return vacant - left;
+}
+
 /* Looks whether a place is better than the best one. Slots that the arena does not have yet are vacant. */
 static void consider(const struct arena *arena, uint64_t offset_bytes, struct arena_place *best) {
-    uint32_t first = arena_slot_at(arena, offset_bytes),
-             end = arena_slot_at(arena, offset_bytes + best->size_bytes - 1) + 1, new = 0;
+    uint32_t first = (uint32_t)(offset_bytes / arena->slot_bytes),
+             end = (uint32_t)((offset_bytes + best->size_bytes - 1) / arena->slot_bytes) + 1, new = 0;
 
     if (end > arena->n_slots) {
         new = first > arena->n_slots ? end - first : end - arena->n_slots;
         end = arena->n_slots;
         first = first > end ? end : first;
     }
-    const struct arena_count *low = &arena->below[first], *high = &arena->below[end],
-                             *all = &arena->below[arena->n_slots];
-    uint32_t vacant = high->vacant - low->vacant + new, idle = all->idle - (high->idle - low->idle),
-             asked = best->is_grown  ? vacant
-                     : vacant > idle ? vacant - idle
-                                     : 0;
+    const struct arena_count *low = &arena->below[first], *high = &arena->below[end];
+    uint32_t vacant = high->vacant - low->vacant + new,
+             asked = best->is_grown ? vacant : vacant - count_fillable(arena, low, high, vacant);
     if (asked < best->n_asked || (asked == best->n_asked && vacant < best->n_vacant)) {
         best->n_asked = asked;
         best->n_vacant = vacant;
@@ -133,7 +159,7 @@ static void consider_run(const struct arena *arena, uint64_t start, uint64_t end
     uint64_t size_bytes = best->size_bytes, slot_bytes = arena->slot_bytes;
 
     if (end == arena->extent.size_bytes)
-        end = slot_offset(arena, arena->capacity);
+        end = arena_slot_start(arena, arena->capacity);
     if (end - start < size_bytes)
         return;
     consider(arena, start, best);
@@ -194,6 +220,35 @@ static int claim_free(struct arena *arena, uint64_t start, uint64_t end) {
     return 0;
 }
 
+int arena_divide_locked(struct arena *arena, uint32_t start, uint32_t end) {
+    for (uint32_t i = start; i < end; i++) {
+        uint64_t offset = arena_slot_start(arena, i);
+        struct heap_range *range = heap_range_at(arena->extent.span, offset), *upper;
+        int r = range->offset == offset ? 0 : heap_split(range, offset - range->offset, &upper);
+        if (r < 0)
+            return r;
+    }
+    return 0;
+}
+
+/* Has vacant slots single that are joined across an offset. 0, -ENOMEM or -EIO. */
+static int part_at(struct arena *arena, uint64_t offset_bytes) {
+    uint32_t number = arena_slot_at(arena, offset_bytes);
+    struct arena_slot *slot = &arena->slots[number];
+
+    if (slot->n_above == 0 || slot->state != ARENA_SLOT_VACANT ||
+        arena_slot_start(arena, number) == offset_bytes / arena->slot_bytes * arena->slot_bytes)
+        return 0;
+    struct segments *segments = &arena->extent.stream_heap->owner->session->segments;
+    if (arena_divide_locked(arena, number, arena_slot_after(arena, number)) < 0)
+        return -ENOMEM;
+    if (segments_unmap(segments, &slot->mapping) < 0)
+        return -EIO;
+    for (uint32_t i = number, after = arena_slot_after(arena, number); i < after; i++)
+        arena_shape_locked(arena, i, 1);
+    return 0;
+}
+
 /* Whether a miss may move so many segments. */
 static bool may_move(const struct arena *arena, uint32_t n_moved) {
     const struct stream_heap *stream_heap = arena->extent.stream_heap;
@@ -226,11 +281,15 @@ static bool find_place_for_miss(struct arena *arena, bool may_grow, struct arena
 static int claim(struct arena *arena, struct arena_place place, struct arena_place *ret_place) {
     uint64_t end = place.offset_bytes + place.size_bytes;
     int r = extend(arena, end);
+    if (r == 0)
+        r = part_at(arena, place.offset_bytes);
+    if (r == 0 && (end + arena->slot_bytes - 1) / arena->slot_bytes < arena->n_slots)
+        r = part_at(arena, end + arena->slot_bytes - 1);
     if (r < 0)
         return r;
     place.first = arena_slot_at(arena, place.offset_bytes);
-    place.last = arena_slot_at(arena, end - 1);
-    for (uint32_t i = place.first; i <= place.last; i++) {
+    place.last = (uint32_t)((end - 1) / arena->slot_bytes); /* joined ones may become single */
+    for (uint32_t i = place.first; i <= place.last; i = arena_slot_after(arena, i)) {
         struct arena_slot *slot = &arena->slots[i];
         if (slot->state == ARENA_SLOT_HELD)
             continue;
@@ -264,40 +323,68 @@ static bool is_outside(const struct arena_place *place, uint32_t number) {
 }
 
 /* Those of a free range. */
-static uint32_t take_free_slots(struct arena *arena, const struct arena_place *place,
+static uint32_t take_free_slots(struct arena *arena, const struct arena_place *place, enum arena_width width,
                                 struct heap_range *range, uint32_t *ret_slots, uint32_t count) {
-    uint32_t first = arena_slot_at(arena, range->offset + arena->slot_bytes - 1),
-             end = arena_slot_at(arena, range->offset + range->size), taken = 0;
+    const uint64_t start = range->offset, end = start + range->size;
+    uint32_t taken = 0;
 
-    for (uint32_t i = end; i-- > first && taken < count;) {
-        struct arena_slot *slot = &arena->slots[i];
+    for (uint64_t below = end; below > start && taken < count;) {
+        uint32_t number = arena_slot_at(arena, below - 1);
+        struct arena_slot *slot = &arena->slots[number];
+        uint64_t slot_start = arena_slot_start(arena, number);
         struct heap_range *part;
-        if (!is_outside(place, i) || slot->lending.splitting > 0)
+        below = slot_start;
+        if (slot_start < start || arena_slot_end(arena, number) > end || width_of(arena, number) != width ||
+            !is_outside(place, number) || slot->lending.splitting > 0)
             continue;
-        if (heap_claim_part(heap_range_at(arena->extent.span, slot_offset(arena, i)), slot_offset(arena, i),
-                            arena->slot_bytes, &part) < 0)
+        if (heap_claim_part(heap_range_at(arena->extent.span, slot_start), slot_start,
+                            arena_slot_bytes(arena, number), &part) < 0)
             break;
         assert(slot->state == ARENA_SLOT_HELD && slot->absent_bytes == 0);
-        count_absent(arena, arena->slot_bytes);
+        count_absent(arena, arena_slot_bytes(arena, number));
         slot->state = ARENA_SLOT_BUSY;
         slot->is_new = false;
-        ret_slots[taken++] = i;
+        ret_slots[taken++] = number;
     }
     return taken;
 }
 
-uint32_t arena_take_idle_locked(struct arena *arena, const struct arena_place *place, uint32_t *ret_slots,
-                                uint32_t count) {
+uint32_t arena_take_idle_locked(struct arena *arena, const struct arena_place *place, enum arena_width width,
+                                uint32_t *ret_slots, uint32_t count) {
     struct heap_range *range = heap_range_at(arena->extent.span, arena->extent.size_bytes - 1);
     uint32_t taken = 0;
 
     while (range != NULL && taken < count) {
         struct heap_range *lower = range->lower;
-        if (range->free && range->size >= arena->slot_bytes)
-            taken += take_free_slots(arena, place, range, &ret_slots[taken], count - taken);
+        if (range->free && range->size >= arena->widths[width] * arena->slot_bytes)
+            taken += take_free_slots(arena, place, width, range, &ret_slots[taken], count - taken);
         range = lower;
     }
     return taken;
+}
+
+void arena_shape_locked(struct arena *arena, uint32_t number, uint32_t n_slots) {
+    const struct arena_slot *lowest = &arena->slots[number - arena->slots[number].below];
+    enum arena_slot_state state = lowest->state;
+    bool is_new = lowest->is_new;
+
+    for (uint32_t i = number; i < number + n_slots; i++) {
+        struct arena_slot *slot = &arena->slots[i];
+        assert(slot->below > 0 || slot->state == ARENA_SLOT_VACANT ||
+               (slot->state == ARENA_SLOT_BUSY && slot->is_new));
+        slot->state = ARENA_SLOT_VACANT;
+        slot->lending = (struct lending){0};
+        slot->segment = NULL;
+        slot->is_new = false;
+        slot->absent_bytes = 0;
+        slot->fence = FENCE_NONE;
+        slot->has_fences = false;
+        slot->n_above = 0;
+        slot->below = i - number;
+    }
+    arena->slots[number].n_above = n_slots - 1;
+    arena->slots[number].state = state;
+    arena->slots[number].is_new = is_new;
 }
 
 /* Gives the heap what it has not of a slot, or of a part of it. */
@@ -320,7 +407,7 @@ void arena_return_locked(struct arena *arena, uint32_t number) {
 
     assert(slot->state == ARENA_SLOT_BUSY && !slot->is_new);
     slot->state = ARENA_SLOT_HELD;
-    give_absent(arena, slot_offset(arena, number), slot_offset(arena, number + 1));
+    give_absent(arena, arena_slot_start(arena, number), arena_slot_end(arena, number));
 }
 
 void arena_empty_locked(struct arena *arena, uint32_t number, struct fence fence) {
@@ -350,9 +437,9 @@ int arena_settle_locked(struct arena *arena, const struct arena_place *place, st
     uint64_t end = place->offset_bytes + place->size_bytes;
     bool is_full = true;
 
-    for (uint32_t i = place->first; i <= place->last; i++) {
+    for (uint32_t i = place->first; i <= place->last; i = arena_slot_after(arena, i)) {
         struct arena_slot *slot = &arena->slots[i];
-        uint64_t from = slot_offset(arena, i), to = slot_offset(arena, i + 1);
+        uint64_t from = arena_slot_start(arena, i), to = arena_slot_end(arena, i);
         if (slot->state == ARENA_SLOT_BUSY && slot->is_new) {
             slot->state = ARENA_SLOT_VACANT;
             is_full = false;
@@ -376,13 +463,15 @@ int arena_settle_locked(struct arena *arena, const struct arena_place *place, st
 /* --- parts that leave --- */
 
 bool arena_lose_locked(struct arena *arena, uint64_t offset_bytes, uint64_t size_bytes) {
-    struct arena_slot *slot = &arena->slots[arena_slot_at(arena, offset_bytes)];
+    uint32_t number = arena_slot_at(arena, offset_bytes);
+    struct arena_slot *slot = &arena->slots[number];
+    uint64_t slot_bytes = arena_slot_bytes(arena, number);
 
-    assert(slot->state == ARENA_SLOT_HELD && slot->absent_bytes + size_bytes <= arena->slot_bytes);
+    assert(slot->state == ARENA_SLOT_HELD && slot->absent_bytes + size_bytes <= slot_bytes);
     slot->absent_bytes += size_bytes;
     slot->n_out++;
     count_absent(arena, size_bytes);
-    if (slot->absent_bytes < arena->slot_bytes)
+    if (slot->absent_bytes < slot_bytes)
         return false;
     slot->state = ARENA_SLOT_LEAVING;
     return true;
@@ -393,7 +482,7 @@ void arena_abandon_locked(struct arena *arena, struct heap_range *range) {
 
     range->user = NULL;
     for (uint64_t from = range->offset, to; from < end; from = to) {
-        to = slot_offset(arena, arena_slot_at(arena, from) + 1);
+        to = arena_slot_end(arena, arena_slot_at(arena, from));
         to = to < end ? to : end;
         (void)arena_lose_locked(arena, from, to - from);
         arena->slots[arena_slot_at(arena, from)].n_out++; /* for good */
@@ -421,7 +510,7 @@ void arena_note_fence_locked(struct arena *arena, uint32_t number, struct fence 
 /* Whether a slot of which parts left has nothing that is in use or claimed. */
 static bool rest_is_free(const struct arena *arena, uint64_t offset_bytes) {
     uint32_t number = arena_slot_at(arena, offset_bytes);
-    uint64_t start = slot_offset(arena, number), end = start + arena->slot_bytes,
+    uint64_t start = arena_slot_start(arena, number), end = arena_slot_end(arena, number),
              bytes = arena->slots[number].absent_bytes;
 
     if (bytes == 0)
@@ -432,22 +521,24 @@ static bool rest_is_free(const struct arena *arena, uint64_t offset_bytes) {
         uint64_t to = range->offset + range->size < end ? range->offset + range->size : end;
         bytes += range->free ? to - from : 0;
     }
-    return bytes == arena->slot_bytes;
+    return bytes == end - start;
 }
 
 bool arena_reclaim_locked(struct arena *arena, bool any_size, struct heap_range **ret_range) {
     struct heap_range *range = heap_range_at(arena->extent.span, arena->extent.size_bytes - 1);
-    uint64_t slot_bytes = arena->slot_bytes;
 
     for (; range != NULL; range = range->lower) {
         if (!range->free)
             continue;
-        uint64_t start = range->offset, end = start + range->size, last = end / slot_bytes * slot_bytes;
-        if (last >= start + slot_bytes)
-            return heap_claim_part(range, last - slot_bytes, slot_bytes, ret_range) == 0;
+        uint64_t start = range->offset, end = start + range->size;
+        uint32_t highest = arena_slot_at(arena, end - 1), whole = highest;
+        if (arena_slot_end(arena, whole) > end && arena_slot_start(arena, whole) > start)
+            whole = arena_slot_at(arena, arena_slot_start(arena, whole) - 1);
+        if (arena_slot_start(arena, whole) >= start && arena_slot_end(arena, whole) <= end)
+            return heap_claim_part(range, arena_slot_start(arena, whole), arena_slot_bytes(arena, whole),
+                                   ret_range) == 0;
         /* In no more than two slots. */
-        if (last <= start || last == end)
-            last = start;
+        uint64_t last = arena_slot_start(arena, highest) > start ? arena_slot_start(arena, highest) : start;
         if (any_size || rest_is_free(arena, last))
             return heap_claim_part(range, last, end - last, ret_range) == 0;
         if (last > start && rest_is_free(arena, start))
@@ -461,8 +552,8 @@ bool arena_reclaim_rest_locked(struct arena *arena, struct heap_range **ret_rang
         if (!range->free)
             continue;
         uint64_t start = range->offset, end = start + range->size,
-                 last = slot_offset(arena, arena_slot_at(arena, end - 1));
-        uint64_t slot_end = slot_offset(arena, arena_slot_at(arena, start) + 1);
+                 last = arena_slot_start(arena, arena_slot_at(arena, end - 1));
+        uint64_t slot_end = arena_slot_end(arena, arena_slot_at(arena, start));
         if (rest_is_free(arena, start))
             return heap_claim_part(range, start, (slot_end < end ? slot_end : end) - start, ret_range) == 0;
         if (last > start && rest_is_free(arena, last))
@@ -474,7 +565,7 @@ bool arena_reclaim_rest_locked(struct arena *arena, struct heap_range **ret_rang
 /* Whether a range that the heap cannot cut may lie across slots of these states: a thread has claimed it, or
  * it was abandoned. */
 static bool may_span(const struct arena *arena, uint32_t first, uint32_t last) {
-    for (uint32_t i = first; i < last; i++)
+    for (uint32_t i = first; i < last; i = arena_slot_after(arena, i))
         if (arena->slots[i].state != ARENA_SLOT_HELD && arena->slots[i].state != ARENA_SLOT_LEAVING)
             return false;
     return true;
@@ -484,7 +575,7 @@ static bool may_span(const struct arena *arena, uint32_t first, uint32_t last) {
  * that the heap does not have. */
 static bool ranges_are_valid(const struct arena *arena, uint32_t number, const struct heap_range **range,
                              uint64_t *ret_absent) {
-    uint64_t start = slot_offset(arena, number), end = start + arena->slot_bytes;
+    uint64_t start = arena_slot_start(arena, number), end = arena_slot_end(arena, number);
 
     *ret_absent = 0;
     while (*range != NULL && (*range)->offset < end) {
@@ -496,7 +587,8 @@ static bool ranges_are_valid(const struct arena *arena, uint32_t number, const s
                 return false;
         } else {
             *ret_absent += to - from;
-            if (range_end > end && !may_span(arena, number, arena_slot_at(arena, range_end - 1) + 1))
+            if (range_end > end &&
+                !may_span(arena, number, arena_slot_after(arena, arena_slot_at(arena, range_end - 1))))
                 return false;
         }
         if (range_end > end)
@@ -508,28 +600,42 @@ static bool ranges_are_valid(const struct arena *arena, uint32_t number, const s
 
 /* absent_bytes: what the heap does not have of the slot. Of a slot that is HELD, that is also what a thread
  * has claimed. */
-static bool slot_is_valid(const struct arena *arena, const struct arena_slot *slot, uint64_t absent_bytes) {
+static bool slot_is_valid(const struct arena *arena, uint32_t number, uint64_t absent_bytes) {
+    const struct arena_slot *slot = &arena->slots[number];
+    uint64_t slot_bytes = arena_slot_bytes(arena, number);
+
     switch (slot->state) {
     case ARENA_SLOT_HELD:
-        return slot->absent_bytes <= absent_bytes && slot->absent_bytes < arena->slot_bytes &&
+        return slot->absent_bytes <= absent_bytes && slot->absent_bytes < slot_bytes &&
                slot->segment != NULL && (slot->n_out == 0 || slot->absent_bytes > 0);
     case ARENA_SLOT_LEAVING:
-        return absent_bytes == arena->slot_bytes && slot->absent_bytes == arena->slot_bytes &&
-               slot->n_out > 0;
+        return absent_bytes == slot_bytes && slot->absent_bytes == slot_bytes && slot->n_out > 0;
     case ARENA_SLOT_BUSY:
-        return absent_bytes == arena->slot_bytes && slot->n_out == 0 &&
+        return absent_bytes == slot_bytes && slot->n_out == 0 &&
                (slot->is_new || (slot->segment != NULL && slot->absent_bytes == 0));
     case ARENA_SLOT_VACANT:
-        return absent_bytes == arena->slot_bytes && slot->n_out == 0;
+        return absent_bytes == slot_bytes && slot->n_out == 0;
     }
     return false;
+}
+
+/* Whether the slots that are joined to one have nothing of their own. */
+static bool joined_are_valid(const struct arena *arena, uint32_t number) {
+    for (uint32_t i = number; i < arena_slot_after(arena, number); i++) {
+        const struct arena_slot *slot = &arena->slots[i];
+        if (slot->below != i - number ||
+            (i > number && (slot->state != ARENA_SLOT_VACANT || slot->segment != NULL || slot->n_above > 0 ||
+                            slot->n_out > 0 || slot->has_fences)))
+            return false;
+    }
+    return arena_slot_after(arena, number) <= arena->n_slots;
 }
 
 /* Whether a lease is of one slot only. */
 static bool lease_is_single(const struct arena *arena, uint32_t number) {
     const struct arena_slot *slot = &arena->slots[number];
 
-    for (uint32_t i = 0; slot->state == ARENA_SLOT_HELD && i < number; i++) {
+    for (uint32_t i = 0; slot->state == ARENA_SLOT_HELD && i < number; i = arena_slot_after(arena, i)) {
         const struct arena_slot *other = &arena->slots[i];
         if (other->state == ARENA_SLOT_HELD && other->lending.lease == slot->lending.lease &&
             other->lending.generation == slot->lending.generation)
@@ -542,9 +648,9 @@ bool arena_is_valid(const struct arena *arena) {
     const struct heap_range *range = arena->extent.span->lowest;
     uint64_t absent = 0, of_slot;
 
-    for (uint32_t i = 0; i < arena->n_slots; i++) {
-        if (!ranges_are_valid(arena, i, &range, &of_slot) ||
-            !slot_is_valid(arena, &arena->slots[i], of_slot) || !lease_is_single(arena, i))
+    for (uint32_t i = 0; i < arena->n_slots; i = arena_slot_after(arena, i)) {
+        if (!joined_are_valid(arena, i) || !ranges_are_valid(arena, i, &range, &of_slot) ||
+            !slot_is_valid(arena, i, of_slot) || !lease_is_single(arena, i))
             return false;
         absent += of_slot;
     }

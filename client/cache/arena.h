@@ -8,6 +8,10 @@
  * extent. Memory that is not there is absent, as parts that an extent gave back; but each slot is a lease of
  * its own, and can be filled and emptied beside running kernels.
  *
+ * A large segment fills several slots side by side, which are joined then: they are one slot, under the
+ * number of the lowest. Joined slots stay joined when their segment leaves them, until other ones are to be
+ * mapped there (arena_shape_locked). "A slot" below is one of either kind.
+ *
  *   VACANT ──a miss──▶ BUSY ──filled──▶ HELD ──all of it lost──▶ LEAVING ──released──▶ VACANT
  *                       │                │ ▲
  *                       └──▶ VACANT      │ └──the place around it is filled, or nothing was taken
@@ -60,16 +64,28 @@ struct arena_slot {
     struct fence fence;    /* of what left it last */
     bool has_fences; /* several that nothing orders: its addresses are not used again before it is unmapped */
     unsigned n_out;  /* parts that left, of which it is not known yet behind which fence */
+    uint32_t n_above; /* slots above it that are joined to it. These have no state */
+    uint32_t below;   /* of a slot that is joined to a lower one: how far below that is */
 };
 
-/* Slots that are VACANT, and that are wholly free. */
+/* How many slots a segment fills: one, or those of a large segment. The pool's limit decides: struct arena.
+ */
+enum arena_width {
+    ARENA_WIDTH_ONE,
+    ARENA_WIDTH_HALF,
+    ARENA_WIDTH_LARGE,
+    ARENA_WIDTHS,
+};
+
+/* Slots that are VACANT, and that are wholly free, by their width: joined ones count as many as they are. */
 struct arena_count {
-    uint32_t vacant, idle;
+    uint32_t vacant, idle[ARENA_WIDTHS];
 };
 
 struct arena {
     struct extent extent; /* what the stream heap sees of it; first */
     uint64_t slot_bytes, reserved_bytes;
+    uint32_t widths[ARENA_WIDTHS]; /* in slots, ascending; 0: the pool has no such segments */
     uint32_t n_slots, capacity; /* those that the extent has; those that there are addresses for */
     struct arena_slot *slots;
     uint64_t most_bytes; /* the most that its stream heap needed at a miss, pieces in use and the new one */
@@ -77,7 +93,7 @@ struct arena {
 };
 
 /* A place for a piece that is to be filled: the addresses from offset_bytes on, and the slots that they are
- * in. */
+ * in. Joined ones are counted one by one. */
 struct arena_place {
     uint64_t offset_bytes, size_bytes;
     uint32_t first, last;
@@ -87,10 +103,10 @@ struct arena_place {
     bool is_all_vacant; /* none of it is there */
 };
 
-/* Makes an arena without slots over reserved addresses, and adds it to the stream heap. -ENOMEM: nothing was
- * done. */
+/* Makes an arena without slots over reserved addresses, and adds it to the stream heap. large_bytes: the size
+ * of the large segments, of which some are half as large; 0: there are none. -ENOMEM: nothing was done. */
 int arena_add_locked(struct stream_heap *stream_heap, enum stream_heap_half half, char *memory,
-                     uint64_t reserved_bytes, uint64_t slot_bytes);
+                     uint64_t reserved_bytes, uint64_t slot_bytes, uint64_t large_bytes);
 
 static inline struct arena *arena_of(struct extent *extent) {
     return extent->is_arena ? (struct arena *)(void *)extent : NULL;
@@ -100,7 +116,26 @@ static inline struct arena *arena_of(struct extent *extent) {
 void arena_free(struct arena *arena);
 
 static inline uint32_t arena_slot_at(const struct arena *arena, uint64_t offset_bytes) {
-    return (uint32_t)(offset_bytes / arena->slot_bytes);
+    uint32_t number = (uint32_t)(offset_bytes / arena->slot_bytes);
+    return number - arena->slots[number].below;
+}
+
+/* The next slot, where a slot begins and ends, and its size. Slots do not change their width while they have
+ * a piece, so that these and arena_slot_at() take no lock for the addresses of a piece. */
+static inline uint32_t arena_slot_after(const struct arena *arena, uint32_t number) {
+    return number + 1 + arena->slots[number].n_above;
+}
+
+static inline uint64_t arena_slot_start(const struct arena *arena, uint32_t number) {
+    return number * arena->slot_bytes;
+}
+
+static inline uint64_t arena_slot_end(const struct arena *arena, uint32_t number) {
+    return arena_slot_start(arena, arena_slot_after(arena, number));
+}
+
+static inline uint64_t arena_slot_bytes(const struct arena *arena, uint32_t number) {
+    return (1 + arena->slots[number].n_above) * arena->slot_bytes;
 }
 
 /* Finds a place for a size (a multiple of HEAP_GRANULE) and takes it: its free memory, and those of its slots
@@ -108,17 +143,25 @@ static inline uint32_t arena_slot_at(const struct arena *arena, uint64_t offset_
  * with the fewest slots to fill. may_grow: where the debt for moves allows no more of them (move_debts.h), it
  * is the place with the fewest slots to fill, all of which get new segments; but not if the stream heap would
  * have more than ARENA_CEILING_PERCENT of the most that it needed at a miss. 0; -ENOSPC: no addresses are
- * left; -ENOMEM. */
+ * left; -ENOMEM; -EIO: the driver would not unmap a segment, and the error is set. */
 int arena_claim_locked(struct arena *arena, uint64_t size_bytes, bool may_grow,
                        struct arena_place *ret_place);
 
 /* As arena_claim_locked(), but only slots that are VACANT: so many side by side. */
 int arena_claim_vacant_locked(struct arena *arena, uint32_t n_slots, struct arena_place *ret_place);
 
-/* Takes up to count slots outside of a place that are wholly free: they become BUSY. Returns how many were
- * taken. */
-uint32_t arena_take_idle_locked(struct arena *arena, const struct arena_place *place, uint32_t *ret_slots,
-                                uint32_t count);
+/* Takes up to count slots of a width outside of a place that are wholly free: they become BUSY. Returns how
+ * many were taken. */
+uint32_t arena_take_idle_locked(struct arena *arena, const struct arena_place *place, enum arena_width width,
+                                uint32_t *ret_slots, uint32_t count);
+
+/* Makes the ranges of the heap end where slots do that are joined now and are to have other widths; nothing
+ * is free there. 0 or -ENOMEM: they have to stay as they are. */
+int arena_divide_locked(struct arena *arena, uint32_t start, uint32_t end);
+
+/* Slots that are to be filled, were divided, and map nothing, or what a slot of the same width maps: so many
+ * from a number on are joined, or are single again (1). */
+void arena_shape_locked(struct arena *arena, uint32_t number, uint32_t n_slots);
 
 /* A slot that was taken goes back to the heap. */
 void arena_return_locked(struct arena *arena, uint32_t number);

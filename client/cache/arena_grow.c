@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "client/cache/cache.h"
 #include "client/cache/grow.h"
 #include "client/session/error.h"
@@ -22,7 +23,8 @@ static bool make_arena(struct cache *cache, struct stream_heap *stream_heap, con
         return false;
     pthread_mutex_lock(&stream_heap->lock);
     bool is_first = stream_heap->arena == NULL;
-    bool made = is_first && arena_add_locked(stream_heap, STREAM_HEAP_LARGE, memory, bytes, slot_bytes) == 0;
+    bool made = is_first && arena_add_locked(stream_heap, STREAM_HEAP_LARGE, memory, bytes, slot_bytes,
+                                             proto_large_bytes(pool->limit_bytes)) == 0;
     pthread_mutex_unlock(&stream_heap->lock);
     if (!made)
         gpu->address_free((unsigned)stream_heap->device, memory, bytes);
@@ -60,27 +62,131 @@ void arena_leave_addresses(struct cache *cache, struct stream_heap *stream_heap)
         (void)gpu->address_free((unsigned)stream_heap->device, arena->extent.memory, arena->reserved_bytes);
 }
 
-/* Takes the segments of slots that are idle elsewhere in the arena. They are mapped there until their slots
- * are filled. */
+/* --- slots that are to be filled --- */
+
+/* Finds the holes of the place. The stream heap is locked. */
+static void list_holes_locked(struct arena_work *work) {
+    const struct arena *arena = work->arena;
+    struct arena_hole *hole = NULL;
+
+    work->n_holes = 0;
+    for (uint32_t i = work->place.first, after; i <= work->place.last; i = after) {
+        after = arena_slot_after(arena, i);
+        if (arena->slots[i].state != ARENA_SLOT_BUSY || !arena->slots[i].is_new) {
+            hole = NULL;
+            continue;
+        }
+        if (hole == NULL) {
+            hole = &work->holes[work->n_holes++];
+            *hole = (struct arena_hole){.start = i, .next = i};
+        }
+        hole->end = after;
+    }
+}
+
+/* How many segments of so many slots the holes have room for. */
+static uint32_t count_room(const struct arena_work *work, uint32_t n_slots) {
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < work->n_holes; i++)
+        count += (work->holes[i].end - work->holes[i].next) / n_slots;
+    return count;
+}
+
+/* Cuts up to count slots of a width from the holes, for segments of the daemon. */
+static void cut(struct arena_work *work, uint32_t n_slots, uint32_t count) {
+    for (uint32_t i = 0; i < work->n_holes; i++) {
+        struct arena_hole *hole = &work->holes[i];
+        for (; count > 0 && hole->end - hole->next >= n_slots; count--, hole->next += n_slots)
+            work->fillings[work->n_fillings++] =
+                (struct arena_filling){.slot = hole->next, .n_slots = n_slots, .from = ARENA_FROM_DAEMON};
+    }
+}
+
+/* Cuts slots for the idle segments of a width that find room, and takes these. */
+static void cut_for_idle_locked(struct arena_work *work, enum arena_width width) {
+    uint32_t n_slots = work->arena->widths[width], first = work->n_fillings;
+    uint32_t room = work->place.is_grown ? 0 : count_room(work, n_slots);
+    uint32_t count = arena_take_idle_locked(work->arena, &work->place, width, work->idle, room);
+
+    cut(work, n_slots, count);
+    for (uint32_t i = 0; i < count; i++)
+        work->fillings[first + i].from = work->idle[i];
+}
+
+/* Cuts slots for large segments of the daemon, from so many that idle ones do not fill. */
+static void cut_large(struct arena_work *work, uint32_t lacking) {
+    for (unsigned i = ARENA_WIDTHS; i-- > ARENA_WIDTH_ONE + 1;) {
+        uint32_t n_slots = work->arena->widths[i];
+        if (n_slots == 0)
+            continue;
+        uint32_t first = work->n_fillings;
+        cut(work, n_slots, lacking / n_slots);
+        lacking -= (work->n_fillings - first) * n_slots;
+    }
+}
+
+/* Whether the request is for large segments. */
+static bool wants_large_locked(const struct arena_work *work) {
+    const struct stream_heap *stream_heap = work->stream_heap;
+
+    return work->size_bytes >= ARENA_LARGE_BYTES &&
+           (atomic_load(&work->cache->prepared_pools) & shortage_bit(stream_heap->pool)) == 0 &&
+           (work->size_bytes / ARENA_CHURN_SHARE >= stream_heap->churn_bytes ||
+            work->size_bytes / ARENA_HELD_SHARE >= stream_heap_held_bytes_locked(stream_heap));
+}
+
+/* Cuts the holes, and takes segments of slots that are idle elsewhere in the arena, which become BUSY. */
+static void cut_holes_locked(struct arena_work *work) {
+    struct arena *arena = work->arena;
+
+    list_holes_locked(work);
+    for (unsigned i = ARENA_WIDTHS; i-- > ARENA_WIDTH_ONE + 1;)
+        if (arena->widths[i] > 0)
+            cut_for_idle_locked(work, (enum arena_width)i);
+    uint32_t lacking = count_room(work, 1);
+    uint32_t idle = arena_take_idle_locked(arena, &work->place, ARENA_WIDTH_ONE, work->idle,
+                                           work->place.is_grown ? 0 : lacking);
+    if (wants_large_locked(work))
+        cut_large(work, idle > lacking / ARENA_IDLE_SHARE ? lacking - idle : lacking);
+    uint32_t first = work->n_fillings, used = 0;
+    cut(work, 1, UINT32_MAX);
+    for (; used < idle && first + used < work->n_fillings; used++)
+        work->fillings[first + used].from = work->idle[used];
+    for (; used < idle; used++)
+        arena_return_locked(arena, work->idle[used]);
+}
+
+/* Takes the segments of idle slots, which are mapped there until their new slots are filled. */
 static void gather_idle(struct arena_work *work) {
     struct arena *arena = work->arena;
     struct fence fence;
+    uint32_t count = 0;
 
     pthread_mutex_lock(&work->stream_heap->lock);
-    uint32_t count = arena_take_idle_locked(arena, &work->place, work->idle,
-                                            work->place.is_grown ? 0 : work->place.n_vacant);
+    cut_holes_locked(work);
     pthread_mutex_unlock(&work->stream_heap->lock);
-    bool can_move = count > 0 && cache_leave_fence(work->cache, work->stream_heap, &fence) == 0;
+    for (uint32_t i = 0; i < work->n_fillings; i++)
+        count += work->fillings[i].from != ARENA_FROM_DAEMON;
+    if (count == 0)
+        return;
+    bool can_move = cache_leave_fence(work->cache, work->stream_heap, &fence) == 0;
     pthread_mutex_lock(&work->stream_heap->lock);
-    for (uint32_t i = 0; i < count; i++) {
-        const struct arena_slot *slot = &arena->slots[work->idle[i]];
+    for (uint32_t i = 0; i < work->n_fillings; i++) {
+        struct arena_filling *filling = &work->fillings[i];
+        if (filling->from == ARENA_FROM_DAEMON)
+            continue;
         if (!can_move) {
-            arena_return_locked(arena, work->idle[i]);
+            arena_return_locked(arena, filling->from);
+            filling->from = ARENA_FROM_DAEMON;
             continue;
         }
-        work->fillings[work->n_fillings++] =
-            (struct arena_filling){.lending = slot->lending, .segment = slot->segment, .fence = fence};
-        arena_empty_locked(arena, work->idle[i], fence);
+        const struct arena_slot *slot = &arena->slots[filling->from];
+        filling->lending = slot->lending;
+        filling->segment = slot->segment;
+        filling->fence = fence;
+        filling->is_here = true;
+        arena_empty_locked(arena, filling->from, fence);
     }
     pthread_mutex_unlock(&work->stream_heap->lock);
     if (!can_move)
@@ -89,55 +195,157 @@ static void gather_idle(struct arena_work *work) {
     cache_count_moved(work->cache, work->stream_heap, count);
 }
 
-/* Asks the daemon for what is missing of count fillings. 0: nothing is; ASKING_WAITS; NO_MEMORY. */
-static int ask(struct arena_work *work, struct asking *asking, const struct proto_acquire_segments *how,
-               uint32_t count) {
-    struct proto_acquire_segments acquire = *how;
+/* --- the daemon --- */
 
-    acquire.segment_bytes = work->arena->slot_bytes;
-    acquire.count = work->n_asked = count - work->n_fillings;
-    if (acquire.count == 0)
+/* How many segments of a width are missing. */
+static uint32_t count_missing(const struct arena_work *work, uint32_t n_slots) {
+    uint32_t count = 0;
+
+    for (uint32_t i = 0; i < work->n_fillings; i++)
+        count += !work->fillings[i].is_here && work->fillings[i].n_slots == n_slots;
+    return count;
+}
+
+/* Asks the daemon for segments that are missing: the largest first. 0: none is; ASKING_WAITS; NO_MEMORY. */
+static int ask(struct arena_work *work) {
+    work->n_asked = 0;
+    for (unsigned i = ARENA_WIDTHS; i-- > 0 && work->n_asked == 0;)
+        if (work->arena->widths[i] > 0) {
+            work->asked_slots = work->arena->widths[i];
+            work->n_asked = count_missing(work, work->asked_slots);
+        }
+    if (work->n_asked == 0)
         return 0;
-    work->grants = malloc(acquire.count * sizeof *work->grants);
-    return work->grants == NULL ? error_no_memory()
-                                : asking_begin_segments(asking, work->cache->session, &acquire, work->grants);
+    work->acquire.segment_bytes = work->asked_slots * work->arena->slot_bytes;
+    work->acquire.count = work->n_asked;
+    work->acquire.timeout_ns = clock_left_ns(work->deadline_ns);
+    free(work->grants);
+    work->grants = malloc(work->n_asked * sizeof *work->grants);
+    return work->grants == NULL
+               ? error_no_memory()
+               : asking_begin_segments(work->asking, work->cache->session, &work->acquire, work->grants);
 }
 
 /* The segments that were asked for have come. */
 static void add_granted(struct arena_work *work) {
-    for (uint32_t i = 0; i < work->n_asked; i++)
-        work->fillings[work->n_fillings++] = (struct arena_filling){
-            .lending = {.lease = work->grants[i].lease, .generation = work->grants[i].generation},
-            .segment = work->grants[i].segment};
+    struct arena_filling *filling = work->fillings;
+
+    for (uint32_t i = 0; i < work->n_asked; i++, filling++) {
+        while (filling->is_here || filling->n_slots != work->asked_slots)
+            filling++;
+        filling->lending =
+            (struct lending){.lease = work->grants[i].lease, .generation = work->grants[i].generation};
+        filling->segment = work->grants[i].segment;
+        filling->is_here = true;
+    }
 }
 
-/* The vacant slots of the place, in order. */
-static void list_slots(struct arena_work *work) {
-    uint32_t count = 0;
+/* The daemon has no large segments: segments of one slot fill the place of those. */
+static void do_without_large(struct arena_work *work) {
+    const uint32_t count = work->n_fillings;
 
-    pthread_mutex_lock(&work->stream_heap->lock);
-    for (uint32_t i = work->place.first; i <= work->place.last; i++)
-        if (work->arena->slots[i].state == ARENA_SLOT_BUSY && work->arena->slots[i].is_new)
-            work->slots[count++] = i;
-    pthread_mutex_unlock(&work->stream_heap->lock);
+    for (uint32_t i = 0; i < count; i++) {
+        struct arena_filling *filling = &work->fillings[i];
+        if (filling->is_here)
+            continue;
+        for (uint32_t j = 1; j < filling->n_slots; j++)
+            work->fillings[work->n_fillings++] =
+                (struct arena_filling){.slot = filling->slot + j, .n_slots = 1, .from = ARENA_FROM_DAEMON};
+        filling->n_slots = 1;
+    }
 }
 
-/* Puts fillings whose segment is still mapped at one of the slots there. Returns whether the slot has its
- * own. */
-static bool use_old_mapping(struct arena_work *work, uint32_t position) {
+/* The request fails: what the daemon granted for it goes back, and what was moved stays. The error that led
+ * here is the one to report. */
+static void return_granted(struct arena_work *work) {
+    uint32_t kept = 0;
+    char text[ERROR_TEXT_SIZE];
+
+    error_save(text);
+    for (uint32_t i = 0; i < work->n_fillings; i++) {
+        const struct arena_filling *filling = &work->fillings[i];
+        if (filling->from != ARENA_FROM_DAEMON)
+            work->fillings[kept++] = *filling;
+        else if (filling->is_here)
+            (void)lease_release_patiently(work->cache->session, filling->lending.lease,
+                                          filling->lending.generation, 0, 0, FENCE_NONE);
+    }
+    work->n_fillings = kept;
+    error_restore(text);
+}
+
+/* --- mappings --- */
+
+static int compare_slots(const void *one, const void *other) {
+    const struct arena_filling *a = one, *b = other;
+
+    return (a->slot > b->slot) - (a->slot < b->slot);
+}
+
+/* Puts a filling whose segment is still mapped at one of the slots there. */
+static void use_old_mapping(struct arena_work *work, uint32_t position) {
     struct segments *segments = &work->cache->session->segments;
-    const struct segment *mapped =
-        segments_mapped(segments, &work->arena->slots[work->slots[position]].mapping);
+    struct arena_filling *to = &work->fillings[position];
+    const struct segment *mapped = segments_mapped(segments, &work->arena->slots[to->slot].mapping);
 
     for (uint32_t i = position; mapped != NULL && i < work->n_fillings; i++) {
-        if (work->fillings[i].segment != mapped)
+        struct arena_filling *from = &work->fillings[i], there = *to;
+        if (from->segment != mapped || from->n_slots != to->n_slots)
             continue;
-        struct arena_filling filling = work->fillings[i];
-        work->fillings[i] = work->fillings[position];
-        work->fillings[position] = filling;
-        return true;
+        to->lending = from->lending;
+        to->segment = from->segment;
+        to->fence = from->fence;
+        to->is_kept = true;
+        if (from == to)
+            return;
+        from->lending = there.lending;
+        from->segment = there.segment;
+        from->fence = there.fence;
+        return;
     }
-    return false;
+}
+
+/* Unmaps what the holes map, but for what stays there. 0 or DRIVER. */
+static int empty_holes(struct arena_work *work) {
+    struct segments *segments = &work->cache->session->segments;
+    const struct arena_filling *filling = work->fillings, *end = filling + work->n_fillings;
+    int r = 0;
+
+    for (uint32_t i = 0; i < work->n_holes; i++)
+        for (uint32_t slot = work->holes[i].start; r == 0 && slot < work->holes[i].end; slot++) {
+            while (filling < end && filling->slot < slot)
+                filling++;
+            if (filling == end || filling->slot != slot || !filling->is_kept)
+                r = segments_unmap(segments, &work->arena->slots[slot].mapping);
+        }
+    return r;
+}
+
+static void shape_hole_locked(struct arena_work *work, const struct arena_hole *hole,
+                              const struct arena_filling **filling) {
+    const struct arena_filling *end = work->fillings + work->n_fillings;
+
+    for (uint32_t slot = hole->start; slot < hole->end;) {
+        bool is_filled = *filling < end && (*filling)->slot == slot;
+        uint32_t n_slots = is_filled ? (*filling)->n_slots : 1;
+        arena_shape_locked(work->arena, slot, n_slots);
+        slot += n_slots;
+        *filling += is_filled;
+    }
+}
+
+/* Has the slots as wide as their fillings. The others are single. 0 or NO_MEMORY. */
+static int shape_holes(struct arena_work *work) {
+    const struct arena_filling *filling = work->fillings;
+    int r = 0;
+
+    pthread_mutex_lock(&work->stream_heap->lock);
+    for (uint32_t i = 0; i < work->n_holes && r == 0; i++)
+        r = arena_divide_locked(work->arena, work->holes[i].start, work->holes[i].end);
+    for (uint32_t i = 0; i < work->n_holes && r == 0; i++)
+        shape_hole_locked(work, &work->holes[i], &filling);
+    pthread_mutex_unlock(&work->stream_heap->lock);
+    return r < 0 ? error_no_memory() : 0;
 }
 
 /* Maps the fillings from..to into their slots, which lie side by side. */
@@ -145,23 +353,23 @@ static int map_run(struct arena_work *work, uint32_t from, uint32_t to) {
     struct segments *segments = &work->cache->session->segments;
     _cleanup_(freep) struct segment **list = malloc((to - from) * sizeof *list);
     _cleanup_(freep) struct segment_mapping **mappings = malloc((to - from) * sizeof *mappings);
-    int r = list == NULL || mappings == NULL ? error_no_memory() : 0;
 
-    for (uint32_t i = from; r == 0 && i < to; i++) {
+    if (list == NULL || mappings == NULL)
+        return error_no_memory();
+    for (uint32_t i = from; i < to; i++) {
         list[i - from] = work->fillings[i].segment;
-        mappings[i - from] = &work->arena->slots[work->slots[i]].mapping;
-        r = segments_unmap(segments, mappings[i - from]);
+        mappings[i - from] = &work->arena->slots[work->fillings[i].slot].mapping;
     }
-    return r < 0 ? r
-                 : segments_map(segments, list, mappings, to - from,
-                                work->arena->extent.memory + work->slots[from] * work->arena->slot_bytes,
-                                GPU_ACCESS_READ_WRITE);
+    return segments_map(segments, list, mappings, to - from,
+                        work->arena->extent.memory + arena_slot_start(work->arena, work->fillings[from].slot),
+                        GPU_ACCESS_READ_WRITE);
 }
 
 static void fill(struct arena_work *work, uint32_t from, uint32_t to) {
     pthread_mutex_lock(&work->stream_heap->lock);
     for (uint32_t i = from; i < to; i++)
-        arena_fill_locked(work->arena, work->slots[i], &work->fillings[i].lending, work->fillings[i].segment);
+        arena_fill_locked(work->arena, work->fillings[i].slot, &work->fillings[i].lending,
+                          work->fillings[i].segment);
     pthread_mutex_unlock(&work->stream_heap->lock);
 }
 
@@ -182,19 +390,20 @@ static void give_back(struct arena_work *work, uint32_t from) {
 /* Maps the fillings. Those that cannot be mapped go back to the daemon. */
 static int map_all(struct arena_work *work) {
     uint32_t from = 0, to;
-    int r = 0;
 
+    qsort(work->fillings, work->n_fillings, sizeof *work->fillings, compare_slots);
+    for (uint32_t i = 0; i < work->n_fillings; i++)
+        use_old_mapping(work, i);
+    int r = work->n_fillings > 0 ? empty_holes(work) : 0;
+    if (r == 0 && work->n_fillings > 0)
+        r = shape_holes(work);
     for (; from < work->n_fillings && r == 0; from = to) {
-        to = from;
-        if (use_old_mapping(work, from)) {
-            fill(work, from, ++to);
-            continue;
-        }
-        do
-            to++;
-        while (to < work->n_fillings && work->slots[to] == work->slots[to - 1] + 1 &&
-               !use_old_mapping(work, to));
-        r = map_run(work, from, to);
+        const struct arena_filling *filling = &work->fillings[from];
+        for (to = from + 1; to < work->n_fillings && !filling->is_kept; to++, filling++)
+            if (filling[1].is_kept || filling[1].slot != filling->slot + filling->n_slots)
+                break;
+        if (!work->fillings[from].is_kept)
+            r = map_run(work, from, to);
         if (r < 0)
             break;
         fill(work, from, to);
@@ -207,14 +416,14 @@ static int map_all(struct arena_work *work) {
 /* Makes the lists for so many slots. */
 static int make_lists(struct arena_work *work, uint32_t count) {
     work->idle = malloc(count * sizeof *work->idle);
-    work->slots = malloc(count * sizeof *work->slots);
+    work->holes = malloc(count * sizeof *work->holes);
     work->fillings = malloc(count * sizeof *work->fillings);
-    return work->idle == NULL || work->slots == NULL || work->fillings == NULL ? error_no_memory() : 0;
+    return work->idle == NULL || work->holes == NULL || work->fillings == NULL ? error_no_memory() : 0;
 }
 
 void arena_work_free(struct arena_work *work) {
     free(work->idle);
-    free(work->slots);
+    free(work->holes);
     free(work->fillings);
     free(work->grants);
 }
@@ -222,7 +431,8 @@ void arena_work_free(struct arena_work *work) {
 static int fail_claim(int error) {
     return error == -ENOSPC
                ? error_set(GPUPOOL_E_EXHAUSTED, "no addresses are left for memory of the pool on this stream")
-               : error_no_memory();
+           : error == -EIO ? GPUPOOL_E_DRIVER
+                           : error_no_memory();
 }
 
 /* Ends the work on a place that was claimed. r: how it went. */
@@ -235,15 +445,31 @@ static int settle(struct arena_work *work, int r, struct piece **ret_piece) {
 }
 
 static void begin_work(struct arena_work *work, struct cache *cache, struct stream_heap *stream_heap,
-                       uint64_t size_bytes) {
-    *work = (struct arena_work){
-        .cache = cache, .stream_heap = stream_heap, .arena = stream_heap->arena, .size_bytes = size_bytes};
+                       uint64_t size_bytes, const struct proto_acquire_segments *acquire,
+                       struct asking *asking) {
+    *work = (struct arena_work){.cache = cache,
+                                .stream_heap = stream_heap,
+                                .arena = stream_heap->arena,
+                                .size_bytes = size_bytes,
+                                .asking = asking,
+                                .acquire = *acquire,
+                                .deadline_ns = clock_deadline_ns(clock_now_ns(), acquire->timeout_ns)};
+}
+
+/* Everything was asked for. r: how that ended. */
+static int end_work(struct arena_work *work, int r, struct piece **ret_piece) {
+    if (r < 0)
+        return_granted(work);
+    int mapped = map_all(work);
+    r = settle(work, r < 0 ? r : mapped, ret_piece);
+    arena_work_free(work);
+    return r;
 }
 
 int arena_grow_begin(struct arena_work *work, struct cache *cache, struct stream_heap *stream_heap,
                      uint64_t size_bytes, bool may_grow, const struct proto_acquire_segments *acquire,
                      struct asking *asking, struct piece **ret_piece) {
-    begin_work(work, cache, stream_heap, size_bytes);
+    begin_work(work, cache, stream_heap, size_bytes, acquire, asking);
     pthread_mutex_lock(&stream_heap->lock);
     int r = arena_claim_locked(work->arena, size_bytes, may_grow, &work->place);
     pthread_mutex_unlock(&stream_heap->lock);
@@ -251,20 +477,22 @@ int arena_grow_begin(struct arena_work *work, struct cache *cache, struct stream
         return fail_claim(r);
     r = make_lists(work, work->place.n_vacant > 0 ? work->place.n_vacant : 1);
     if (r == 0 && work->place.n_vacant > 0) {
-        list_slots(work);
         gather_idle(work);
-        r = ask(work, asking, acquire, work->place.n_vacant);
+        r = ask(work);
     }
-    return r == ASKING_WAITS ? r : arena_grow_end(work, r, ret_piece);
+    return r == ASKING_WAITS ? r : end_work(work, r, ret_piece);
 }
 
 int arena_grow_end(struct arena_work *work, int r, struct piece **ret_piece) {
     if (r == 0)
         add_granted(work);
-    int mapped = map_all(work);
-    r = settle(work, r < 0 ? r : mapped, ret_piece);
-    arena_work_free(work);
-    return r;
+    if ((r == GPUPOOL_E_EXHAUSTED || r == GPUPOOL_E_LIMIT) && work->asked_slots > 1) {
+        do_without_large(work);
+        r = 0;
+    }
+    if (r == 0)
+        r = ask(work);
+    return r == ASKING_WAITS ? r : end_work(work, r, ret_piece);
 }
 
 bool arena_grow_was_refused(struct arena_work *work) {
@@ -277,13 +505,17 @@ bool arena_grow_was_refused(struct arena_work *work) {
 int arena_wait_begin(struct arena_work *work, struct cache *cache, struct stream_heap *stream_heap,
                      uint64_t size_bytes, const struct proto_acquire_segments *acquire,
                      struct asking *asking) {
-    begin_work(work, cache, stream_heap, size_bytes);
+    begin_work(work, cache, stream_heap, size_bytes, acquire, asking);
     uint64_t slot_bytes = work->arena->slot_bytes;
     uint32_t count = (uint32_t)((size_bytes + slot_bytes - 1) / slot_bytes);
 
     int r = make_lists(work, count);
-    if (r == 0)
-        r = ask(work, asking, acquire, count);
+    if (r == 0) {
+        work->holes[0] = (struct arena_hole){.end = count};
+        work->n_holes = 1;
+        cut(work, 1, count); /* their numbers are those of the place when it is known */
+        r = ask(work);
+    }
     if (r < 0)
         arena_work_free(work);
     return r;
@@ -294,13 +526,16 @@ static int place_granted(struct arena_work *work, struct piece **ret_piece) {
     add_granted(work);
     pthread_mutex_lock(&work->stream_heap->lock);
     int r = arena_claim_vacant_locked(work->arena, work->n_fillings, &work->place);
+    if (r == 0)
+        list_holes_locked(work);
     pthread_mutex_unlock(&work->stream_heap->lock);
     if (r < 0) {
         r = fail_claim(r);
         give_back(work, 0);
         return r;
     }
-    list_slots(work);
+    for (uint32_t i = 0; i < work->n_fillings; i++)
+        work->fillings[i].slot = work->place.first + i;
     r = map_all(work);
     work->place.size_bytes = work->size_bytes; /* the rest of the last slot is free */
     return settle(work, r, ret_piece);

@@ -5,7 +5,11 @@
  * How a stream heap with an arena gets memory for a large request: a place, whose missing segments are taken
  * from where they are idle in the arena, and then from the daemon.
  *
- * The daemon is asked in steps (session/asking.h), so that a request need not have a thread that waits.
+ * A request of ARENA_LARGE_BYTES and more gets large segments of the daemon where it lacks as much side by
+ * side, and segments of one slot for the rest. Where the daemon refuses large ones, all are of one slot.
+ *
+ * The daemon is asked in steps (session/asking.h), one for each size of segments, so that a request need not
+ * have a thread that waits.
  *
  * Nothing here waits for the GPU: memory is mapped beside running kernels, and where it was before it stays
  * mapped until a fence is ready (arena.h).
@@ -18,11 +22,34 @@
 
 struct cache;
 
-/* A segment for a slot, and the lease on it. */
+/* Requests of that size get large segments. Smaller ones lie in 16 segments of one slot at most. */
+#define ARENA_LARGE_BYTES (256 * MIB)
+/* What is free in a large segment that is partly in use cannot be moved. So a request gets large segments only
+ * where pieces stay: where what came back of late is no more than this share of the request, or where all that the
+ * stream heap holds is no more than that share of it. Without this rule the traces convnet_infer and
+ * transformer_train (tests/traces) reserved 1.053 and 1.079 of what was live, instead of 1.038 and 1.015. */
+#define ARENA_CHURN_SHARE 8u
+#define ARENA_HELD_SHARE  2u
+/* Idle segments of one slot that are no more than this share of what the request lacks stay where they are beside
+ * large segments. Otherwise the buffer would lie in as many segments more. */
+#define ARENA_IDLE_SHARE 32u
+
+/* A slot of the place that is to be filled; a segment for it, and the lease on it. */
 struct arena_filling {
+    uint32_t slot, n_slots; /* so many are joined for it */
+    uint32_t from;          /* the slot that the segment is taken from; ARENA_FROM_DAEMON */
+    bool is_here;           /* the segment is known */
+    bool is_kept;           /* the slot maps it already */
     struct lending lending;
     struct segment *segment;
     struct fence fence; /* behind which nothing uses it any more */
+};
+
+#define ARENA_FROM_DAEMON UINT32_MAX
+
+/* Slots of a place side by side that are to be filled. From next on they have no filling yet. */
+struct arena_hole {
+    uint32_t start, end, next;
 };
 
 /* The work for one request. It holds nothing after its last step. */
@@ -32,12 +59,15 @@ struct arena_work {
     struct arena *arena;
     uint64_t size_bytes;
     struct arena_place place;
-    uint32_t *idle;                 /* slots outside the place that were taken, place.n_vacant at most */
-    struct arena_filling *fillings; /* for the vacant slots of the place, in any order */
-    uint32_t *slots;                /* these slots, in order */
-    uint32_t n_fillings;
+    struct arena_hole *holes;       /* of the place; place.n_vacant at most, as the others */
+    uint32_t *idle;                 /* slots outside the place that were taken */
+    struct arena_filling *fillings; /* for the holes */
+    uint32_t n_holes, n_fillings;
     struct segment_grant *grants; /* what the daemon was asked for */
-    uint32_t n_asked;
+    uint32_t n_asked, asked_slots; /* so many segments, each of so many slots */
+    struct asking *asking;
+    struct proto_acquire_segments acquire; /* how it is asked */
+    uint64_t deadline_ns;
 };
 
 /* Whether large requests of a stream heap are served from an arena: where the pool's segments can be mapped
@@ -54,7 +84,8 @@ int arena_grow_begin(struct arena_work *work, struct cache *cache, struct stream
                      uint64_t size_bytes, bool may_grow, const struct proto_acquire_segments *acquire,
                      struct asking *asking, struct piece **ret_piece);
 
-/* Ends it. r: how the asking ended. */
+/* Goes on. r: how the asking ended. As arena_grow_begin(): ASKING_WAITS where segments of another size are
+ * asked for. */
 int arena_grow_end(struct arena_work *work, int r, struct piece **ret_piece);
 
 /* As arena_grow_begin() and arena_grow_end(), for a request that may wait long: all of its segments come from

@@ -42,6 +42,8 @@ struct cache {
     struct session *session; /* borrowed */
     bool enabled;
     bool has_arenas; /* large pieces of movable segments are cut from arenas */
+    /* Pools, by shortage_bit(), of which segments of one slot were prepared: requests do with these. */
+    _Atomic uint64_t prepared_pools;
     pthread_mutex_t stream_heaps_lock;
     struct list stream_heaps;
     struct list threads;      /* thread_cache.link */

@@ -85,8 +85,9 @@ static void take_deferred(struct cache *cache, struct stream_heap *stream_heap, 
     pthread_mutex_unlock(&stream_heap->lock);
 }
 
-/* Brings what is idle in a stream heap into its heap. Whether anything may be taken out. */
-static bool gather(struct stream_heap *stream_heap, bool idle_only) {
+/* Brings what is idle in a stream heap into its heap. Whether anything may be taken out. forgets: what came
+ * and went there is over. */
+static bool gather(struct stream_heap *stream_heap, bool idle_only, bool forgets) {
     pthread_mutex_lock(&stream_heap->lock);
     bool spare = idle_only && stream_heap->touched;
     stream_heap_flush_depot_locked(stream_heap, idle_only);
@@ -94,6 +95,8 @@ static bool gather(struct stream_heap *stream_heap, bool idle_only) {
     if (idle_only)
         stream_heap->touched = false;
     stream_heap->collects = 0;
+    if (forgets && !spare)
+        stream_heap->churn_bytes = 0;
     bool has_idle = stream_heap_free_bytes_locked(stream_heap) + stream_heap->deferred_bytes > 0;
     pthread_mutex_unlock(&stream_heap->lock);
     return has_idle && !spare;
@@ -115,7 +118,7 @@ static int take_out(struct cache *cache, const struct choice *choice) {
             continue;
         if (choice->of_stream)
             thread_caches_collect(&cache->threads, NULL, stream_heap, false);
-        if (!gather(stream_heap, choice->idle_only))
+        if (!gather(stream_heap, choice->idle_only, choice->pool == 0 && !choice->of_stream))
             continue;
         int r = check_stream(cache, stream_heap);
         if (r == 0)
@@ -253,7 +256,7 @@ static void let_idle_go(struct cache *cache, struct stream_heap *stream_heap) {
     struct fence fence;
     size_t from = cache->pending_count;
 
-    if (!gather(stream_heap, false) || check_stream(cache, stream_heap) < 0)
+    if (!gather(stream_heap, false, false) || check_stream(cache, stream_heap) < 0)
         return;
     take_free(cache, stream_heap, UINT64_MAX, false);
     if (cache->pending_count == from || cache_leave_fence(cache, stream_heap, &fence) < 0)
@@ -281,7 +284,7 @@ static void let_pending_go(struct cache *cache) {
 }
 
 static void mark_arena_locked(struct cache *cache, const struct arena *arena) {
-    for (uint32_t i = 0; i < arena->n_slots; i++) {
+    for (uint32_t i = 0; i < arena->n_slots; i = arena_slot_after(arena, i)) {
         const struct arena_slot *slot = &arena->slots[i];
         const struct segment *mapped = segments_mapped(&cache->session->segments, &slot->mapping);
         if (slot->segment != NULL && slot->state != ARENA_SLOT_VACANT)

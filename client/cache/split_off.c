@@ -41,10 +41,14 @@ static uint64_t smaller(uint64_t a, uint64_t b) {
 static unsigned count_parts(const struct piece *piece) {
     const struct arena *arena = arena_of(piece->extent);
     uint64_t offset = (uint64_t)(piece->memory - piece->extent->memory);
+    unsigned count = 1;
 
-    return arena == NULL
-               ? 1
-               : arena_slot_at(arena, offset + piece->capacity_bytes - 1) - arena_slot_at(arena, offset) + 1;
+    if (arena == NULL)
+        return 1;
+    uint32_t last = arena_slot_at(arena, offset + piece->capacity_bytes - 1);
+    for (uint32_t i = arena_slot_at(arena, offset); i < last; i = arena_slot_after(arena, i))
+        count++;
+    return count;
 }
 
 static void list_parts_locked(const struct piece *piece, struct part *parts, unsigned count) {
@@ -61,14 +65,14 @@ static void list_parts_locked(const struct piece *piece, struct part *parts, uns
     }
     for (unsigned i = 0; i < count; i++) {
         uint32_t number = arena_slot_at(arena, offset);
-        uint64_t start = number * arena->slot_bytes, to = smaller(start + arena->slot_bytes, end);
-        parts[i] =
-            (struct part){.lending = &arena->slots[number].lending,
-                          .offset_bytes = offset - start,
-                          .size_bytes = to - offset,
-                          .segment = arena->slots[number].segment->id,
-                          .is_all = to - offset == arena->slot_bytes,
-                          .is_rest = to - offset + arena->slots[number].absent_bytes == arena->slot_bytes};
+        uint64_t start = arena_slot_start(arena, number), slot_bytes = arena_slot_bytes(arena, number),
+                 to = smaller(start + slot_bytes, end);
+        parts[i] = (struct part){.lending = &arena->slots[number].lending,
+                                 .offset_bytes = offset - start,
+                                 .size_bytes = to - offset,
+                                 .segment = arena->slots[number].segment->id,
+                                 .is_all = to - offset == slot_bytes,
+                                 .is_rest = to - offset + arena->slots[number].absent_bytes == slot_bytes};
         offset = to;
     }
 }

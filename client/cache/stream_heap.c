@@ -235,6 +235,8 @@ int stream_heap_take_at_locked(struct extent *extent, uint64_t offset_bytes, uin
 void stream_heap_give_locked(struct stream_heap *stream_heap, struct piece *piece) {
     assert(piece->stream_heap == stream_heap && piece->range != NULL && !piece->split_off &&
            !piece->splitting);
+    if (piece->capacity_bytes > STREAM_HEAP_SMALL_MAX_BYTES)
+        stream_heap->churn_bytes += piece->capacity_bytes;
     heap_give(piece->range);
     piece_put(stream_heap, piece);
 }
@@ -417,7 +419,7 @@ static uint64_t part_end(struct extent *extent, const struct heap_range *range, 
     uint64_t end = range->offset + range->size;
     const struct arena *arena = arena_of(extent);
 
-    uint64_t slot_end = arena == NULL ? end : (offset / arena->slot_bytes + 1) * arena->slot_bytes;
+    uint64_t slot_end = arena == NULL ? end : arena_slot_end(arena, arena_slot_at(arena, offset));
     return slot_end < end ? slot_end : end;
 }
 
@@ -430,7 +432,7 @@ uint64_t stream_heap_offset_in_lease(const struct piece *piece) {
     const struct arena *arena = arena_of(piece->extent);
     uint64_t offset = (uint64_t)(piece->memory - piece->extent->memory);
 
-    return arena == NULL ? offset : offset % arena->slot_bytes;
+    return arena == NULL ? offset : offset - arena_slot_start(arena, arena_slot_at(arena, offset));
 }
 
 /* A lease of its own is asked for each part of a piece, or the answer has come. */
@@ -482,7 +484,7 @@ void stream_heap_forget_piece_locked(struct stream_heap *stream_heap, struct pie
     if (arena != NULL) {
         uint64_t offset = (uint64_t)(piece->memory - arena->extent.memory);
         uint32_t last = arena_slot_at(arena, offset + piece->capacity_bytes - 1);
-        for (uint32_t i = arena_slot_at(arena, offset); i <= last; i++)
+        for (uint32_t i = arena_slot_at(arena, offset); i <= last; i = arena_slot_after(arena, i))
             arena_note_fence_locked(arena, i, fence);
     }
     piece_put(stream_heap, piece);
@@ -504,7 +506,7 @@ static void lose_part(struct extent *extent, struct heap_range *range, struct st
         .stream_heap = extent->stream_heap,
         .lease = lending->lease,
         .generation = lending->generation,
-        .offset_bytes = range->offset - (arena == NULL ? 0 : slot * arena->slot_bytes),
+        .offset_bytes = range->offset - (arena == NULL ? 0 : arena_slot_start(arena, slot)),
         .size_bytes = range->size,
         .is_answered = is_answered,
         .has_fence = arena == NULL && range->offset >= extent->used_bytes,
@@ -595,8 +597,8 @@ bool stream_heap_lose_end_locked(struct piece *piece, struct stream_heap_part *r
     struct heap_range *range = piece->range, *upper;
 
     assert(arena != NULL); /* elsewhere a piece has one part */
-    uint64_t slot_bytes = arena->slot_bytes, end = range->offset + range->size;
-    uint64_t start = (end - 1) / slot_bytes * slot_bytes;
+    uint64_t end = range->offset + range->size;
+    uint64_t start = arena_slot_start(arena, arena_slot_at(arena, end - 1));
     if (heap_split(range, start - range->offset, &upper) < 0)
         return false;
     piece->capacity_bytes -= upper->size;

@@ -137,6 +137,7 @@ struct stream_heap {
     struct arena *arena;   /* among the extents; NULL: none */
     bool has_no_arena;     /* it cannot have one */
     uint64_t absent_bytes; /* of all extents */
+    uint64_t churn_bytes;  /* of large pieces that came back, since idle memory went to the daemon unasked */
     /* Pieces split off of late: STREAM_HEAP_LENT_MAX at most, and half of it after each growth. */
     unsigned lent;
     struct list deferred, deferred_spare; /* queues */

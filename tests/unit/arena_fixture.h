@@ -35,7 +35,7 @@ static inline struct arena *arena_try(uint32_t capacity) {
     if (stream_heap == NULL)
         return NULL;
     if (arena_add_locked(stream_heap, STREAM_HEAP_LARGE, address_in(1, 0), capacity * SLOT_BYTES,
-                         SLOT_BYTES) < 0) {
+                         SLOT_BYTES, 0) < 0) {
         assert_null(stream_heap->arena);
         assert_true(stream_heap_is_valid(stream_heap));
         stream_heap_free(stream_heap);

@@ -462,18 +462,18 @@ static void idle_slots_are_taken_outside_of_the_place(void **state) {
     uint32_t slots[CAPACITY];
 
     (void)state;
-    assert_int_equal(arena_take_idle_locked(arena, &place, slots, 2), 2);
+    assert_int_equal(arena_take_idle_locked(arena, &place, ARENA_WIDTH_ONE, slots, 2), 2);
     assert_int_equal(slots[0], 6); /* those that lie highest, so that what stays lies together */
     assert_int_equal(slots[1], 3);
     expect_slots(arena, "ff<bpfb");
     arena->slots[0].lending.splitting = 1;
-    assert_int_equal(arena_take_idle_locked(arena, &place, slots, CAPACITY), 1);
+    assert_int_equal(arena_take_idle_locked(arena, &place, ARENA_WIDTH_ONE, slots, CAPACITY), 1);
     assert_int_equal(slots[0], 1); /* the lease of slot 0 may have ended */
-    assert_int_equal(arena_take_idle_locked(arena, &place, slots, CAPACITY), 0);
+    assert_int_equal(arena_take_idle_locked(arena, &place, ARENA_WIDTH_ONE, slots, CAPACITY), 0);
     expect_slots(arena, "fb<bpfb");
     arena->slots[0].lending.splitting = 0;
-    assert_int_equal(arena_take_idle_locked(arena, &place, slots, 0), 0);
-    assert_int_equal(arena_take_idle_locked(arena, &place, slots, 1), 1);
+    assert_int_equal(arena_take_idle_locked(arena, &place, ARENA_WIDTH_ONE, slots, 0), 0);
+    assert_int_equal(arena_take_idle_locked(arena, &place, ARENA_WIDTH_ONE, slots, 1), 1);
     for (uint32_t i = 0; i < arena->n_slots; i++)
         if (arena->slots[i].state == ARENA_SLOT_BUSY)
             arena_return_locked(arena, i);
@@ -492,7 +492,7 @@ static void a_slot_that_lacks_a_part_is_not_taken(void **state) {
     (void)state;
     assert_false(arena_lose(arena, 0, QUARTER));
     arena_note_fence_locked(arena, 0, FENCE_NONE);
-    assert_int_equal(arena_take_idle_locked(arena, &place, &slot, 1), 0);
+    assert_int_equal(arena_take_idle_locked(arena, &place, ARENA_WIDTH_ONE, &slot, 1), 0);
     expect_slots(arena, "-p");
     /* nor is what is left of it a part of a longer place */
     assert_int_equal(claim_and_end(arena, 4 * QUARTER, &place), 0);
@@ -508,7 +508,7 @@ static void move_away(struct arena *arena, uint32_t number, struct fence fence) 
     struct arena_place nowhere = {.first = CAPACITY, .last = CAPACITY};
     uint32_t slot;
 
-    assert_int_equal(arena_take_idle_locked(arena, &nowhere, &slot, 1), 1);
+    assert_int_equal(arena_take_idle_locked(arena, &nowhere, ARENA_WIDTH_ONE, &slot, 1), 1);
     assert_int_equal(slot, number);
     arena_empty_locked(arena, slot, fence);
 }
@@ -572,7 +572,7 @@ static void a_segment_moves_with_its_lease(void **state) {
     (void)state;
     assert_int_equal(arena_claim_locked(arena, 2 * SLOT_BYTES, false, &place), 0);
     assert_int_equal(place.n_vacant, 1);
-    assert_int_equal(arena_take_idle_locked(arena, &place, &slot, 1), 1);
+    assert_int_equal(arena_take_idle_locked(arena, &place, ARENA_WIDTH_ONE, &slot, 1), 1);
     assert_int_equal(slot, 3);
     arena_empty_locked(arena, slot, (struct fence){WORD, 1});
     arena_fill_locked(arena, 0, &lending, segment);
@@ -929,7 +929,7 @@ static bool claims_parts_of_free_memory(struct arena *arena) {
 
 static bool takes_a_slot_of_three(struct arena *arena) {
     struct arena_place place = {.first = 0, .last = 0};
-    uint32_t slot, count = arena_take_idle_locked(arena, &place, &slot, 1);
+    uint32_t slot, count = arena_take_idle_locked(arena, &place, ARENA_WIDTH_ONE, &slot, 1);
 
     if (count == 1)
         arena_return_locked(arena, slot);

@@ -448,7 +448,7 @@ static void row_take(struct model *model, unsigned number) {
 
     uint32_t wanted = row->place.is_grown ? 0 : row->place.n_vacant;
     most = most < wanted ? most : wanted;
-    row->n_idle = arena_take_idle_locked(model->arena, &row->place, row->idle, wanted);
+    row->n_idle = arena_take_idle_locked(model->arena, &row->place, ARENA_WIDTH_ONE, row->idle, wanted);
     assert_int_equal(row->n_idle, most);
     for (uint32_t i = 0; i < row->n_idle; i++) {
         uint32_t slot = row->idle[i];
