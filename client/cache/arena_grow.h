@@ -24,14 +24,15 @@ struct cache;
 
 /* Requests of that size get large segments. Smaller ones lie in 16 segments of one slot at most. */
 #define ARENA_LARGE_BYTES (256 * MIB)
-/* What is free in a large segment that is partly in use cannot be moved. So a request gets large segments only
- * where pieces stay: where what came back of late is no more than this share of the request, or where all that the
- * stream heap holds is no more than that share of it. Without this rule the traces convnet_infer and
- * transformer_train (tests/traces) reserved 1.053 and 1.079 of what was live, instead of 1.038 and 1.015. */
+/* The free rest of a large segment that is partly in use cannot be moved. So a request gets large segments
+ * only where pieces stay: where what came back of late is no more than this share of the request, or where
+ * all that the stream heap holds is no more than that share of it. Without this rule the traces convnet_infer
+ * and transformer_train (tests/traces) reserved 1.053 and 1.079 of what was live, instead of 1.038 and 1.015.
+ */
 #define ARENA_CHURN_SHARE 8u
 #define ARENA_HELD_SHARE  2u
-/* Idle segments of one slot that are no more than this share of what the request lacks stay where they are beside
- * large segments. Otherwise the buffer would lie in as many segments more. */
+/* Idle segments of one slot that are no more than this share of what the request lacks stay where they are
+ * beside large segments. Otherwise the buffer would lie in as many segments more. */
 #define ARENA_IDLE_SHARE 32u
 
 /* A slot of the place that is to be filled; a segment for it, and the lease on it. */
@@ -63,7 +64,7 @@ struct arena_work {
     uint32_t *idle;                 /* slots outside the place that were taken */
     struct arena_filling *fillings; /* for the holes */
     uint32_t n_holes, n_fillings;
-    struct segment_grant *grants; /* what the daemon was asked for */
+    struct segment_grant *grants;  /* what the daemon was asked for */
     uint32_t n_asked, asked_slots; /* so many segments, each of so many slots */
     struct asking *asking;
     struct proto_acquire_segments acquire; /* how it is asked */

@@ -90,6 +90,7 @@ class Run(unittest.TestCase):
                 ("packing", cases.GPUPOOL, {"ns", "first_ns", "p999_ns", "peak_live_bytes", "warm_reserved_bytes", "warm_grows",
                                             "warm_retires"}),
                 *(("share", name, {"p50_ns", "p99_ns"}) for name in ("socket", "same", "new", "reuse")),
+                *(("attach", name, {"p50_ns", "p99_ns", "segments"}) for name in ("ipc", "vmm")),
                 ("growth", "growing_acquire", {"p50_ns", "p99_ns", "p999_ns", "max_ns"}),
                 ("growth_time", cases.GPUPOOL, {"ns"}),
                 ("busy", cases.ALONE, {"p50_ns", "p99_ns", "max_ns"}),

@@ -59,7 +59,7 @@ static void expect_widths(const struct arena *arena, const char *widths) {
     assert_true(all_is_valid(arena));
 }
 
-/* The whole of a free slot leaves the arena, behind a fence. What it maps stays mapped. */
+/* The whole of a free slot leaves the arena, behind a fence. Its mapping stays. */
 static void vacate(struct arena *arena, uint32_t number, struct fence fence) {
     assert_true(arena_lose(arena, arena_slot_start(arena, number), arena_slot_bytes(arena, number)));
     arena_note_fence_locked(arena, number, fence);

@@ -9,7 +9,7 @@ import sys
 
 import bursty
 import program_runs
-from bench import GIB, MIB, PEERS, PROGRAM_S, TRACES, Absent, Failed
+from bench import GIB, MIB, PEERS, PROGRAM_S, SIM_MEMORY, TRACES, Absent, Failed
 from conversation import Conversation
 from daemon import Daemon
 
@@ -281,6 +281,20 @@ def share(bench):
         bench.add("share", name, {"size_bytes": found["size_bytes"]}, {"p50_ns": time["p50_ns"], "p99_ns": time["p99_ns"]})
 
 
+def attach(bench):
+    """A large buffer attached by a token in a fresh process with a context, for each kind of device pool."""
+    output = bench.work / "attach.json"
+    for kind in ("ipc", "vmm"):
+        config = f"[device]\nexport = {kind}\nlimit = 12GiB\n"
+        with Daemon(bench.program("gpupoold"), bench.inside, bench.gpu, config, SIM_MEMORY) as daemon:
+            bench.run([bench.program("attach"), "--json", output, "--rounds", 1 if bench.quick else 10], daemon.environment(bench.inside))
+            pool = next(pool for pool in daemon.stats()["pools"] if pool["kind"] == "device")
+        found = json.loads(output.read_text())
+        for name, time in found["times"].items():
+            bench.add("attach", kind, {"size_bytes": found["size_bytes"], "step": name},
+                      {"p50_ns": time["p50_ns"], "p99_ns": time["p99_ns"], "segments": pool["segments"]})
+
+
 def hostile(bench):
     output = bench.work / "hostile.json"
     with bench.daemon("[host]\nlow_water = 0\n") as daemon:
@@ -510,6 +524,7 @@ CASES = [
     Case("hostile", GPUPOOL, hostile, ONCE),
     Case("crowd", GPUPOOL, crowd, ONCE),
     Case("share", GPUPOOL, share, ONCE),
+    Case("attach", GPUPOOL, attach, ONCE),
     Case("busy", GPUPOOL, busy, ONCE),
     Case("rows", GPUPOOL, rows, ONCE),
     Case("restart", GPUPOOL, restart, ONCE),

@@ -114,6 +114,16 @@ def restart(results):
     return table(["", *names], rows) if rows else []
 
 
+def attach(results):
+    """Steps down, kinds of pools across."""
+    records = results.find("attach")
+    names = subjects(records)
+    rows = [[step, *(value_text("ns", results.median("p50_ns", "attach", name, step=step)) for name in names)]
+            for step in dict.fromkeys(record.parameters["step"] for record in records)]
+    rows += [["segments", *(value_text("count", results.median("segments", "attach", name, step="attach")) for name in names)]] if rows else []
+    return table(["", *names], rows) if rows else []
+
+
 def pipeline(results):
     """Each step by itself, then all together, beside the first way and the slowest step."""
     rows = []
@@ -363,6 +373,8 @@ def markdown(document, bursty_document=None):
     section("A pair beside a crowd", plain(results, "crowd", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
     section("Acquire beside hostile clients", plain(results, "hostile", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
     section("A buffer to another process and an answer back", plain(results, "share", ["p50_ns", "p99_ns"], ["", "p50", "p99"]))
+    attached, = sizes(results, "attach", "size_bytes")
+    section(f"{attached} by a token, in a fresh process with a context", attach(results))
     section(f"Making the {grown} meanwhile", plain(results, "growth_time", ["ns"], ["", "time"]))
     host, device = sizes(results, "restart", "host_bytes", "device_bytes")
     section(f"A worker starts anew and has {host} pinned and {device} of device memory", restart(results))
