@@ -99,6 +99,7 @@ static void pool_set_sizes(struct pool *pool, const struct pool_sizes *sizes) {
 }
 
 int core_add_pool(struct core *core, const struct pool_config *config, struct pool **ret_pool) {
+    assert(list_is_empty(&core->sessions));
     if (core->n_pools == PROTO_POOLS_MAX)
         return -ENOSPC;
     struct pool *pool = calloc(1, sizeof *pool);

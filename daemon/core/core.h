@@ -65,7 +65,7 @@ struct pool_config {
     bool takes_descriptors; /* each of its segments takes a descriptor of the daemon: core->segments_limit */
 };
 
-/* Adds a pool, STARTING. Returns 0, -ENOMEM or -ENOSPC (PROTO_POOLS_MAX). */
+/* Adds a pool, STARTING, before the first session opens. Returns 0, -ENOMEM or -ENOSPC (PROTO_POOLS_MAX). */
 int core_add_pool(struct core *core, const struct pool_config *config, struct pool **ret_pool);
 
 /* The pool of an id, or NULL. */

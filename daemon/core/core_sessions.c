@@ -61,7 +61,8 @@ static int session_open(struct core *core, const struct peer *peer, uint64_t now
 
     if (core->n_sessions >= core->sessions_limit)
         return PROTO_E_LIMIT;
-    struct session *session = calloc(1, sizeof *session);
+    struct session *session =
+        calloc(1, sizeof *session + core->n_pools * sizeof session->answers[0]); /* no pool comes later */
     if (session == NULL)
         return -ENOMEM;
     int r = tenant_get(core, peer->uid, &tenant);

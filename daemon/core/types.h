@@ -122,7 +122,6 @@ struct session {
     uint64_t leased_bytes; /* what its leases hold; a shared block counts for each holder */
     uint64_t fenced_bytes; /* what its fenced leases hold, which are not in leased_bytes */
     struct session_pool pools[PROTO_POOLS_MAX]; /* by id - 1 */
-    struct session_answers answers[PROTO_POOLS_MAX]; /* likewise */
     uint64_t n_questions;                            /* that it was asked, in all pools */
     uint64_t answered;                          /* bit id - 1: it has answered the pool's last question */
     uint64_t gave_ns[PROTO_POOLS_MAX];          /* by id - 1: when it last gave back something; 0: never */
@@ -142,6 +141,7 @@ struct session {
     struct list reclaim_link; /* in core->reclaiming while it is to be asked */
     struct list tenant_link;  /* in tenant->members */
     struct list link;         /* in core->sessions */
+    struct session_answers answers[]; /* by id - 1, for each of the core's pools */
 };
 
 /* See account.h. */

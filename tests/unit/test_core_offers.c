@@ -194,7 +194,6 @@ static void an_offer_in_a_pool_that_is_not_there_is_refused(void **state) {
 static void nothing_is_closed_for_an_offer_in_another_kind_of_pool(void **state) {
     struct core *core = *state;
     struct pool *plain = add_pool(core, 64 * MIB, 2 * MIB, 0), *host = NULL;
-    struct session *session = open_offering(core, 1, UID_A);
     const struct pool_config config = {
         .kind = PROTO_POOL_HOST,
         .device = -1,
@@ -206,6 +205,7 @@ static void nothing_is_closed_for_an_offer_in_another_kind_of_pool(void **state)
 
     assert_int_equal(core_add_pool(core, &config, &host), 0);
     core_pool_ready(host, 0);
+    struct session *session = open_offering(core, 1, UID_A);
     expect_none(session, plain, keep(session, plain, 8 * MIB));
     expect_none(session, host, keep(session, host, 8 * MIB));
 }

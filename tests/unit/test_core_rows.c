@@ -46,11 +46,11 @@ static void host_pools_have_no_rows(void **state) {
         .sizes = {.limit_bytes = 8 * MIB, .step_bytes = 2 * MIB},
         .needs_vmm = true,
     };
-    struct session *session = open_knowing(core, 1, UID_A), *old = open_session(core, 2, UID_A);
     struct pool *pool = NULL;
 
     assert_int_equal(core_add_pool(core, &config, &pool), 0);
     core_pool_ready(pool, 0);
+    struct session *session = open_knowing(core, 1, UID_A), *old = open_session(core, 2, UID_A);
     assert_true(session_may_use(session, pool));
     assert_false(session_may_use(old, pool));
     struct lease *first = take_told(session, pool, 2 * MIB), *second = take_told(session, pool, 2 * MIB);
