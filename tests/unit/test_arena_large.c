@@ -233,9 +233,10 @@ static void joined_slots_are_filled_one_by_one(void **state) {
     assert_int_equal(place.offset_bytes, 0);
     assert_int_equal(place.last, 3);
     assert_int_equal(arena_divide_locked(arena, 0, 4), 0);
+    for (uint32_t i = 0; i < 4; i++)
+        arena_shape_locked(arena, i, 1);
     for (uint32_t i = 0; i < 4; i++) {
         const struct lending lending = {.lease = ++last_lease, .generation = 1};
-        arena_shape_locked(arena, i, 1);
         arena_fill_locked(arena, i, &lending, &segments[last_lease]);
     }
     assert_int_equal(arena_settle_locked(arena, &place, &piece), 0);
