@@ -245,7 +245,7 @@ static int part_at(struct arena *arena, uint64_t offset_bytes) {
     if (segments_unmap(segments, &slot->mapping) < 0)
         return -EIO;
     for (uint32_t i = number, after = arena_slot_after(arena, number); i < after; i++)
-        arena_shape_locked(arena, i, 1);
+        arena_shape_locked(arena, i, 1, ARENA_SLOT_VACANT);
     return 0;
 }
 
@@ -363,11 +363,8 @@ uint32_t arena_take_idle_locked(struct arena *arena, const struct arena_place *p
     return taken;
 }
 
-void arena_shape_locked(struct arena *arena, uint32_t number, uint32_t n_slots) {
-    const struct arena_slot *lowest = &arena->slots[number - arena->slots[number].below];
-    enum arena_slot_state state = lowest->state;
-    bool is_new = lowest->is_new;
-
+void arena_shape_locked(struct arena *arena, uint32_t number, uint32_t n_slots,
+                        enum arena_slot_state state) {
     for (uint32_t i = number; i < number + n_slots; i++) {
         struct arena_slot *slot = &arena->slots[i];
         assert(slot->below > 0 || slot->state == ARENA_SLOT_VACANT ||
@@ -384,7 +381,7 @@ void arena_shape_locked(struct arena *arena, uint32_t number, uint32_t n_slots) 
     }
     arena->slots[number].n_above = n_slots - 1;
     arena->slots[number].state = state;
-    arena->slots[number].is_new = is_new;
+    arena->slots[number].is_new = state == ARENA_SLOT_BUSY;
 }
 
 /* Gives the heap what it has not of a slot, or of a part of it. */

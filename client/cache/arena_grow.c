@@ -328,7 +328,7 @@ static void shape_hole_locked(struct arena_work *work, const struct arena_hole *
     for (uint32_t slot = hole->start; slot < hole->end;) {
         bool is_filled = *filling < end && (*filling)->slot == slot;
         uint32_t n_slots = is_filled ? (*filling)->n_slots : 1;
-        arena_shape_locked(work->arena, slot, n_slots);
+        arena_shape_locked(work->arena, slot, n_slots, ARENA_SLOT_BUSY);
         slot += n_slots;
         *filling += is_filled;
     }

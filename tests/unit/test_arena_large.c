@@ -39,7 +39,7 @@ static struct arena *arena_of_widths(const char *widths) {
     for (const char *width = widths; *width != '\0'; width++) {
         uint64_t lease = ++last_lease;
         struct lending lending = {.lease = lease, .generation = generation_of(lease)};
-        arena_shape_locked(arena, number, (uint32_t)(*width - '0'));
+        arena_shape_locked(arena, number, (uint32_t)(*width - '0'), ARENA_SLOT_BUSY);
         arena_fill_locked(arena, number, &lending, &segments[lease]);
         arena->slots[number].mapping.segment = &segments[lease];
         number += (uint32_t)(*width - '0');
@@ -210,12 +210,35 @@ static void a_place_parts_vacant_slots_that_it_takes_a_part_of(void **state) {
     expect_widths(arena, "411111"); /* it takes all of it */
     assert_int_equal(arena->slots[0].state, ARENA_SLOT_BUSY);
     assert_int_equal(arena_divide_locked(arena, 0, 4), 0);
-    arena_shape_locked(arena, 0, 2);
-    arena_shape_locked(arena, 2, 2);
+    arena_shape_locked(arena, 0, 2, ARENA_SLOT_BUSY);
+    arena_shape_locked(arena, 2, 2, ARENA_SLOT_BUSY);
     expect_widths(arena, "2211111");
     assert_int_equal(arena->slots[2].state, ARENA_SLOT_BUSY);
     assert_int_equal(arena_settle_locked(arena, &place, NULL), 0);
     expect_widths(arena, "2211111");
+    arena_end(arena);
+}
+
+/* Four joined slots and the one below them become four joined slots and the one above them. */
+static void a_large_segment_lies_across_the_end_of_an_old_one(void **state) {
+    struct arena *arena = arena_of_widths("1414");
+    struct arena_place place;
+    struct piece *piece;
+
+    (void)state;
+    assert_int_equal(stream_heap_take_at_locked(&arena->extent, slot_start(5), 5 * SLOT_BYTES, &piece), 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        vacate(arena, i, FENCE_NONE);
+        arena->slots[i].mapping.segment = NULL;
+    }
+    assert_int_equal(arena_claim_locked(arena, 5 * SLOT_BYTES, false, &place), 0);
+    assert_int_equal(place.offset_bytes, 0);
+    assert_int_equal(arena_divide_locked(arena, 0, 5), 0);
+    arena_shape_locked(arena, 0, 4, ARENA_SLOT_BUSY);
+    arena_shape_locked(arena, 4, 1, ARENA_SLOT_BUSY);
+    expect_widths(arena, "4114");
+    assert_true(arena->slots[4].state == ARENA_SLOT_BUSY && arena->slots[4].is_new);
+    assert_int_equal(arena_settle_locked(arena, &place, NULL), 0);
     arena_end(arena);
 }
 
@@ -234,7 +257,7 @@ static void joined_slots_are_filled_one_by_one(void **state) {
     assert_int_equal(place.last, 3);
     assert_int_equal(arena_divide_locked(arena, 0, 4), 0);
     for (uint32_t i = 0; i < 4; i++)
-        arena_shape_locked(arena, i, 1);
+        arena_shape_locked(arena, i, 1, ARENA_SLOT_BUSY);
     for (uint32_t i = 0; i < 4; i++) {
         const struct lending lending = {.lease = ++last_lease, .generation = 1};
         arena_fill_locked(arena, i, &lending, &segments[last_lease]);
@@ -255,6 +278,7 @@ int main(void) {
         LARGE_TEST(a_large_segment_in_use_gives_nothing_back_unless_any_size_helps),
         LARGE_TEST(idle_segments_are_taken_by_their_width),
         LARGE_TEST(idle_segments_count_where_they_find_room),
+        LARGE_TEST(a_large_segment_lies_across_the_end_of_an_old_one),
         LARGE_TEST(joined_slots_are_filled_one_by_one),
         LARGE_TEST(a_place_parts_vacant_slots_that_it_takes_a_part_of),
     };
