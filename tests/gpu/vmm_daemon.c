@@ -227,7 +227,7 @@ static int compare(const void *a, const void *b) {
 }
 
 static void check_start(unsigned rounds) {
-    double inits[ROUNDS_MAX], daemons[ROUNDS_MAX];
+    double inits[ROUNDS_MAX] = {0}, daemons[ROUNDS_MAX] = {0};
 
     for (unsigned i = 0; i < rounds; i++) {
         inits[i] = time_init();

@@ -351,12 +351,15 @@ void step_release_part(struct world *world) {
     unsigned s = world->leases[l].session;
     bool fenced = world->sessions[s].page != NULL && one_in(world, 2) && add_fence(world, s, &part);
     release_part_of(world, l, &part, expected, fenced);
-    /* Further parts behind the same fence: in a full session they join the one before them, or stay. */
-    while (fenced && world->leases[l].used && !world->leases[l].fenced && one_in(world, 2)) {
+    /* Further parts, most of them behind the same fence: in a full session they join the one before them, or
+     * stay. */
+    while (fenced && world->leases[l].used && !world->leases[l].fenced && !one_in(world, 3)) {
         const struct proto_release before = part;
         expected = random_part(world, l, &part);
         part.fence = before.fence;
         part.fence_value = before.fence_value;
+        if (one_in(world, 3))
+            fenced = add_fence(world, s, &part);
         release_part_of(world, l, &part, expected, fenced);
     }
 }
