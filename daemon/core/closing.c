@@ -193,7 +193,7 @@ void closing_choose(struct session *session, struct pool *pool, const struct pro
     }
     /* All sessions have answered, and it is not enough: the busy ones are asked once more, at once. */
     if (missing_bytes > 0 && pool->reclaim.is_stuck && pool->reclaim.n_asks == 1 && is_last_resort)
-        plan_ask_sessions(pool, NULL, now_ns);
+        plan_ask_sessions(pool, NULL, true, now_ns);
 }
 
 void closing_take_offer(struct session *session, struct pool *pool, const struct proto_offer *offer,

@@ -194,14 +194,14 @@ static void begin_round(struct round *round, const struct pool *pool) {
     *round = (struct round){.number = round->number + 1, .n_came = pool->reclaim.n_came};
 }
 
-void plan_ask_sessions(struct pool *pool, const struct tenant *tenant, uint64_t now_ns) {
+void plan_ask_sessions(struct pool *pool, const struct tenant *tenant, bool is_counted, uint64_t now_ns) {
     pool->reclaim.spared = tenant == NULL && pool->reclaim.n_asks == 0 ? find_spared(pool) : NULL;
     plan_begin_shortage(pool, now_ns);
-    pool->reclaim.n_asks += tenant == NULL;
+    pool->reclaim.n_asks += is_counted;
     pool->reclaim.asked_ns = now_ns;
     if (tenant == NULL)
         begin_round(&pool->reclaim.round, pool);
-    if (tenant == NULL && pool->reclaim.n_asks == ASKS_TRUSTED_MAX + 1)
+    if (is_counted && pool->reclaim.n_asks == ASKS_TRUSTED_MAX + 1)
         pool_mark_ready(pool); /* less is kept for an overdue request: others may have it */
     if (tenant != NULL) {
         ask_tenant(tenant, pool, now_ns);
@@ -241,7 +241,7 @@ static void reclaim_pressed(struct pool *pool, uint64_t now_ns) {
         if (first != NULL && wait_queue_lacks_segments(first, first->least_bytes))
             (void)pool_retire_idle_of(heap->tenant);
         begin_round(&heap->round, pool);
-        plan_ask_sessions(pool, heap->tenant, now_ns);
+        plan_ask_sessions(pool, heap->tenant, false, now_ns);
         if (wait_queue_first(&heap->held) == NULL)
             list_remove(&heap->pressed_link);
     }
@@ -258,8 +258,9 @@ static uint64_t next_round_ns(const struct pool *pool) {
     return next_ns > reclaim->not_before_ns ? next_ns : reclaim->not_before_ns;
 }
 
-/* Asks every session that can be asked, at most once in RECLAIM_INTERVAL_NS or RECLAIM_SOON_NS. The session
- * of the oldest request is asked too: one of its threads may wait for memory in the cache of another. */
+/* Asks every session that can be asked: each RECLAIM_INTERVAL_NS, and between these rounds at most once in
+ * RECLAIM_SOON_NS. The session of the oldest request is asked too: one of its threads may wait for memory in
+ * the cache of another. */
 static void reclaim_for_room(struct pool *pool, uint64_t now_ns) {
     const struct request *first = wait_queue_oldest(pool);
 
@@ -272,9 +273,12 @@ static void reclaim_for_room(struct pool *pool, uint64_t now_ns) {
         pool->reclaim.not_before_ns = clock_deadline_ns(first->asked_ns, FENCE_GRACE_NS);
         return;
     }
-    pool->reclaim.next_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
+    /* A round between them leaves them as they are: how often sessions were asked says how long they had. */
+    bool is_regular = now_ns >= pool->reclaim.next_ns;
+    if (is_regular)
+        pool->reclaim.next_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
     pool->reclaim.is_owed = false;
-    plan_ask_sessions(pool, NULL, now_ns);
+    plan_ask_sessions(pool, NULL, is_regular, now_ns);
 }
 
 void plan_reclaim(struct pool *pool, uint64_t now_ns) {

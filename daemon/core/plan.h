@@ -39,7 +39,7 @@ void plan_reclaim(struct pool *pool, uint64_t now_ns);
 uint64_t plan_next_reclaim_ns(const struct pool *pool);
 
 /* Asks the sessions of one tenant, or of all (NULL), and begins a shortage. */
-void plan_ask_sessions(struct pool *pool, const struct tenant *tenant, uint64_t now_ns);
+void plan_ask_sessions(struct pool *pool, const struct tenant *tenant, bool is_counted, uint64_t now_ns);
 
 /* Begins a shortage, or prolongs it. */
 void plan_begin_shortage(struct pool *pool, uint64_t now_ns);

@@ -209,8 +209,11 @@ void check_all(struct world *world) {
     for (unsigned r = 0; r < SIM_REQUESTS; r++)
         world->requests[r].was_held = world->requests[r].used && !world->requests[r].answered &&
                                       model_is_held(world, &world->requests[r]);
-    for (unsigned p = 0; p < world->n_pools; p++)
+    for (unsigned p = 0; p < world->n_pools; p++) {
         world->pools[p].somebody_overdue = !list_is_empty(&world->pools[p].pool->waiters.overdue);
+        world->pools[p].was_refused = world->pools[p].pool->growth.retry_ns != 0;
+        world->pools[p].was_late = world->pools[p].pool->reclaim.n_asks > ASKS_TRUSTED_MAX;
+    }
     for (unsigned p = 0; p < world->n_pools; p++)
         if (world->pools[p].pool->waiters.count > 0 && list_is_empty(&world->core->retiring))
             check_line(world, &use, p);

@@ -342,26 +342,42 @@ static void release_part_of(struct world *world, unsigned l, const struct proto_
         model_cut(world, l, part, 0);
 }
 
+/* A lease of which a part was released behind a fence that is not ready yet, for a further part of it behind
+ * the same fence: in a full session that joins the one before, or stays. SIM_LEASES: there is none. */
+static unsigned pick_followed(const struct world *world) {
+    const struct model_followed *followed = &world->followed;
+    const struct model_lease *lease = &world->leases[followed->lease];
+
+    if (followed->fence == 0 || !lease->used || lease->fenced || lease->generation != followed->generation)
+        return SIM_LEASES;
+    const struct model_session *session = &world->sessions[lease->session];
+    return !session->lost && session->page != NULL &&
+                   !model_is_ready(world, lease->session, followed->fence - 1, followed->fence_value)
+               ? followed->lease
+               : SIM_LEASES;
+}
+
 void step_release_part(struct world *world) {
     struct proto_release part;
-    unsigned l = pick_lease(world);
+    unsigned l = one_in(world, 2) ? pick_followed(world) : SIM_LEASES;
+    bool follows = l != SIM_LEASES;
+    if (!follows)
+        l = pick_lease(world);
     if (l == SIM_LEASES)
         return;
     int expected = random_part(world, l, &part);
     unsigned s = world->leases[l].session;
-    bool fenced = world->sessions[s].page != NULL && one_in(world, 2) && add_fence(world, s, &part);
-    release_part_of(world, l, &part, expected, fenced);
-    /* Further parts, most of them behind the same fence: in a full session they join the one before them, or
-     * stay. */
-    while (fenced && world->leases[l].used && !world->leases[l].fenced && !one_in(world, 3)) {
-        const struct proto_release before = part;
-        expected = random_part(world, l, &part);
-        part.fence = before.fence;
-        part.fence_value = before.fence_value;
-        if (one_in(world, 3))
-            fenced = add_fence(world, s, &part);
-        release_part_of(world, l, &part, expected, fenced);
+    bool fenced = follows;
+    if (follows) {
+        part.fence = world->followed.fence;
+        part.fence_value = world->followed.fence_value;
+    } else {
+        fenced = world->sessions[s].page != NULL && one_in(world, 2) && add_fence(world, s, &part);
     }
+    if (fenced)
+        world->followed =
+            (struct model_followed){l, world->leases[l].generation, part.fence, part.fence_value};
+    release_part_of(world, l, &part, expected, fenced);
 }
 
 /* Shares what a split made that was refused. */

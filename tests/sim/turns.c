@@ -94,9 +94,7 @@ static bool could_be_served(const struct world *world, const struct model_reques
 
 /* Whether a segment is bound while all live: something of it is taken, a session that cannot be asked has it
  * mapped, or sessions that were asked often. */
-static bool is_bound(const struct world *world, const struct model_segment *where, const struct pool *pool) {
-    bool is_late = pool->reclaim.n_asks > ASKS_TRUSTED_MAX;
-
+static bool is_bound(const struct world *world, const struct model_segment *where, bool is_late) {
     if (where->closing)
         return is_late && !where->kept;
     if (where->taken > 0 || (where->mappers > 0 && is_late))
@@ -108,17 +106,22 @@ static bool is_bound(const struct world *world, const struct model_segment *wher
     return false;
 }
 
-/* Whether the pool could make the segments that the request needs while all that hold memory live. */
-static bool can_come_together(const struct world *world, const struct model_request *request) {
-    const struct pool *pool = world->pools[request->pool].pool;
+/* Whether the pool could make the segments that the request needs while all that hold memory live: by what is
+ * known now, or was at the end of the last step. */
+static bool can_come_together(const struct world *world, const struct model_request *request,
+                              bool in_last_step) {
+    const struct model_pool *of = &world->pools[request->pool];
+    const struct pool *pool = of->pool;
+    bool is_refused = in_last_step ? of->was_refused : pool->growth.retry_ns != 0;
+    bool is_late = in_last_step ? of->was_late : pool->reclaim.n_asks > ASKS_TRUSTED_MAX;
     uint64_t most = pool->limit_bytes, bound = 0;
 
-    if (pool->growth.retry_ns != 0 && pool->reserved_bytes < most)
+    if (is_refused && pool->reserved_bytes < most)
         most = pool->reserved_bytes;
     for (unsigned g = 0; g < SIM_SEGMENTS; g++) {
         const struct model_segment *where = &world->segments[g];
         if (where->segment != NULL && where->pool == request->pool && !where->retiring &&
-            is_bound(world, where, pool))
+            is_bound(world, where, is_late))
             bound += where->size;
     }
     return bound <= most && round_up(request->least, SEGMENT_GRANULE) <= most - bound;
@@ -129,7 +132,7 @@ bool model_room_is_kept(const struct world *world, const struct model_request *r
                         overdue_link) {
         for (unsigned r = 0; r < SIM_REQUESTS; r++)
             if (world->requests[r].used && world->requests[r].id == overdue->id &&
-                overdue->id < request->id && can_come_together(world, &world->requests[r]))
+                overdue->id < request->id && can_come_together(world, &world->requests[r], false))
                 return true;
     }
     return quota_is_kept(world, request);
@@ -155,7 +158,11 @@ static bool keeps(const struct world *world, const struct model_request *waiter,
 
     if (overdue == NULL || !world->pools[waiter->pool].somebody_overdue)
         return false; /* it waited for its tenant's quota until now */
-    if (can_come_together(world, waiter))
+    /* The core may have decided before or after that changed in this step. */
+    bool comes_together = can_come_together(world, waiter, false);
+    if (comes_together != can_come_together(world, waiter, true))
+        return false;
+    if (comes_together)
         return where->taken == 0 && could_use(world, waiter, session, where);
     if (waiter->n_segments == 0)
         return where->segment == overdue->target;

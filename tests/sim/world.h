@@ -202,6 +202,8 @@ struct model_pool {
     bool takes_descriptors;
     bool asked_while_no_driver; /* a growth has failed at some time */
     bool somebody_overdue;      /* at the end of the last step */
+    bool was_late;              /* likewise: its sessions had been asked often, */
+    bool was_refused;           /* and the driver had refused it memory */
 };
 
 /* The quotas and the pool access of each tenant (a user) and group. QUOTA_… as in the core. */
@@ -242,6 +244,14 @@ struct tally {
         answered_early, closed, passes, overdue, turns, cancels, alone, long_waits;
 };
 
+/* The last lease of which a part was released behind a fence, and that fence (0: none was). */
+struct model_followed {
+    unsigned lease;
+    uint64_t generation;
+    uint32_t fence;
+    uint64_t fence_value;
+};
+
 struct world {
     uint64_t seed, random_state;
     uint64_t step;
@@ -256,6 +266,7 @@ struct world {
     unsigned memory_fails;               /* one in so many steps; 0: never */
     unsigned validate_every, drain_late; /* one in so many steps; 0: never */
 
+    struct model_followed followed;
     bool arrivals; /* what the core looked at last had memory come back from behind fences */
     uint64_t next_request, next_token, last_generation, next_order;
     struct model_segment segments[SIM_SEGMENTS];
