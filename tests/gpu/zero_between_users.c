@@ -3,15 +3,15 @@
  * New memory of a driver is zero, between users, at size, under load. One daemon lends nearly all of its pool
  * to one user after the other. Each one looks whether a word of it is not zero, fills it with a pattern,
  * looks whether each word has the pattern, and ends: by giving it back, or by being killed with it. The
- * daemon gives the memory back to the driver and makes it anew for the next user. Meanwhile a third user
+ * daemon gives the memory back to the driver and makes it anew for the next user. Meanwhile another user
  * takes, fills and gives back memory of the same pool all the time.
  *
  *     zero_between_users [--gpu cuda|sim] [--of device|host] [--mib N] [--rounds N] [--zero driver|daemon]
  *
  * Device memory, or host memory that the driver makes.
  *
- * Exit status 0: no word was seen; 3: words of another user were; 77: this takes root, to be three users; 1:
- * it failed. The daemon is $GPUPOOL_TEST_DAEMON.
+ * Exit status 0: no word was seen; 3: words of another user were; 77: this takes root, to be several
+ * users; 1: it failed. The daemon is $GPUPOOL_TEST_DAEMON.
  */
 #include <grp.h>
 #include <signal.h>
@@ -30,9 +30,8 @@
 #include "base/units.h"
 #include "tests/gpu/zero.h"
 
-#define ALICE       65534u
-#define BOB         65533u
-#define CAROL       65532u /* the load */
+#define LOAD_USER   60000u
+#define FIRST_USER  60001u /* each round has a user of its own: the daemon keeps what is idle for its user */
 #define SEEN        3
 #define SKIPPED     77
 #define PATIENCE_NS (60 * NS_PER_S)
@@ -134,7 +133,7 @@ static int play_user(unsigned uid, uint64_t mib, unsigned round) {
            (unsigned long long)mib, count, (unsigned long long)seen,
            (double)(clock_now_ns() - start_ns) / 1e9);
     fflush(stdout);
-    if (seen == 0 && (round + 1) / 2 % 2 == 1) /* both users end in both ways */
+    if (seen == 0 && round % 2 == 1) /* users end in both ways */
         raise(SIGKILL);
     for (unsigned i = 0; i < count; i++)
         need(gpupool_release(client, &buffers[i], NULL) == 0, "release");
@@ -148,7 +147,7 @@ __attribute__((noreturn)) static void play_load(uint64_t mib) {
     struct gpupool_client *client;
     uint32_t pool;
 
-    become(CAROL);
+    become(LOAD_USER);
     client = open_client(0, &pool); /* with a cache: the daemon can ask for what is idle */
     for (unsigned number = 0;; number++) {
         uint64_t size_bytes = next_size(mib * MIB / LOAD_PARTS, number);
@@ -231,7 +230,7 @@ static int play_rounds(const struct plan *plan) {
 
     for (unsigned round = 0; round < plan->rounds; round++) {
         int status;
-        pid_t pid = start_part("user", round % 2 == 0 ? ALICE : BOB, plan->mib, round);
+        pid_t pid = start_part("user", FIRST_USER + round, plan->mib, round);
         if (waitpid(pid, &status, 0) != pid)
             return 1;
         if (WIFEXITED(status) && WEXITSTATUS(status) == SEEN)
@@ -249,14 +248,14 @@ static int run(const struct plan *plan) {
     int status;
 
     if (geteuid() != 0) {
-        puts("this takes root, to be three users");
+        puts("this takes root, to be several users");
         return SKIPPED;
     }
     if (mkdtemp(directory) == NULL || chmod(directory, 0755) < 0) {
         perror(directory);
         return 1;
     }
-    pid_t daemon = start_daemon(plan, directory), load = start_part("load", CAROL, plan->mib, 0);
+    pid_t daemon = start_daemon(plan, directory), load = start_part("load", LOAD_USER, plan->mib, 0);
     int r = play_rounds(plan);
     bool load_lives = waitpid(load, &status, WNOHANG) == 0;
     kill(load, SIGKILL);

@@ -12,12 +12,19 @@ static unsigned long long *counter;
 
 __global__ void count_others(const uint64_t *words, size_t n_words, uint64_t value, unsigned long long *count) {
     size_t first = blockIdx.x * (size_t)blockDim.x + threadIdx.x, stride = (size_t)gridDim.x * blockDim.x;
+    __shared__ unsigned long long seen_by_block;
     unsigned long long seen = 0;
 
+    if (threadIdx.x == 0)
+        seen_by_block = 0;
+    __syncthreads();
     for (size_t i = first; i < n_words; i += stride)
         seen += words[i] != value;
     if (seen > 0)
-        atomicAdd_system(count, seen);
+        atomicAdd(&seen_by_block, seen);
+    __syncthreads();
+    if (threadIdx.x == 0 && seen_by_block > 0) /* one a block: the counter is the host's */
+        atomicAdd_system(count, seen_by_block);
 }
 
 __global__ void set_words(uint64_t *words, size_t n_words, uint64_t value) {
