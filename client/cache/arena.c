@@ -253,11 +253,10 @@ static int part_at(struct arena *arena, uint64_t offset_bytes) {
 static bool may_move(const struct arena *arena, uint32_t n_moved) {
     const struct stream_heap *stream_heap = arena->extent.stream_heap;
     struct cache *cache = stream_heap->owner;
-    uint64_t n_held = (arena->extent.size_bytes - arena->extent.absent_bytes) / arena->slot_bytes;
 
-    return n_moved == 0 || move_debts_allow(&cache->move_debts, stream_heap->pool,
-                                            counters_takes(&cache->counters, stream_heap->pool),
-                                            clock_now_ns(), n_moved, n_held);
+    return n_moved == 0 ||
+           move_debts_allow(&cache->move_debts, stream_heap->pool,
+                            counters_takes(&cache->counters, stream_heap->pool), clock_now_ns(), n_moved);
 }
 
 /* Finds the place for a miss: one that idle segments move to, or one that the arena grows by. */

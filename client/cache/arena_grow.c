@@ -453,7 +453,8 @@ static void begin_work(struct arena_work *work, struct cache *cache, struct stre
                                 .size_bytes = size_bytes,
                                 .asking = asking,
                                 .acquire = *acquire,
-                                .deadline_ns = clock_deadline_ns(clock_now_ns(), acquire->timeout_ns)};
+                                .began_ns = clock_now_ns()};
+    work->deadline_ns = clock_deadline_ns(work->began_ns, acquire->timeout_ns);
 }
 
 /* Everything was asked for. r: how that ended. */
@@ -462,6 +463,7 @@ static int end_work(struct arena_work *work, int r, struct piece **ret_piece) {
         return_granted(work);
     int mapped = map_all(work);
     r = settle(work, r < 0 ? r : mapped, ret_piece);
+    move_debts_except(&work->cache->move_debts, work->stream_heap->pool, clock_now_ns() - work->began_ns);
     arena_work_free(work);
     return r;
 }

@@ -68,7 +68,7 @@ struct arena_work {
     uint32_t n_asked, asked_slots; /* so many segments, each of so many slots */
     struct asking *asking;
     struct proto_acquire_segments acquire; /* how it is asked */
-    uint64_t deadline_ns;
+    uint64_t began_ns, deadline_ns;        /* by clock_now_ns() */
 };
 
 /* Whether large requests of a stream heap are served from an arena: where the pool's segments can be mapped

@@ -21,15 +21,14 @@ static uint64_t pay(uint64_t *paid, uint64_t now, uint64_t price) {
 }
 
 bool move_debts_allow(struct move_debts *debts, uint32_t pool, uint64_t takes, uint64_t now_ns,
-                      uint64_t n_moved, uint64_t n_held) {
-    uint64_t credit = n_held > MOVE_DEBT_CREDIT_MIN ? n_held : MOVE_DEBT_CREDIT_MIN;
+                      uint64_t n_moved) {
     struct move_debt *debt = &debts->pools[pool - 1];
 
     pthread_mutex_lock(&debts->lock);
     uint64_t paid =
         pay(&debt->paid_takes, takes, MOVE_DEBT_TAKES) + pay(&debt->paid_ns, now_ns, MOVE_DEBT_NS);
     debt->segments -= paid < debt->segments ? paid : debt->segments;
-    bool allowed = debt->segments + n_moved + MOVE_DEBT_MISS <= credit;
+    bool allowed = debt->segments == 0 || debt->segments + n_moved + MOVE_DEBT_MISS <= MOVE_DEBT_CREDIT;
     pthread_mutex_unlock(&debts->lock);
     return allowed;
 }
@@ -37,6 +36,12 @@ bool move_debts_allow(struct move_debts *debts, uint32_t pool, uint64_t takes, u
 void move_debts_add(struct move_debts *debts, uint32_t pool, uint64_t n_moved) {
     pthread_mutex_lock(&debts->lock);
     debts->pools[pool - 1].segments += n_moved + MOVE_DEBT_MISS;
+    pthread_mutex_unlock(&debts->lock);
+}
+
+void move_debts_except(struct move_debts *debts, uint32_t pool, uint64_t miss_ns) {
+    pthread_mutex_lock(&debts->lock);
+    debts->pools[pool - 1].paid_ns += miss_ns;
     pthread_mutex_unlock(&debts->lock);
 }
 

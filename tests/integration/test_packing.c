@@ -85,8 +85,7 @@ static uint64_t count_moves(struct packing *packing) {
 
 /* Segments that the client may have moved until now: its credit, and what buffers and time have paid for. */
 static uint64_t count_allowed(const struct packing *packing, uint64_t began_ns) {
-    return MOVE_DEBT_CREDIT_MIN + packing->takes / MOVE_DEBT_TAKES +
-           (clock_now_ns() - began_ns) / MOVE_DEBT_NS;
+    return MOVE_DEBT_CREDIT + packing->takes / MOVE_DEBT_TAKES + (clock_now_ns() - began_ns) / MOVE_DEBT_NS;
 }
 
 static void moves_end_when_a_little_more_memory_does(void **state) {
@@ -120,7 +119,7 @@ static void moves_go_on_where_the_pool_has_no_room(void **state) {
     while (packing.takes < TAKES)
         take_one(&packing);
     print_message("%llu moves\n", (unsigned long long)count_moves(&packing));
-    assert_true(count_moves(&packing) > 2 * MOVE_DEBT_CREDIT_MIN);
+    assert_true(count_moves(&packing) > 2 * MOVE_DEBT_CREDIT);
     end(&packing);
 }
 

@@ -264,7 +264,7 @@ static struct arena *arena_in_debt(const char *slots, bool is_in_debt) {
     move_debts_init(&owner.move_debts);
     owner.move_debts.pools[POOL - 1].paid_ns = UINT64_MAX; /* no time passes that pays */
     if (is_in_debt)
-        move_debts_add(&owner.move_debts, POOL, MOVE_DEBT_CREDIT_MIN);
+        move_debts_add(&owner.move_debts, POOL, MOVE_DEBT_CREDIT);
     return arena;
 }
 

@@ -404,7 +404,7 @@ static void step_claim(struct model *model, unsigned number) {
     owner.move_debts.pools[POOL - 1] = (struct move_debt){.paid_ns = UINT64_MAX};
     model->arena->most_bytes = random_below(2 * CAPACITY) * SLOT_BYTES;
     if (random_below(2) == 0)
-        move_debts_add(&owner.move_debts, POOL, MOVE_DEBT_CREDIT_MIN);
+        move_debts_add(&owner.move_debts, POOL, MOVE_DEBT_CREDIT);
     bool is_grown = may_grow && any && least > asked && fewest(model, count, true, &all, &fewest_slots) &&
                     grows(model, count, all);
     if (is_grown) {
