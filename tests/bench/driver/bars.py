@@ -294,13 +294,10 @@ def bursty_count(subject, name, limit, *phases):
     return value
 
 
-def bursty_to_native(subject, name, phase, native_phase):
-    """Of the program and the kind where that is worst."""
-    def value(results):
-        return largest(results.ratio(record, name, results.one("bursty", program_runs.OWN, phase=native_phase,
-                                                               program=record.parameters["program"]), name)
-                       for record in results.find("bursty", subject, limit=BURSTY_LIMIT, phase=phase))
-    return value
+def bursty_to_native(subject, name):
+    """Of the program and the kind where that is worst, each burst to those of the native program beside it."""
+    return lambda results: largest(results.ratio(record, name, record, f"native_{name}")
+                                   for record in results.find("bursty", subject, limit=BURSTY_LIMIT, phase="one"))
 
 
 def bursty_idle(subject, kind):
@@ -315,9 +312,9 @@ def bursty_bars():
                   bursty_count(subject, "failures", BURSTY_LIMIT, "cold", "one", "two"), "count")
         yield Bar(f"{what} steps over 1 s", "0", at_most(0), bursty_count(subject, "slow_steps", BURSTY_LIMIT, "one", "two"), "count")
         yield Bar(f"{what} median step to the native one, the worst program", "≤ 1.05", at_most(1.05),
-                  bursty_to_native(subject, "ns", "one", "one"), "ratio")
+                  bursty_to_native(subject, "ns"), "ratio")
         yield Bar(f"{what} first step after another program's burst, to the native one that makes its memory, the worst program",
-                  "≤ 1", at_most(1), bursty_to_native(subject, "first_ns", "one", "emptied"), "ratio")
+                  "≤ 1", at_most(1), bursty_to_native(subject, "first_ns"), "ratio")
         yield Bar(f"bursty workers, {subject}, all at once, 1.5 times what is live together: steps that failed", "0", at_most(0),
                   bursty_count(subject, "failures", "live", "all"), "count")
         for kind, text, limit in (("vmm", "20 ms", 20e6), ("ipc", "50 ms", 50e6)):

@@ -7,12 +7,13 @@ The phases of a configuration:
 
     cold   each program's first bursts, one program after another. Only failures and the very first step count
     one    one at a time: each step, and the first step after another program's burst
+           each burst stands beside two of the native program, see Native.beside()
     read   a program that has idle memory stands in read(), and another one takes that memory
     two    two at a time
     all    all at once, for some seconds
 
 The processes of several configurations start and import PyTorch at the same time, while nothing is measured. They use the GPU when
-their turn comes."""
+their turn comes. The native programs stay until the end. Between their bursts they have no idle memory."""
 import contextlib
 import ctypes
 import itertools
@@ -74,7 +75,8 @@ class GpuMemory:
         class Info(ctypes.Structure):
             _fields_ = [(name, ctypes.c_ulonglong) for name in ("total", "free", "used")]
 
-        self.info, self.device, self.peak = Info(), ctypes.c_void_p(), 0
+        self.info, self.device = Info(), ctypes.c_void_p()
+        self.is_foreign = threading.Lock()  # held while programs that are not watched use the GPU
         self.library = None
         with contextlib.suppress(OSError):
             library = ctypes.CDLL("libnvidia-ml.so.1")
@@ -98,7 +100,8 @@ class GpuMemory:
 
         def watch():
             while not end.wait(SAMPLE_S):
-                peak.append(max(peak.pop(), self.used() or 0))
+                with self.is_foreign:
+                    peak.append(max(peak.pop(), self.used() or 0))
 
         thread = threading.Thread(target=watch, daemon=True)
         thread.start()
@@ -142,10 +145,26 @@ def aligned(size):
 
 
 class Native:
-    """The needs of the programs without a limit."""
+    """The programs without a limit: what they need, and their steps beside those of another configuration."""
 
-    def __init__(self):
-        self.weights, self.live, self.reserved = [], [], []
+    def __init__(self, memory):
+        self.weights, self.live, self.reserved, self.workers = [], [], [], []
+        self.memory = memory
+
+    def idle(self, workers):
+        """These are the programs. From now on they have no idle memory but in beside()."""
+        self.workers = workers
+        for worker in workers:
+            worker.ask("empty")
+
+    def beside(self, number, burst, seed):
+        """The first step of a program that has to make its memory, and the median step of a second burst, which has it."""
+        worker = self.workers[number]
+        with self.memory.is_foreign:
+            first, = burst([worker], seed)
+            warm, = burst([worker], seed)
+            worker.ask("empty")
+        return {"native_first_ns": first["step_ns"][0], "native_ns": statistics.median(warm["step_ns"])}
 
     def limit_bytes(self, factor):
         need = LIVE_FACTOR * sum(self.live) if factor == LIVE else float(factor) * max(self.reserved)
@@ -180,7 +199,8 @@ class Configuration:
                                                          SIM_MEMORY))
                 environment = self.daemon.environment({})
                 self.wait_for_pool()
-            exits.callback(self.end)  # before the daemon's
+            if self.subject != OWN:
+                exits.callback(self.end)  # before the daemon's
             for worker in self.workers:
                 worker.tell("start", environment=environment)
             for worker in self.workers:
@@ -195,6 +215,8 @@ class Configuration:
                     self.mark(phase.__name__)
             finally:
                 self.measure_pool(before)
+            if self.subject == OWN:
+                self.native.idle(self.workers)
         if used:
             self.add(0, "bursty_pool", used)
 
@@ -254,22 +276,16 @@ class Configuration:
     def one(self):
         for seed in range(self.plan.passes):
             for worker in self.workers:
+                beside = self.native.beside(worker.number, self.burst, seed) if self.subject != OWN else {}
                 found, = self.burst([worker], seed)
-                self.count(seed, "one", worker, found, first_ns=found["step_ns"][0])
-        if self.subject != OWN:
-            return
-        # Natively, the step that has to make its memory anew.
-        for worker in self.workers:
+                self.count(seed, "one", worker, found, first_ns=found["step_ns"][0], **beside)
+        for worker in self.workers if self.subject == OWN else []:
             memory = worker.ask("memory")
             self.native.live.append(memory["peak_allocated"])
             self.native.reserved.append(memory["peak_reserved"])
             self.add(0, "bursty_need", {"live_bytes": memory["peak_allocated"], "reserved_bytes": memory["peak_reserved"],
                                         "weights_bytes": self.native.weights[worker.number]},
                      program=f"{worker.name} {worker.number + 1}")
-            for seed in range(self.plan.passes):
-                worker.ask("empty")
-                found, = self.burst([worker], seed, steps=1)
-                self.count(seed, "emptied", worker, found, first_ns=found["step_ns"][0])
 
     def read(self):
         """Idle memory of the others serves one program's request. The program has taken the free memory before, as far as the others'
@@ -306,15 +322,15 @@ class Configuration:
             f"{self.subject}, {self.parameters['export']}, limit {self.parameters['limit']}"
 
 
-def start(bench, plan, configurations, exits):
-    """The processes of these configurations, which import PyTorch at the same time."""
+def start(bench, plan, configurations, exits_of, exits):
+    """The processes of these configurations, which import PyTorch at the same time. exits ends them, or exits_of[subject]."""
     started = []
     for subject, kind, limit in configurations:
         try:
             workers = []
             for number, name in enumerate(plan.workers):
                 workers.append(Worker(bench, name, number, subject))
-                exits.callback(workers[-1].conversation.close)
+                exits_of.get(subject, exits).callback(workers[-1].conversation.close)
             started.append((subject, kind, limit, workers))
         except Absent as error:
             bench.results.add_absent("bursty", subject, str(error))
@@ -327,13 +343,16 @@ def start(bench, plan, configurations, exits):
 def run(bench, plan=None, on_done=lambda: None):
     """Raises Absent where PyTorch has no GPU. on_done() is called after each configuration."""
     plan = plan or Plan(kinds=(bench.export,))
-    native, memory = Native(), GpuMemory()
+    memory = GpuMemory()
+    native = Native(memory)
     configurations = list(plan.configurations())
-    for first in range(0, len(configurations), STARTED_TOGETHER):
-        with contextlib.ExitStack() as exits:
-            for subject, kind, limit, workers in start(bench, plan, configurations[first:first + STARTED_TOGETHER], exits):
-                measure(Configuration(bench, plan, subject, kind, limit, workers, native, memory))
-                on_done()
+    with contextlib.ExitStack() as native_exits:
+        for first in range(0, len(configurations), STARTED_TOGETHER):
+            with contextlib.ExitStack() as exits:
+                for subject, kind, limit, workers in start(bench, plan, configurations[first:first + STARTED_TOGETHER],
+                                                           {OWN: native_exits}, exits):
+                    measure(Configuration(bench, plan, subject, kind, limit, workers, native, memory))
+                    on_done()
 
 
 def measure(configuration):

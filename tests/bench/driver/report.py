@@ -176,12 +176,21 @@ def empty_tensor(results):
     return table(["", "a tensor (/ PyTorch)"], rows) if rows else []
 
 
-def bursty_ratio(results, records, name, native_phase):
-    """To the native program, of the program where it is worst."""
-    ratios = [results.ratio(record, name, results.one("bursty", program_runs.OWN, phase=native_phase,
-                                                      program=record.parameters["program"]), name) for record in records]
+def worst_ratio(ratios):
+    """Of the program where it is worst."""
     ratios = [ratio for ratio in ratios if ratio is not None]
     return value_text("ratio", max(ratios)) if ratios else "–"
+
+
+def bursty_beside(results, records, name):
+    """To the native program's bursts beside each of them."""
+    return worst_ratio(results.ratio(record, name, record, f"native_{name}") for record in records)
+
+
+def bursty_two(results, records):
+    """To the native programs, which worked before all others."""
+    return worst_ratio(results.ratio(record, "ns", results.one("bursty", program_runs.OWN, phase="two",
+                                                               program=record.parameters["program"]), "ns") for record in records)
 
 
 def bursty(results):
@@ -202,8 +211,8 @@ def bursty(results):
         def told(records, name):
             return " + ".join(value_text("count", sum(record.total(name) for record in records[phase])) for phase in records)
 
-        rows.append([subject, export, limit, *pooled("limit_bytes", "gpu_peak_bytes"), bursty_ratio(results, phases["one"], "ns", "one"),
-                     bursty_ratio(results, phases["one"], "first_ns", "emptied"), bursty_ratio(results, phases["two"], "ns", "two"),
+        rows.append([subject, export, limit, *pooled("limit_bytes", "gpu_peak_bytes"), bursty_beside(results, phases["one"], "ns"),
+                     bursty_beside(results, phases["one"], "first_ns"), bursty_two(results, phases["two"]),
                      value_text("ns", max((record.most("worst_ns") for record in warm), default=None)),
                      value_text("count", sum(record.total("slow_steps") for record in warm)), told(phases, "failures"),
                      value_text("count", sum(record.total("steps") for record in every)),
@@ -221,13 +230,13 @@ def bursty_programs(results):
     records = results.find("bursty", phase="one")
     for record in sorted(records, key=lambda record: record.parameters["program"]):
         same = {phase: results.one("bursty", record.subject, **{**record.parameters, "phase": phase})
-                for phase in ("cold", "one", "emptied", "two", "all")}
+                for phase in ("cold", "one", "two", "all")}
         rows.append([record.parameters["program"], record.subject, *(record.parameters[name] for name in ("export", "limit")),
                      *(value_text("ns", same[phase].median(name)) if same[phase] else "–"
-                       for phase, name in (("one", "ns"), ("one", "first_ns"), ("one", "worst_ns"), ("cold", "first_ns"),
-                                           ("emptied", "first_ns"), ("two", "ns"), ("all", "ns"), ("all", "worst_ns")))])
-    heads = ["program", "allocator", "pool", "limit", "median step", "first step after another's burst", "longest step", "very first step",
-             "first without a cache", "two at a time", "all at once", "longest"]
+                       for phase, name in (("one", "ns"), ("one", "native_ns"), ("one", "first_ns"), ("one", "native_first_ns"),
+                                           ("one", "worst_ns"), ("cold", "first_ns"), ("two", "ns"), ("all", "ns"), ("all", "worst_ns")))])
+    heads = ["program", "allocator", "pool", "limit", "median step", "native beside it", "first step after another's burst",
+             "native without a cache", "longest step", "very first step", "two at a time", "all at once", "longest"]
     return table(heads, rows) if rows else []
 
 
