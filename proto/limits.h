@@ -29,6 +29,19 @@
 #define PROTO_ONE_WAY_MAX                                                                                    \
     4096u /* leases merged one-way between two answers: a socket holds some hundred packets */
 
+/* A session that asks for the holders of a block sees every release that another session sent before: a
+ * client sends RELEASE_SHARED one-way only while fewer than PROTO_UNHEARD_MAX of its one-way messages are
+ * unheard (no answer to a later message has come), the daemon serves PROTO_ONE_WAY_PER_TURN of them in a
+ * turn, and a client asks PROTO_HOLDERS_ASKS times before it takes a block as held. Between two questions
+ * each other process has a turn. A message that is answered ends its turn early: three turns are left for
+ * those of other threads. docs/wire.md promises this under RELEASE_SHARED. */
+#define PROTO_ONE_WAY_PER_TURN 8u /* each costs the daemon a fraction of a request */
+#define PROTO_UNHEARD_MAX                                                                                    \
+    32u /* an answer costs a client some 10 us: a third of a microsecond for each release */
+#define PROTO_HOLDERS_ASKS 8u /* only where another session has the block, or its release is under way */
+_Static_assert(PROTO_UNHEARD_MAX <= (PROTO_HOLDERS_ASKS - 1 - 3) * PROTO_ONE_WAY_PER_TURN,
+               "a client asks for holders until the daemon has read all releases that came before");
+
 /* How large the segments are that clients ask for by ACQUIRE_SEGMENTS in a pool whose segments are PROTO_SEGMENT_VMM_FD,
  * by the pool's limit. All ask for the same size, so that a free segment suits any of them. Copies within an
  * H200 reached 4,103 GB/s from handles of 64 MiB, 4,045 of 16, 3,521 of 2, and 4,254 from one allocation;

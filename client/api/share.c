@@ -319,7 +319,7 @@ static int find_holders(struct gpupool_client *client, const struct proto_lease_
         if (r < 0)
             return r;
         /* Their releases may lie in their sockets, which the daemon reads in turns with this one's. */
-        if (ret_holders->n_holding > 0 && n_asks < LEASE_HOLDERS_ASKS)
+        if (ret_holders->n_holding > 0 && n_asks < PROTO_HOLDERS_ASKS)
             continue;
         if (ret_holders->n_holding > 0)
             return error_set(GPUPOOL_E_SHARED,

@@ -20,8 +20,9 @@ import sys
 
 HELLO, LIST_POOLS, ACQUIRE, RELEASE, SHARE, ATTACH, QUERY, OPENED, BYE, SPLIT, ASK_PAGE, MERGE = range(1, 13)
 HELLO_REPLY, POOLS, LEASE, OK, TOKEN, INFO, ERROR, PAGE = range(64, 72)
+BOARD = 75  # of version 2
 ERRORS = ("", "INVALID", "VERSION", "NO_POOL", "TOO_LARGE", "EXHAUSTED", "STALE", "NO_TOKEN", "SHARED", "LIMIT", "DRIVER", "SHUTDOWN",
-          "NO_MEMORY")
+          "NO_MEMORY", "CANCELLED")
 
 MAGIC = 0x4C505047  # "GPPL"
 VERSION = 1
@@ -60,18 +61,18 @@ class Lease:
 
 
 class Session:
-    """One connection to the daemon."""
+    """One connection to the daemon. Its methods need nothing of version 2."""
 
-    def __init__(self, path, timeout_s=60.0, flags=HELLO_NO_GPU):
+    def __init__(self, path, timeout_s=60.0, flags=HELLO_NO_GPU, version=VERSION):
         self.segments = {}  # mappings, by segment id: each is described once in a session
         self.last_request = 0
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(timeout_s)
         try:
             self.socket.connect(path)
-            body = self.ask(HELLO, struct.pack("<IHHII", MAGIC, VERSION, VERSION, flags, 0), HELLO_REPLY)
+            body = self.ask(HELLO, struct.pack("<IHHII", MAGIC, version, version, flags, 0), HELLO_REPLY)
             magic, self.version, self.gpu, self.id, self.daemon_pid, _ = struct.unpack("<IHHQII", body)
-            if magic != MAGIC or self.version != VERSION:
+            if magic != MAGIC or self.version != version:
                 raise ProtocolError(f"HELLO_REPLY is of version {self.version}")
         except BaseException:
             self.socket.close()
@@ -120,8 +121,8 @@ class Session:
                 raise ProtocolError("a packet of another length than its header says")
             operation, _, _, request = HEADER.unpack_from(packet)
             body = packet[HEADER.size:]
-            expected = operation == PAGE or (operation == LEASE
-                                             and DESCRIPTION.unpack_from(body, LEASE_BODY.size)[3] == KIND_MEMFD)
+            expected = operation in (PAGE, BOARD) or (operation == LEASE
+                                                      and DESCRIPTION.unpack_from(body, LEASE_BODY.size)[3] == KIND_MEMFD)
             if len(descriptors) != expected:
                 raise ProtocolError(f"{len(descriptors)} descriptors with operation {operation}")
         except BaseException:

@@ -340,7 +340,7 @@ int lease_release_shared(struct session *session, uint64_t lease, uint64_t gener
                                                  .board_value = board_fence->value};
     uint64_t deadline_ns = connection_deadline_ns(&session->connection, 0);
 
-    if (connection_unheard(&session->connection) < LEASE_UNHEARD_MAX) {
+    if (connection_unheard(&session->connection) < PROTO_UNHEARD_MAX) {
         const struct proto_message message = {.header.operation = PROTO_RELEASE_SHARED,
                                               .release_shared = release};
         return connection_tell(&session->connection, &message, deadline_ns);

@@ -82,16 +82,10 @@ int lease_release(struct session *session, uint64_t lease, uint64_t generation, 
 int lease_release_kept(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                        uint64_t size_bytes, struct fence fence, struct request **ret_kept);
 
-/* The release of a shared lease is answered where the daemon may not have read so many one-way messages. It
- * serves eight of them at a time (SERVE_ONE_WAY_PER_TURN), so a session is at most so far behind that
- * LEASE_HOLDERS_ASKS questions of another session find all of its releases done. Threads that release at the
- * same time can each be one more. */
-#define LEASE_UNHEARD_MAX  32u
-#define LEASE_HOLDERS_ASKS 8u
-
-/* Releases a whole lease, which others of its block see by a fence on the board. Most are not answered: the
- * daemon refuses none of a lease that is this session's, but where it has no memory the session keeps the
- * lease to its end. */
+/* Releases a whole lease, which others of its block see by a fence on the board. It is answered only where
+ * the daemon may not have read PROTO_UNHEARD_MAX one-way messages, which threads that release at the same
+ * time can each pass by one. The daemon refuses no release of a lease that is this session's, but where it
+ * has no memory the session keeps the lease to its end. */
 int lease_release_shared(struct session *session, uint64_t lease, uint64_t generation, struct fence fence,
                          const struct proto_board_fence *board_fence);
 

@@ -41,7 +41,7 @@ static int serve_some(struct client *client) {
         if (r < 0 || !client_process_is_over(client))
             return r == 0 && outbox->full ? -EAGAIN : r;
     }
-    for (unsigned n = 0; r == 0 && !answered && n < SERVE_ONE_WAY_PER_TURN; n++) {
+    for (unsigned n = 0; r == 0 && !answered && n < PROTO_ONE_WAY_PER_TURN; n++) {
         r = serve_packet(client, &answered, &is_split);
         if (is_split && !has_split) /* what follows is answered in the same turn: the client waits for both */
             answered = false;

@@ -5,18 +5,14 @@
  * Serving clients: accepts their sockets, reads their packets in their turns, and sends the core's answers.
  * The top of this folder: it calls requests.h, which calls client.h, which calls connection.h.
  *
- * A turn serves one request that is answered, or a few one-way messages. The packets of a process that has
- * ended are still read: its farewell may be among them.
+ * A turn serves up to PROTO_ONE_WAY_PER_TURN messages: it ends with the first that is answered, or with the
+ * one behind a SPLIT. The packets of a process that has ended are still read: its farewell may be among them.
  */
 #include "daemon/core/core.h"
 
 struct client;
 struct daemon;
 
-/* Messages that are dealt with in one turn: those without an answer, and up to two with one, of which the
- * first is a SPLIT. A client that releases its memory in parts sends many one-way messages at once, and each
- * costs a fraction of a request. */
-#define SERVE_ONE_WAY_PER_TURN 8u
 /* Packets of a process that has ended which are still read. A child that has the socket may go on writing. */
 #define SERVE_LAST_PACKETS_MAX 4352u
 

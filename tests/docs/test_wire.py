@@ -146,6 +146,43 @@ class Tables(unittest.TestCase):
     def test_the_page_of_a_session_has_the_parts_of_the_struct(self):
         self.assertEqual([row[0] for row in rows(section("The page and its fences"))], ask("page")[0])
 
+    def test_the_page_says_all_that_version_2_has(self):
+        """Messages of version 1 end with CLOSED and SEGMENTS. Later numbers are in the list of version 2, and no others."""
+        added = {name for name, message in MESSAGES.items()
+                 if message["number"] > MESSAGES["CLOSED" if message["sender"] == "client" else "SEGMENTS"]["number"]}
+        listed = section("Versions").partition("Version 2 has")[2]
+        named = set(re.findall(r"\b[A-Z][A-Z_]+\b", listed)) & set(MESSAGES)
+        self.assertEqual(named - {"SHARE", "SPLIT", "ACQUIRE"}, added)  # these have something more in version 2
+        last = self.limits()["PROTO_VERSION_MAX"]
+        self.assertIn(f"versions 1 and {last} of the protocol", PAGE)
+        self.assertRegex(section("HELLO_REPLY (64)"), rf"\| version \| \| 1 or {last}: ")
+
+    def test_the_page_names_each_message_with_a_descriptor(self):
+        source = (SOURCE / "proto/proto.c").read_text()
+        body = re.search(r"^unsigned proto_message_fds\(.*?^}", source, re.MULTILINE | re.DOTALL)[0]
+        carriers = set(re.findall(r"\bPROTO_(\w+)", body)) & set(MESSAGES)
+        self.assertGreater(len(carriers), 4)
+        named = section("Descriptors").partition("No other message has one.")[0]
+        self.assertEqual(set(re.findall(r"\b[A-Z][A-Z_]+\b", named)) & set(MESSAGES), carriers)
+
+    def test_each_message_that_may_be_one_way_is_named(self):
+        source = (SOURCE / "daemon/data/requests.c").read_text()
+        body = re.search(r"^bool request_is_answered\(.*?^}", source, re.MULTILINE | re.DOTALL)[0]
+        named = re.search(r"\*\*One-way messages\*\*(.*?)\n\n", PAGE, re.DOTALL)[1]
+        self.assertEqual(set(re.findall(r"\b[A-Z][A-Z_]+\b", named)) & set(MESSAGES), set(re.findall(r"PROTO_(\w+):", body)))
+
+    def test_a_client_asks_until_the_daemon_has_read_what_is_unheard(self):
+        text, limits = section("RELEASE_SHARED (20)"), {name: int(value) for name, value in self.limits().items()}
+        self.assertIn(f"A turn serves {limits['PROTO_ONE_WAY_PER_TURN']} messages", text)
+        self.assertIn(f"A client with {limits['PROTO_UNHEARD_MAX']} unheard messages", text)
+        self.assertIn(f"asks again, {limits['PROTO_HOLDERS_ASKS']} times in all", text)
+
+    def test_the_largest_error_is_the_last_one(self):
+        self.assertRegex(section("ERROR (70)"), rf"\| error \| \| 1 to {max(int(line.split()[1]) for line in ask('errors')[0])}, ")
+
+    def limits(self):
+        return dict(line.split() for line in ask("limits")[0])
+
     def test_the_errors_are_the_sources(self):
         shown = {row[0]: row[1] for row in rows(section("Errors"))}
         self.assertEqual(shown, dict(line.split() for line in ask("errors")[0]))

@@ -221,7 +221,7 @@ static void a_buffer_that_was_never_shared_can_be_written_at_once(void **state) 
 }
 
 /* Buffers that a reader releases without an answer, and what the writer is told of each. */
-#define CROWD LEASE_UNHEARD_MAX
+#define CROWD PROTO_UNHEARD_MAX
 struct crowd {
     struct side writer;
     struct gpupool_buffer buffers[CROWD];
@@ -246,7 +246,7 @@ static void a_turn_takes_few_messages(void **state) {
         MUST(gpupool_release(reader.client, &attached, reader.stream));
         assert_true(turn == 0 || requests_of(&reader) == read + 1); /* nothing is answered */
         MUST(gpupool_reuse(writer.client, &buffer, writer.stream));
-        assert_true(turn == 0 || requests_of(&writer) <= written + LEASE_HOLDERS_ASKS);
+        assert_true(turn == 0 || requests_of(&writer) <= written + PROTO_HOLDERS_ASKS);
         MUST(gpupool_stream_synchronize(reader.client, 0, reader.stream));
         expect_seen(&reader, (int)turn);
     }

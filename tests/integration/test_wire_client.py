@@ -24,7 +24,8 @@ import wire_client  # noqa: E402
 from wire_client import DaemonError, ProtocolError, Session  # noqa: E402
 
 WAIT_S = 120
-SEND, REVOKE = 22, 23
+ASK_BOARD, RELEASE_SHARED, ASK_HOLDERS, SEND, REVOKE, HOLDERS = 19, 20, 21, 22, 23, 76
+UNHEARD_MAX, HOLDERS_ASKS = 32, 8  # the page's, which docs/wire compares with the sources
 MIB = 1 << 20
 CONFIG = "[host]\nlimit = 16MiB\nlow_water = 0\n"
 
@@ -80,8 +81,8 @@ class Exchanges(unittest.TestCase):
         self.a = self.connect()
         self.pool = self.a.host_pool()
 
-    def connect(self):
-        session = Session(str(self.daemon.socket), timeout_s=WAIT_S)
+    def connect(self, version=wire_client.VERSION):
+        session = Session(str(self.daemon.socket), timeout_s=WAIT_S, version=version)
         self.addCleanup(session.close)
         return session
 
@@ -229,6 +230,15 @@ class Exchanges(unittest.TestCase):
         with self.refused("STALE"):
             self.a.ask(wire_client.QUERY, struct.pack("<QQ", upper, generation), wire_client.INFO)
         self.assertEqual(self.query(lease)["capacity"], 8192)
+        later, b = self.connect(version=2), self.connect()
+        lease = later.acquire(self.pool, 8192)
+        lease.memory[4096:4101] = b"hello"
+        later.send(wire_client.SPLIT, 9001, struct.pack("<QQQQIIQ", lease.id, lease.generation, 4096, 4096, 0, 0, 0))
+        later.send(wire_client.SHARE, 9002, struct.pack("<QQQ", 0, 0, 0))
+        self.assertEqual(later.receive()[:2], (wire_client.LEASE, 9001))
+        operation, request, token, _ = later.receive()
+        self.assertEqual((operation, request), (wire_client.TOKEN, 9002))
+        self.assertEqual(bytes(b.attach(token).memory[:5]), b"hello")
 
     @exchange(12)
     def test_one_way(self):
@@ -280,23 +290,41 @@ class Exchanges(unittest.TestCase):
             body = struct.pack("<QQQQII", lease.id, lease.generation, 0, 60_000_000_000, 1, 0)
             return session.ask(SEND, body, wire_client.TOKEN)
 
-        b = self.connect()
-        lease = self.a.acquire(self.pool, 4096)
+        a, b = self.connect(version=2), self.connect(version=2)
+        lease = a.acquire(self.pool, 4096)
         lease.memory[:5] = b"hello"
-        token = send(self.a, lease)
-        self.a.release(lease)
-        self.a.bye()
+        token = send(a, lease)
+        a.release(lease)
+        a.bye()
         attached = b.attach(token)
         self.assertEqual(bytes(attached.memory[:5]), b"hello")
         with self.refused("NO_TOKEN"):
             b.attach(token)
-        token, other = send(b, attached), self.connect()
+        token, other = send(b, attached), self.connect(version=2)
         other.ask(REVOKE, token, wire_client.OK)
         with self.refused("NO_TOKEN"):
             other.ask(REVOKE, token, wire_client.OK)
         with self.refused("NO_TOKEN"):
             other.attach(token)
         b.release(attached)
+
+    @exchange(18)
+    def test_releases_in_order(self):
+        a, b = self.connect(version=2), self.connect(version=2)
+        leases = [a.acquire(self.pool, 4096) for _ in range(UNHEARD_MAX)]
+        attached = [b.attach(a.share(lease)) for lease in leases]
+        b.send(ASK_BOARD, 9001)
+        operation, _, body, board = b.receive()
+        self.addCleanup(os.close, board)
+        self.assertEqual((operation, struct.unpack_from("<I", body)[0]), (wire_client.BOARD, 1 << 20))
+        self.assertEqual((os.fstat(board).st_size, fcntl.fcntl(board, fcntl.F_GET_SEALS) & wire_client.SEALS),
+                         (1 << 20, wire_client.SEALS))
+        for lease in attached:
+            lease.memory.release()
+            b.send(RELEASE_SHARED, 0, struct.pack("<QQQIIQ", lease.id, lease.generation, 0, 0, 0, 0))
+        name = struct.pack("<QQ", leases[-1].id, leases[-1].generation)
+        holding = [struct.unpack_from("<I", a.ask(ASK_HOLDERS, name, HOLDERS))[0] for _ in range(HOLDERS_ASKS)]
+        self.assertEqual(holding[-1], 0, holding)
 
     @exchange(16)
     def test_lost_descriptor(self):
