@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "base/utf8.h"
 
+#include <string.h>
+
 size_t utf8_decode(const char *text, size_t size, uint32_t *ret_character) {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000}; /* by length: less is an overlong form */
     const uint8_t *bytes = (const uint8_t *)text;
@@ -24,4 +26,25 @@ size_t utf8_decode(const char *text, size_t size, uint32_t *ret_character) {
         return 0;
     *ret_character = character;
     return length;
+}
+
+void utf8_make_valid(char *text) {
+    size_t left = strlen(text);
+
+    while (left > 0) {
+        uint32_t character;
+        size_t length = utf8_decode(text, left, &character);
+        if (length == 0) {
+            *text = '?';
+            length = 1;
+        }
+        text += length;
+        left -= length;
+    }
+}
+
+bool utf8_steers(uint32_t character) {
+    return character < 0x20 || (character >= 0x7f && character <= 0x9f) || character == 0x061c ||
+           (character >= 0x200b && character <= 0x200f) || (character >= 0x2028 && character <= 0x202e) ||
+           (character >= 0x2060 && character <= 0x206f) || character == 0xfeff;
 }

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/utf8.h"
 #include "proto/proto.h"
@@ -75,12 +76,13 @@ void proto_failure_set(struct proto_failure *failure, enum proto_error error, co
     /* Arguments may hold what others chose (a command's name, a path): what is not printable must not reach a
      * terminal, nor make the message one that cannot be sent. */
     for (size_t at = 0; at < length;) {
-        size_t character = character_length(failure->text + at, length - at);
-        if (character == 0) {
-            failure->text[at] = '?';
-            character = 1;
+        uint32_t character;
+        size_t bytes = utf8_decode(failure->text + at, length - at, &character);
+        if (bytes == 0 || utf8_steers(character)) {
+            bytes = bytes == 0 ? 1 : bytes;
+            memset(failure->text + at, '?', bytes);
         }
-        at += character;
+        at += bytes;
     }
     failure->error = error;
     failure->text_length = (uint32_t)length;

@@ -43,9 +43,9 @@ static const struct object {
     {"trim", "trimmed_bytes# pools[trimmed]"},
     {"error", "code$ message$"},
     {"daemon", "version$ gpu$ pid# uptime_ns#"},
-    {"daemon in full",
-     "socket$ cuda_toolkit$? sessions# sessions_limit# sessions_refused# lingering_sockets# "
-     "descriptors_limit# described_segments# described_segments_limit# notices[$]"},
+    {"daemon in full", "socket$ cuda_toolkit$? sessions# sessions_limit# sessions_refused# "
+                       "lingering_sockets# lingering_oldest_ns#? "
+                       "descriptors_limit# described_segments# described_segments_limit# notices[$]"},
     {"pool",
      "id# kind$ name$ export$ zeroed_by$ context! state$ uuid$? pages$? last_error$? worker_call$? "
      "worker_call_ns#? device#? "

@@ -448,6 +448,19 @@ static int run(const struct options *options) {
     return code != EXIT_SUCCESS ? code : show(options, &answer, options->command->view);
 }
 
+/* Whether the environment says which characters the terminal knows. Where it does not, they are those of
+ * UTF-8, as in the daemon's texts. */
+static bool names_a_locale(void) {
+    static const char *const variables[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+
+    for (size_t i = 0; i < ARRAY_LENGTH(variables); i++) {
+        const char *value = getenv(variables[i]);
+        if (value != NULL && value[0] != '\0')
+            return true;
+    }
+    return false;
+}
+
 int main(int argc, char **argv) {
     struct options options = {.admin_socket = getenv("GPUPOOL_ADMIN_SOCKET"),
                               .timeout_ns = TIMEOUT_DEFAULT_NS};
@@ -455,7 +468,8 @@ int main(int argc, char **argv) {
     if (standard_streams_fill(O_RDONLY) < 0) /* a socket among them would be printed to */
         return complain(EXIT_REFUSED, "/dev/null: %s", strerror(errno));
     /* Only the characters are the user's: numbers keep their point, for the reader of JSON too. */
-    setlocale(LC_CTYPE, "");
+    if (setlocale(LC_CTYPE, "") == NULL || !names_a_locale())
+        setlocale(LC_CTYPE, "C.UTF-8");
     if (options.admin_socket == NULL || options.admin_socket[0] == '\0')
         options.admin_socket = ADMIN_SOCKET_DEFAULT;
     if (argc > 1 && strcmp(argv[1], "run") == 0)

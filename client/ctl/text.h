@@ -9,9 +9,10 @@
 #include <stdarg.h>
 #include <stddef.h>
 
-/* Copies text with every character that the terminal would not show as itself (controls, characters without
- * width, what the locale cannot write) replaced by '?'. Returns the copy, owned by the caller, or NULL when
- * memory is short. ret_width, unless NULL, gets how many columns it takes. */
+/* Copies text so that a terminal shows it: characters that would steer the terminal (utf8_steers()) become
+ * escapes such as \x1b and \u202e, what the locale cannot write becomes '?', and letters stay. Returns the
+ * copy, owned by the caller, or NULL when memory is short. ret_width, unless NULL, gets how many columns it
+ * takes. */
 char *text_printable(const char *text, size_t *ret_width);
 
 /* As text_printable(), of a text that is formatted first. */
@@ -22,9 +23,9 @@ char *text_format(const char *format, va_list arguments, size_t *ret_width)
  * the program to exit with. */
 int complain(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Writes a line of JSON and a newline on standard output. The same characters, which JSON allows inside
- * strings only, leave as \u escapes: to a program the line means what it meant. The line is UTF-8 without
- * bytes below 0x20. */
+/* Writes a line of JSON and a newline on standard output. Characters that would steer a terminal, which JSON
+ * allows inside strings only, leave as \u escapes: to a program the line means what it meant. The line is
+ * UTF-8 without bytes below 0x20. */
 void text_write_json(const char *line, size_t length);
 
 #endif

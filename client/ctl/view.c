@@ -4,8 +4,13 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/units.h"
 #include "client/ctl/view_parts.h"
+
+/* A client that closes its session reads the last answer at once. A socket with unread answers is worth a
+ * line when it stays for longer than that takes on a busy machine. */
+#define LINGERING_TOLD_NS NS_PER_S
 
 static const char *gpu_words(const char *gpu) {
     if (strcmp(gpu, "cuda") == 0)
@@ -29,7 +34,8 @@ void view_ping(struct output *output, const struct cJSON *reply) {
 void view_stats(struct output *output, const struct cJSON *reply) {
     const char *toolkit = reply_text(reply, "daemon.cuda_toolkit");
     uint64_t refused = reply_count(reply, "daemon.sessions_refused"),
-             lingering = reply_count(reply, "daemon.lingering_sockets");
+             lingering = reply_count(reply, "daemon.lingering_sockets"),
+             oldest_ns = reply_count(reply, "daemon.lingering_oldest_ns");
 
     print_daemon(output, STYLE_HEADING, reply, "");
     print_line(output, STYLE_PLAIN, "  socket %s, %" PRIu64 " of at most %" PRIu64 " sessions, %s%s",
@@ -44,9 +50,14 @@ void view_stats(struct output *output, const struct cJSON *reply) {
                reply_count(reply, "daemon.descriptors_limit"));
     if (refused > 0)
         print_line(output, STYLE_WARNING, "  %" PRIu64 " sessions were refused since the start", refused);
-    if (lingering > 0)
+    if (oldest_ns != REPLY_NULL && oldest_ns >= LINGERING_TOLD_NS)
         print_line(output, STYLE_WARNING,
-                   "  %" PRIu64 " sockets of ended connections have answers that nobody has read", lingering);
+                   lingering == 1
+                       ? "  %" PRIu64 " socket of an ended connection has answers that its process has not "
+                         "read, for %s"
+                       : "  %" PRIu64 " sockets of ended connections have answers that their processes have "
+                         "not read, for up to %s",
+                   lingering, NS_TEXT(oldest_ns));
     reply_each(notice, reply, "daemon.notices")
         print_line(output, STYLE_WARNING, "  note: %s", reply_string(notice));
     print_line(output, STYLE_PLAIN, "%s", "");

@@ -164,6 +164,28 @@ static void add_rule(struct table *table, const struct cJSON *session, const str
               reply_flag(session, "under_mps") ? ", MPS" : "");
 }
 
+/* Below the table, a line for each rule that is in it. */
+static void print_rules(struct output *output, const struct cJSON *reply) {
+    static const struct {
+        const char *rule, *words;
+    } known[] = {
+        {"process-end", "the memory comes back when the process has ended"},
+        {"listing", "the memory comes back when the process has ended and the driver lists it no more"},
+        {"descriptors", "the memory comes back when the process has ended, no process has its socket, and no "
+                        "process that may be its child holds files of the driver"},
+    };
+
+    for (size_t i = 0; i < ARRAY_LENGTH(known); i++) {
+        bool is_there = false;
+        reply_each(session, reply, "sessions") {
+            const char *rule = reply_text(session, "end_rule");
+            is_there |= rule != NULL && strcmp(rule, known[i].rule) == 0;
+        }
+        if (is_there)
+            print_line(output, STYLE_PLAIN, "  %s: %s", known[i].rule, known[i].words);
+    }
+}
+
 static void add_plain_text(struct table *table, const struct cJSON *session, const struct column *column) {
     const char *text = reply_text(session, column->key);
     table_add(table, column->style, "%s", text == NULL ? "" : text);
@@ -181,8 +203,10 @@ void view_quarantine(struct output *output, const struct cJSON *reply) {
         {"WHY", false, add_plain_text, "quarantine_reason", STYLE_WARNING},
     };
 
-    if (reply_first(reply, "sessions") == NULL)
+    if (reply_first(reply, "sessions") == NULL) {
         print_line(output, STYLE_QUIET, "Nothing is in quarantine.");
-    else
-        print_table(output, columns, reply, "sessions", NULL);
+        return;
+    }
+    print_table(output, columns, reply, "sessions", NULL);
+    print_rules(output, reply);
 }

@@ -69,7 +69,10 @@ void report_daemon(cJSON *reply, const struct daemon *daemon, bool brief) {
     report_integer(object, "sessions", daemon->core->n_sessions);
     report_integer(object, "sessions_limit", daemon->core->sessions_limit);
     report_integer(object, "sessions_refused", daemon->core->n_sessions_refused);
+    bool any_lingers = daemon->lingering.n_sockets > 0;
     report_integer(object, "lingering_sockets", daemon->lingering.n_sockets);
+    put_optional(object, "lingering_oldest_ns", any_lingers,
+                 any_lingers ? clock_now_ns() - lingering_oldest_ns(&daemon->lingering) : 0);
     report_integer(object, "descriptors_limit", daemon->n_descriptors);
     report_integer(object, "described_segments", pools_descriptors(daemon->core));
     report_integer(object, "described_segments_limit", daemon->core->segments_limit);

@@ -55,6 +55,15 @@ const char *death_rule_name(enum death_rule rule) {
     return names[rule];
 }
 
+/* Names the process that holds the memory behind a text about the dead one, where a look has found it. */
+static int add_holder(const struct death_facts *facts, pid_t pid, char text[DEATH_TEXT_SIZE], int length) {
+    if (facts->holder <= 0 || facts->holder_path[0] == '\0' || length < 0 || length >= (int)DEATH_TEXT_SIZE)
+        return length;
+    return length + snprintf(text + length, DEATH_TEXT_SIZE - (size_t)length,
+                             "; pid %d (%s), which may be a child of pid %d, holds %s", (int)facts->holder,
+                             facts->holder_name, (int)pid, facts->holder_path);
+}
+
 int death_explain(const struct death_facts *facts, pid_t pid, const char *list, char text[DEATH_TEXT_SIZE]) {
     switch (death_judge(facts)) {
     case DEATH_SAFE:
@@ -65,22 +74,25 @@ int death_explain(const struct death_facts *facts, pid_t pid, const char *list, 
         return snprintf(text, DEATH_TEXT_SIZE, "%s is being asked whether it still lists pid %d", list,
                         (int)pid);
     case DEATH_LISTED:
-        return snprintf(text, DEATH_TEXT_SIZE, "pid %d is still listed by %s", (int)pid, list);
+        return add_holder(facts, pid, text,
+                          snprintf(text, DEATH_TEXT_SIZE, "pid %d is still listed by %s", (int)pid, list));
     case DEATH_AWAITS_SOCKET:
-        return snprintf(text, DEATH_TEXT_SIZE, "a child of pid %d keeps its socket open", (int)pid);
+        return add_holder(
+            facts, pid, text,
+            snprintf(text, DEATH_TEXT_SIZE, "a child of pid %d keeps its socket open", (int)pid));
     case DEATH_AWAITS_HOLDERS:
         return snprintf(text, DEATH_TEXT_SIZE,
                         "processes that may hold the driver's descriptors of pid %d are being "
                         "looked for",
                         (int)pid);
     case DEATH_HELD:
-        return snprintf(text, DEATH_TEXT_SIZE, "pid %d, which may be a child of pid %d, holds %s",
-                        (int)facts->holder, (int)pid, facts->holder_path);
+        return snprintf(text, DEATH_TEXT_SIZE, "pid %d (%s), which may be a child of pid %d, holds %s",
+                        (int)facts->holder, facts->holder_name, (int)pid, facts->holder_path);
     case DEATH_HIDDEN:
         return snprintf(
             text, DEATH_TEXT_SIZE,
-            "pid %d, which may be a child of pid %d, cannot be looked into for the driver's descriptors",
-            (int)facts->holder, (int)pid);
+            "pid %d (%s), which may be a child of pid %d, cannot be looked into for the driver's descriptors",
+            (int)facts->holder, facts->holder_name, (int)pid);
     case DEATH_UNKNOWABLE:
         break;
     }

@@ -57,6 +57,7 @@ enum death_holders {
 };
 
 #define DEATH_PATH_SIZE 64u
+#define DEATH_NAME_SIZE 16u /* of a process, as the kernel keeps it */
 
 struct death_facts {
     bool no_gpu_work;  /* see DEATH_BY_END */
@@ -66,9 +67,11 @@ struct death_facts {
     bool process_over; /* its pidfd is readable */
     enum death_listing listing;
     enum death_holders holders;
-    /* With HOLDERS_SOME and HOLDERS_HIDDEN, for the explanation. */
+    /* The process that the last look found, for the explanation; 0: none. The verdict does not need it: a
+     * look can also be made to name the process that keeps the list or the socket from telling the end. */
     pid_t holder;
-    char holder_path[DEATH_PATH_SIZE]; /* what it holds: "/dev/nvidia0" */
+    char holder_name[DEATH_NAME_SIZE];
+    char holder_path[DEATH_PATH_SIZE]; /* what it holds: "/dev/nvidia0". Empty: it may not be looked into */
 };
 
 enum death_verdict {
@@ -92,8 +95,9 @@ enum death_verdict death_judge(const struct death_facts *facts);
 /* "process-end", "listing", "descriptors". */
 const char *death_rule_name(enum death_rule rule);
 
-/* Why the memory is held, for an operator: "pid 123 is still listed by NVML". list: what the list is called.
- * Returns the text's length without the NUL, as snprintf does. */
+/* Why the memory is held, for an operator: "pid 123 is still listed by NVML; pid 124 (python3), which may be
+ * a child of pid 123, holds /dev/nvidia0". list: what the list is called. Returns the text's length without
+ * the NUL, as snprintf does. */
 #define DEATH_TEXT_SIZE 256u
 int death_explain(const struct death_facts *facts, pid_t pid, const char *list, char text[DEATH_TEXT_SIZE]);
 

@@ -22,7 +22,7 @@
 #include "daemon/core/types.h"
 
 /* Opens a parcel on a shared block that the session holds. Whether the tenant may have it (PARCELS_MAX,
- * tenant_may_lease) is the caller's to ask before. token: random, fresh. send: its takers, lifetime and
+ * tenant_may_have()) is the caller's to ask before. token: random, fresh. send: its takers, lifetime and
  * flags. Returns 0 or -ENOMEM. */
 int parcel_open(struct session *session, struct block *block, const struct proto_token *token,
                 const struct proto_send *send, uint64_t now_ns);

@@ -64,7 +64,7 @@ struct peer {
     pid_t pid;
     uid_t uid;
     gid_t gid;
-    char command[COMMAND_SIZE]; /* printable UTF-8 */
+    char command[COMMAND_SIZE]; /* UTF-8; the process chooses it, and control characters may be in it */
     const gid_t *groups;        /* further ones; the shell's, which keeps them for the session's life */
     unsigned n_groups;
 };

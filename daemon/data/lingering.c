@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 
+#include "base/clock.h"
 #include "daemon/core/account.h"
 #include "daemon/core/core.h"
 #include "daemon/core/tenant.h"
@@ -12,6 +13,7 @@
 
 struct lingering_socket {
     int fd;
+    uint64_t since_ns;
     struct undelivered undelivered;
     struct list link; /* in lingering->sockets */
 };
@@ -92,10 +94,21 @@ void lingering_leave(struct lingering *lingering, int fd, uid_t uid) {
     }
     shutdown(fd, SHUT_RDWR); /* the client sees the end after what it reads */
     socket->fd = fd;
+    socket->since_ns = clock_now_ns();
     list_append(&lingering->sockets, &socket->link);
     lingering->n_sockets++;
     if (!uv_is_active((uv_handle_t *)&lingering->timer))
         uv_timer_start(&lingering->timer, lingering_on_timer, LINGERING_LOOK_MS, LINGERING_LOOK_MS);
+}
+
+uint64_t lingering_oldest_ns(const struct lingering *lingering) {
+    uint64_t oldest_ns = NS_FOREVER;
+
+    list_for_each_entry(const struct lingering_socket, socket, &lingering->sockets, link) {
+        if (socket->since_ns < oldest_ns)
+            oldest_ns = socket->since_ns;
+    }
+    return oldest_ns;
 }
 
 /* The tenant goes with the last of its sockets at the earliest. */

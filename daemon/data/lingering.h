@@ -56,6 +56,10 @@ void lingering_stop(struct lingering *lingering);
  * closes it. */
 void lingering_leave(struct lingering *lingering, int fd, uid_t uid);
 
+/* When the connection ended whose socket lingers for longest; NS_FOREVER: none lingers. A client that reads
+ * its last reply has a socket here for a moment, too. */
+uint64_t lingering_oldest_ns(const struct lingering *lingering);
+
 /* Looks at a few sockets of the user. Returns how many were over. */
 unsigned lingering_look(struct lingering *lingering, uid_t uid);
 

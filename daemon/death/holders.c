@@ -199,6 +199,7 @@ static void suspect(const char *proc, const struct process *process, const struc
         return;
     subject->holders = finding->holders;
     subject->holder = process->pid;
+    process_read_name(proc, process->pid, subject->holder_name, sizeof subject->holder_name);
     memcpy(subject->holder_path, finding->path, sizeof subject->holder_path);
 }
 

@@ -18,6 +18,7 @@
  * user namespace is involved, is no child of it, for no process changes users so without privilege. Threads'
  * own tables of descriptors (CLONE_FILES not shared) are looked at only where the first thread has ended.
  */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -27,12 +28,14 @@
 
 /* A dead process, and what was found. */
 struct holders_subject {
-    uint64_t token; /* the caller's */
+    uint64_t token;     /* the caller's */
+    bool is_for_people; /* likewise: the look is to name a holder, and no verdict waits for it */
     struct process_origin origin;
     uid_t uid;
     enum death_holders holders; /* NONE, SOME, HIDDEN or UNKNOWN, once looked for */
-    pid_t holder;
-    char holder_path[DEATH_PATH_SIZE];
+    pid_t holder;               /* with SOME and HIDDEN */
+    char holder_name[DEATH_NAME_SIZE];
+    char holder_path[DEATH_PATH_SIZE]; /* with SOME, else empty */
 };
 
 /* Looks through all processes. device_files: how the names of the driver's files begin. exempt: pids with a

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/utf8.h"
 
 #define ROOM_AT_FIRST 512u
 
@@ -27,6 +28,19 @@ ssize_t process_read_file(const char *path, char *text, size_t size) {
         return -errno;
     text[length] = '\0';
     return (ssize_t)length;
+}
+
+void process_read_name(const char *proc, pid_t pid, char *name, size_t size) {
+    char path[PROCESSES_PATH_SIZE];
+
+    snprintf(path, sizeof path, "%s/%d/comm", proc, (int)pid);
+    ssize_t length = process_read_file(path, name, size);
+    if (length > 0 && name[length - 1] == '\n')
+        name[--length] = '\0';
+    if (length <= 0)
+        snprintf(name, size, "?");
+    else
+        utf8_make_valid(name);
 }
 
 /* Returns 0, or a negative errno: -ENOENT and -ESRCH when the process has gone. */

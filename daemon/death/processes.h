@@ -62,6 +62,9 @@ struct process_origin_cache {
 /* Reads a whole small file, NUL-terminated. Returns its length, or a negative errno. */
 ssize_t process_read_file(const char *path, char *text, size_t size);
 
+/* Reads a process's name, as ps shows it: valid UTF-8, "?" where it has none. */
+void process_read_name(const char *proc, pid_t pid, char *name, size_t size);
+
 /* Reads the table; proc: "/proc", or what stands in for it. Returns 0 or a negative errno. */
 int processes_read(struct processes *processes, const char *proc);
 void processes_free(struct processes *processes);

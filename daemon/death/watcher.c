@@ -22,6 +22,9 @@
 /* A living process that is not in the list may have made its context by then; a context takes a third of a
  * second. */
 #define WATCH_MAX_NS (5 * NS_PER_S)
+/* A process that stays listed, or whose socket stays open, for longer than that has left a child, which a
+ * look is to name. */
+#define NAMED_AFTER_NS (1 * NS_PER_S)
 /* Looks into /proc take a tenth of a processor at most. Only the thread's own time counts: on a busy machine
  * clients would otherwise wait ten times as long. */
 #define LOOK_DIVISOR   10
@@ -177,6 +180,16 @@ static bool can_tell(const struct watcher_job *job) {
     return job->result == 0 || job->result == GPU_ERROR_NOT_SUPPORTED;
 }
 
+static void take_look(const struct holders_subject *look, struct death_facts *facts) {
+    bool is_found = look->holders == HOLDERS_SOME || look->holders == HOLDERS_HIDDEN;
+
+    if (!look->is_for_people)
+        facts->holders = look->holders;
+    facts->holder = is_found ? look->holder : 0;
+    memcpy(facts->holder_name, look->holder_name, sizeof facts->holder_name);
+    memcpy(facts->holder_path, look->holder_path, sizeof facts->holder_path);
+}
+
 static void take_death(const struct watcher_job *job, struct watched *watched) {
     const struct holders_subject *look = find_subject(job, watched->token);
 
@@ -189,9 +202,7 @@ static void take_death(const struct watcher_job *job, struct watched *watched) {
     if (watched->pid <= 0) { /* nor would its children be in this /proc */
         watched->facts.holders = HOLDERS_UNKNOWN;
     } else if (look != NULL) {
-        watched->facts.holders = look->holders;
-        watched->facts.holder = look->holder;
-        memcpy(watched->facts.holder_path, look->holder_path, sizeof watched->facts.holder_path);
+        take_look(look, &watched->facts);
     }
     watched->facts.socket_over = watched->facts.socket_over || watcher_socket_is_over(watched->socket);
     watched->on_facts(watched);
@@ -236,8 +247,10 @@ static void round_done(struct worker_job *worker_job) {
     watcher_arm(watcher);
 }
 
-/* Whether only a look into /proc can tell about the process. */
-static bool needs_look(const struct watched *watched) {
+/* Whether a look into /proc can tell about the process, or name the one that holds its memory.
+ * *ret_for_people: the verdict does not wait for it. */
+static bool needs_look(const struct watched *watched, uint64_t now_ns, bool *ret_for_people) {
+    *ret_for_people = false;
     if (watched->state != WATCHED_ENDED || watched->pid <= 0)
         return false;
     switch (death_judge(&watched->facts)) {
@@ -246,6 +259,10 @@ static bool needs_look(const struct watched *watched) {
     case DEATH_HIDDEN:
     case DEATH_UNKNOWABLE:
         return true;
+    case DEATH_LISTED:
+    case DEATH_AWAITS_SOCKET:
+        *ret_for_people = true;
+        return now_ns - watched->since_ns >= NAMED_AFTER_NS;
     default:
         return false;
     }
@@ -255,10 +272,12 @@ static bool needs_look(const struct watched *watched) {
  */
 static int prepare_look(struct watcher *watcher, struct watcher_job *job) {
     struct daemon *daemon = watcher->daemon;
+    uint64_t now_ns = clock_now_ns();
     size_t n_subjects = 0;
+    bool is_for_people;
 
     list_for_each_entry(struct watched, watched, &watcher->subjects, link) {
-        n_subjects += needs_look(watched);
+        n_subjects += needs_look(watched, now_ns, &is_for_people);
     }
     if (n_subjects == 0)
         return 0;
@@ -267,9 +286,11 @@ static int prepare_look(struct watcher *watcher, struct watcher_job *job) {
     if (job->subjects == NULL || job->exempt == NULL)
         return -ENOMEM;
     list_for_each_entry(const struct watched, watched, &watcher->subjects, link) {
-        if (needs_look(watched))
-            job->subjects[job->n_subjects++] = (struct holders_subject){
-                .token = watched->token, .origin = watched->origin, .uid = watched->uid};
+        if (needs_look(watched, now_ns, &is_for_people))
+            job->subjects[job->n_subjects++] = (struct holders_subject){.token = watched->token,
+                                                                        .is_for_people = is_for_people,
+                                                                        .origin = watched->origin,
+                                                                        .uid = watched->uid};
     }
     list_for_each_entry(const struct client, client, &daemon->clients, link) {
         if (client->state == CLIENT_OPEN && !client_process_is_over(client) && client->peer.pid > 0)

@@ -11,6 +11,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/utf8.h"
+#include "proto/text.h"
 
 #ifndef SO_PEERGROUPS
 #define SO_PEERGROUPS 59
@@ -20,8 +22,8 @@
 #endif
 
 /* Not the process's command line, which would tell more: the kernel reads that from
- * the process's memory, under a lock that the process can hold for as long as it likes. Characters that are
- * no plain text are replaced. */
+ * the process's memory, under a lock that the process can hold for as long as it likes. The name may hold any
+ * bytes: those that are not UTF-8 are replaced. A reader that shows it escapes control characters. */
 void peer_read_command(struct peer *peer) {
     char path[64], *command = peer->command;
 
@@ -35,9 +37,8 @@ void peer_read_command(struct peer *peer) {
         return;
     }
     command[n - 1] = '\0';
-    for (char *c = command; *c != '\0'; c++)
-        if (*c < ' ' || *c > '~')
-            *c = '?';
+    command[text_whole_characters(command, strlen(command))] = '\0'; /* the kernel may have cut one */
+    utf8_make_valid(command);
 }
 
 int peer_identify(int fd, struct peer *ret_peer) {

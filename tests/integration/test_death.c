@@ -447,7 +447,8 @@ static void without_a_list_a_child_with_the_driver_holds_the_memory(void **state
     struct told told = start_worker(&worker, &blind, "d");
     pid_t dead = worker.pid;
     puppet_kill(&worker);
-    snprintf(reason, sizeof reason, "pid %d, which may be a child of pid %d, holds /memfd:gpupool-sim-gpu",
+    snprintf(reason, sizeof reason,
+             "pid %d (test_death), which may be a child of pid %d, holds /memfd:gpupool-sim-gpu",
              (int)told.child, (int)dead);
     WAIT_UNTIL(says(&blind, dead, reason));
     others_go_on(&blind);

@@ -210,6 +210,24 @@ static void a_forked_child_with_the_socket_is_no_sign_of_life(void **state) {
     kill(child, SIGKILL);
 }
 
+/* Whether the daemon names a process as the one that holds a dead client's memory. */
+static bool names_holder(pid_t dead, pid_t holder) {
+    char words[64], also[64];
+    cJSON *reply = daemon_ask(&daemon_, "{\"command\":\"quarantine\"}"), *session;
+    bool names = false;
+
+    snprintf(words, sizeof words, "pid %d (", (int)holder);
+    snprintf(also, sizeof also, "may be a child of pid %d, holds /", (int)dead);
+    cJSON_ArrayForEach(session, cJSON_GetObjectItemCaseSensitive(reply, "sessions")) {
+        const cJSON *reason = cJSON_GetObjectItemCaseSensitive(session, "quarantine_reason");
+        names |= cJSON_GetObjectItemCaseSensitive(session, "pid")->valueint == dead &&
+                 cJSON_IsString(reason) && strstr(reason->valuestring, words) != NULL &&
+                 strstr(reason->valuestring, also) != NULL;
+    }
+    cJSON_Delete(reply);
+    return names;
+}
+
 static void a_forked_child_with_the_device_keeps_the_memory_in_quarantine(void **state) {
     struct puppet parent;
 
@@ -223,6 +241,8 @@ static void a_forked_child_with_the_device_keeps_the_memory_in_quarantine(void *
     puppet_kill(&parent);
     WAIT_UNTIL(daemon_has_session(&daemon_, dead, "quarantined"));
     others_go_on(GPUPOOL_POOL_DEVICE);
+    assert_int_equal(daemon_pool(&daemon_, "device", 0, "quarantined_bytes"), SIZE_BYTES);
+    WAIT_UNTIL(names_holder(dead, child)); /* which keeps the list from telling the end */
     assert_int_equal(daemon_pool(&daemon_, "device", 0, "quarantined_bytes"), SIZE_BYTES);
     kill(child, SIGKILL);
     nothing_is_left();

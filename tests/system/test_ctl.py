@@ -17,7 +17,7 @@ GIB = 1 << 30
 
 DAEMON = {"version": "0.1.0", "pid": 4711, "uptime_ns": 125_000_000_000, "gpu": "sim"}
 DAEMON_STATS = {**DAEMON, "socket": "/run/gpupool/gpupool.sock", "cuda_toolkit": None, "sessions": 2,
-                "sessions_limit": 1024, "sessions_refused": 0, "lingering_sockets": 0, "descriptors_limit": 65536,
+                "sessions_limit": 1024, "sessions_refused": 0, "lingering_sockets": 0, "lingering_oldest_ns": None, "descriptors_limit": 65536,
                 "described_segments": 5, "described_segments_limit": 57216, "notices": ["The GPUs are simulated.", "No huge pages are free."]}
 NO_TIMES = {"count": 0, "sum": 0, "p50": None, "p90": None, "p99": None, "buckets": []}
 TIMES = {
@@ -301,6 +301,16 @@ class ForPeople(unittest.TestCase):
         forever = {**WAITING_SESSION, "requests": [{**WAITING_SESSION["requests"][0], "left_ns": None}]}
         self.assertRegex(self.show("sessions", {"sessions": [forever]}), r"(?m)^ +9 +817 +1 +33 MiB +21 s +- +memory")
 
+    def test_quarantine_explains_the_rules_that_it_names(self):
+        held = {**DEAD_SESSION, "id": 9, "end_rule": "descriptors", "under_mps": False,
+                "quarantine_reason": "pid 900 (python3), which may be a child of pid 816, holds /dev/nvidia0"}
+        text = self.show("quarantine", {"sessions": [DEAD_SESSION, held]})
+        self.assertRegex(text, r"(?m)^ +8 +816 .* listing, MPS +trainer +pid 816 is still listed by NVML$")
+        self.assertRegex(text, r"(?m)^ +9 +816 .* descriptors +trainer +pid 900 \(python3\), which may be a child of pid 816, holds /dev/nvidia0$")
+        self.assertRegex(text, r"(?m)^  listing: .* the driver lists it no more$")
+        self.assertRegex(text, r"(?m)^  descriptors: .* no process that may be its child holds files of the driver$")
+        self.assertNotIn("process-end", text)
+
     def test_a_session_that_does_not_answer_is_told_of(self):
         self.assertIn("session 7 was asked for idle memory 21 s ago and does not answer: is its process stopped?",
                       self.show("sessions", {"sessions": [{**SESSION, "unanswered_ns": 21_000_000_000}]}))
@@ -310,6 +320,17 @@ class ForPeople(unittest.TestCase):
         refused = {**REPLIES["stats"], "daemon": {**DAEMON_STATS, "sessions_refused": 12}}
         self.assertIn("12 sessions were refused", self.show("stats", refused))
         self.assertNotIn("were refused", self.show("stats"))
+
+    def test_unread_answers_are_told_of_when_they_stay(self):
+        def stats(sockets, oldest_ns):
+            return {**REPLIES["stats"], "daemon": {**DAEMON_STATS, "lingering_sockets": sockets, "lingering_oldest_ns": oldest_ns}}
+
+        self.assertIn("  1 socket of an ended connection has answers that its process has not read, for 3 s\n",
+                      self.show("stats", stats(1, 3_000_000_000)))
+        self.assertIn("  2 sockets of ended connections have answers that their processes have not read, for up to 1 min 30 s\n",
+                      self.show("stats", stats(2, 90_000_000_000)))
+        for ordinary in (stats(1, 40_000_000), stats(0, None)):  # a client that is about to read its last answer
+            self.assertNotIn("not read", self.show("stats", ordinary))
 
     def test_bars_show_how_the_limit_is_taken(self):
         empty = {**DEVICE_POOL, "leased_bytes": 0, "in_use_bytes": 0, "cached_bytes": 0, "free_bytes": 0, "fenced_bytes": 0,
@@ -372,6 +393,7 @@ class ForPeople(unittest.TestCase):
                 self.assertEqual(done.returncode, 0)
                 self.assertIsNone(dangerous.search(done.stdout))
                 self.assertEqual(done.stdout.count("name\n"), 5, done.stdout)  # wherever it was put, and whole
+                self.assertEqual(done.stdout.count(r"\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\x0d\x0a\x09name"), 6, done.stdout)
                 done = ctl("stats", "--json", socket_path=fake.path)
                 self.assertIsNone(dangerous.search(done.stdout))
                 self.assertEqual(json.loads(done.stdout), reply)
@@ -380,6 +402,12 @@ class ForPeople(unittest.TestCase):
         sessions = {"sessions": [{**SESSION, "command": "naïve"}]}
         self.assertIn("naïve", self.show("sessions", sessions))
         self.assertIn("na??ve", self.show("sessions", sessions, environment={"LC_ALL": "C"}))
+        self.assertIn("naïve", self.show("sessions", sessions, environment={"LC_ALL": ""}))
+
+    def test_letters_of_all_scripts_stay(self):
+        for name in ("Zähler", "счётчик", "計數器", "e\u0301te\u0301", "मापक"):
+            with self.subTest(name):
+                self.assertIn(name, self.show("sessions", {"sessions": [{**SESSION, "command": name}]}))
 
     def test_refusals_are_cleaned_too(self):
         with FakeAdmin(line({"error": {"code": "internal", "message": "\x1b[2Jboom"}})) as fake:
@@ -543,7 +571,7 @@ class Failures(unittest.TestCase):
                         continue
                     if wrong is None and member in ("end_rule","uuid", "device", "numa_node", "pages", "last_error", "worker_call", "worker_call_ns",
                                                     "quarantine_reason", "quarantined_ns", "unanswered_ns", "owed_ns", "cuda_toolkit", "hit_ratio",
-                                                    "quarantine_oldest_ns", "left_ns") or (
+                                                    "quarantine_oldest_ns", "lingering_oldest_ns", "left_ns") or (
                             path[0] == "sessions" and member in ("pools", "requests")):
                         continue
                     reply = copy.deepcopy(REPLIES[command])

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -459,6 +460,18 @@ static void a_worker_that_stands_still_is_noticed(void **state) {
 
 /* --- the peer */
 
+/* Gives this process a name, and checks the one that the daemon keeps. */
+static void assert_process_is_named(const char *name, const char *kept) {
+    struct peer peer = {.pid = getpid()};
+    char before[16];
+
+    assert_int_equal(prctl(PR_GET_NAME, before), 0);
+    assert_int_equal(prctl(PR_SET_NAME, name), 0);
+    peer_read_command(&peer);
+    assert_int_equal(prctl(PR_SET_NAME, before), 0);
+    assert_string_equal(peer.command, kept);
+}
+
 static void a_peer_is_who_the_kernel_says(void **state) {
     struct peer peer;
     int pair[2], pidfd = -1;
@@ -472,6 +485,10 @@ static void a_peer_is_who_the_kernel_says(void **state) {
     assert_string_equal(peer.command, "?");
     peer_read_command(&peer);
     assert_int_equal(strncmp(peer.command, "test_daemon", 11), 0);
+    assert_process_is_named("z\xc3\xa4hler", "z\xc3\xa4hler");
+    assert_process_is_named("a\x1b[2J\xff!", "a\x1b[2J?!");              /* readers escape controls */
+    assert_process_is_named("fourteen bytes\xc3\xa4", "fourteen bytes"); /* the kernel cuts it */
+    assert_process_is_named("\xe8\xa8\x88\xe6\x95\xb8", "\xe8\xa8\x88\xe6\x95\xb8");
     assert_int_equal(peer_open_pidfd(pair[0], peer.pid, &pidfd), 0);
     assert_true(fcntl(pidfd, F_GETFD) & FD_CLOEXEC);
     struct pollfd alive = {.fd = pidfd, .events = POLLIN};

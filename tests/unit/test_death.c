@@ -110,14 +110,25 @@ static void the_explanation_names_who_holds_what(void **state) {
 
     death_explain(&facts, 123, "NVML", text);
     assert_string_equal(text, "pid 123 is still listed by NVML");
+    facts.holder = 124;
+    snprintf(facts.holder_name, sizeof facts.holder_name, "python3");
+    death_explain(&facts, 123, "NVML", text); /* one that may not be looked into is no reason */
+    assert_string_equal(text, "pid 123 is still listed by NVML");
+    snprintf(facts.holder_path, sizeof facts.holder_path, "/dev/nvidia0");
+    death_explain(&facts, 123, "NVML", text);
+    assert_string_equal(text,
+                        "pid 123 is still listed by NVML; pid 124 (python3), which may be a child of pid "
+                        "123, holds /dev/nvidia0");
     facts.seen = false;
+    facts.listing = LISTING_ABSENT;
+    death_explain(&facts, 123, "NVML", text);
+    assert_string_equal(text, "a child of pid 123 keeps its socket open; pid 124 (python3), which may be a "
+                              "child of pid 123, holds /dev/nvidia0");
     facts.socket_over = true;
     facts.listing = LISTING_UNKNOWN;
     facts.holders = HOLDERS_SOME;
-    facts.holder = 124;
-    snprintf(facts.holder_path, sizeof facts.holder_path, "/dev/nvidia0");
     death_explain(&facts, 123, "NVML", text);
-    assert_string_equal(text, "pid 124, which may be a child of pid 123, holds /dev/nvidia0");
+    assert_string_equal(text, "pid 124 (python3), which may be a child of pid 123, holds /dev/nvidia0");
 }
 
 int main(void) {

@@ -102,6 +102,27 @@ static void a_file_gets_every_message(void **state) {
     assert_int_equal(lines, MESSAGES);
 }
 
+static void write_a_name(void) {
+    log_warning("pid 7 (%s) waits", "z\xc3\xa4hler\n\x1b[2J\xff\xc2\x9b\xe2\x80\xae");
+}
+
+static void names_do_not_steer_the_readers_terminal(void **state) {
+    char text[256];
+    int pipes[2];
+
+    (void)state;
+    assert_int_equal(pipe2(pipes, O_CLOEXEC), 0);
+    assert_int_equal(in_child(pipes[1], write_a_name), 0);
+    ssize_t n = read(pipes[0], text, sizeof text - 1);
+    assert_true(n > 0);
+    text[n] = '\0';
+    assert_string_equal(text, "gpupoold: warning: pid 7 (z\xc3\xa4hler??[2J?"
+                              "??"
+                              "???"
+                              ") waits\n");
+    close(pipes[0]), close(pipes[1]);
+}
+
 /* The reader has gone: the daemon goes on. */
 static void a_log_without_a_reader_is_no_error(void **state) {
     int pair[2];
@@ -118,6 +139,7 @@ int main(void) {
         cmocka_unit_test(no_message_waits_for_the_reader_of_a_pipe),
         cmocka_unit_test(no_message_waits_for_the_reader_of_a_socket),
         cmocka_unit_test(a_file_gets_every_message),
+        cmocka_unit_test(names_do_not_steer_the_readers_terminal),
         cmocka_unit_test(a_log_without_a_reader_is_no_error),
     };
     unsetenv("JOURNAL_STREAM");

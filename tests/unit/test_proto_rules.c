@@ -703,6 +703,10 @@ static void failure_text_is_made_printable(void **state) {
     proto_failure_set(&failure, PROTO_E_DRIVER, "%s has %u", "a\nb\x1b[31m\xff\xc3\xa4\xc3", 3u);
     assert_string_equal(failure.text, "a?b?[31m?\xc3\xa4? has 3");
     assert_failure_travels(&failure);
+    proto_failure_set(&failure, PROTO_E_DRIVER, "%s",
+                      "a\xe2\x80\xae"
+                      "b"); /* turns the direction of writing */
+    assert_string_equal(failure.text, "a???b");
     proto_failure_set(&failure, PROTO_E_DRIVER, "%s", "");
     assert_int_equal(failure.text_length, 0);
     assert_failure_travels(&failure);
