@@ -10,7 +10,7 @@
  *     scale [--json FILE] [--sessions N] [--leases M] [--rounds R] [--pairs P]    default: 1000, 100000, 3,
  * 10000
  *
- * Connects to the daemon that GPUPOOL_SOCKET names, which needs three descriptors a session, and room for 6
+ * Connects to the daemon that GPUPOOL_SOCKET names, which needs four descriptors a session, and room for 6
  * KiB a lease in its host pool.
  */
 #include <errno.h>
