@@ -3,12 +3,14 @@
 through the program wire_page. docs/wire.md has a test of its own (test_wire.py)."""
 import os
 import pathlib
+import re
 import subprocess
 import unittest
 
 SOURCE = pathlib.Path(os.environ["GPUPOOL_SOURCE"])
 WAIT_S = 60
-CONF, LIMITS = "docs/man/gpupoold.conf.5.scd", "docs/limits.md"
+CONF, LIMITS, UNIT = "docs/man/gpupoold.conf.5.scd", "docs/limits.md", "systemd/gpupoold.service.in"
+NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 SENTENCES = [
     (CONF, "How many processes may be connected at a time, {SESSIONS_MAX_DEFAULT}."),
     (CONF, "descriptors of 65536 are enough for {SESSIONS_OF_65536} sessions and {SEGMENTS_OF_65536} such segments, "
@@ -22,6 +24,15 @@ SENTENCES = [
            "(a {LINGERING_PER}nd of it, such as {LINGERING_OF_65536} of 65536, but {LINGERING_MIN} from {LINGERING_FEW} "
            "descriptors on)"),
     (LIMITS, "A user with more than {LINGERING_OF_65536} such sockets"),
+    (CONF, "Each takes up to {SESSION_DESCRIPTORS} descriptors of the daemon"),
+    (UNIT, "A session takes up to {SESSION_DESCRIPTORS} descriptors"),
+    (LIMITS, "by {TOKEN_BYTES}-byte tokens that the program transports"),
+    ("docs/streams.md", "Any means will do to pass the token: it is {TOKEN_BYTES} bytes."),
+    ("docs/python.md", "returns a token for two processes, as {TOKEN_BYTES} bytes to be sent by any means"),
+    ("SECURITY.md", "Sharing is by a token of {TOKEN_RANDOM_BITS} random bits"),
+    ("docs/architecture.md", "unless {PROTO_UNHEARD_MAX} messages before it may not have been read"),
+    ("docs/architecture.md", "with up to {PROTO_ONE_WAY_PER_TURN_WORD} messages without an answer"),
+    ("docs/architecture.md", "so the writer asks again, up to {PROTO_HOLDERS_ASKS_WORD} times"),
     (LIMITS, "The cache counters have {PROTO_PAGE_COUNTERS} places."),
     (LIMITS, "{PROTO_BOARD_SLOTS:,} sessions of a user can leave such fences, with {PROTO_BOARD_WORDS} streams each"),
     (LIMITS, "can be overtaken {PASSES_MAX} times by later requests"),
@@ -41,6 +52,11 @@ def read_figures():
     figures["LINGERING_FEW"] = 16 * figures["LINGERING_MIN"]
     figures["HOST_GIB"] = figures["HOST_SEGMENT_MAX"] >> 30
     figures["REPLIES_MIB"] = figures["REPLIES_DEFAULT"] >> 20
+    figures["SESSION_DESCRIPTORS"] = NUMBERS[figure_of("daemon/loop/descriptors.c", r"#define SESSION_DESCRIPTORS (\d+)u")]
+    figures["TOKEN_BYTES"] = figure_of("client/include/gpupool/gpupool.h", r"struct gpupool_token \{\s*uint8_t bytes\[(\d+)\];")
+    figures["TOKEN_RANDOM_BITS"] = 8 * figure_of("proto/limits.h", r"#define PROTO_TOKEN_BYTES +(\d+)u")
+    for name in ("PROTO_ONE_WAY_PER_TURN", "PROTO_HOLDERS_ASKS"):
+        figures[f"{name}_WORD"] = NUMBERS[figures[name]]
     # as unit/core_spend has the bytes of each
     figures["LEASES_MIB"] = figures["LEASES_DEFAULT"] * 512 >> 20
     figures["RANGES_MIB"] = figures["RANGES_DEFAULT"] * 192 >> 20
@@ -49,10 +65,16 @@ def read_figures():
     return figures
 
 
+def figure_of(source, pattern):
+    """A number that a source has once."""
+    found, = re.findall(pattern, (SOURCE / source).read_text())
+    return int(found)
+
+
 class Figures(unittest.TestCase):
     def test_each_sentence_has_the_figure_of_the_sources(self):
         figures = read_figures()
-        pages = {page: " ".join((SOURCE / page).read_text().split()) for page in {page for page, _ in SENTENCES}}
+        pages = {page: " ".join((SOURCE / page).read_text().replace("\n# ", " ").split()) for page in {page for page, _ in SENTENCES}}
         for page, sentence in SENTENCES:
             with self.subTest(sentence):
                 self.assertTrue(sentence.format(**figures) in pages[page], f"{page} does not say: {sentence.format(**figures)}")

@@ -16,16 +16,18 @@ SOUND = {
     "daemon/core/pool.c": '#include "daemon/core/pool.h"\n// As core_acquire() says.\nint pool_serve(void) { return getenv("GPUPOOL_SOCKET") != 0; }\n',
     "daemon/core/core.c": 'static const char *const keys[] = {"limit", "close_ns", "low_water"};\nint core_acquire(void);\n',
     "daemon/main.c": 'static const struct option options[] = {{"admin-socket", 1, 0, 0}};\nint main(void) { return 0; }\n',
+    "dev": "#!/bin/sh\ncase $1 in\n    soak) ;;\nesac\n",
+    "client/ctl/main.c": 'static const char *const commands[] = {"stats", "json"};\n',
     "tests/unit/test_heap.c": "int heap_is_valid(void);\n",
     "tests/unit/CMakeLists.txt": "gpupool_unit_test(heap_histories) # heap_is_valid() after each step\n",
     "docs/page.md": "# A page\n\n## Two words\n\n`pool_serve()` (`daemon/core/pool.c`), `core.c`, `limit = 1GiB`, `close_ns`, GPUPOOL_SOCKET,\n"
-                    "`unit/heap`, `unit/heap_histories`, `daemon --admin-socket PATH`, `docker --rm`, [the words](#two-words),\n"
+                    "`unit/heap`, `unit/heap_histories`, `daemon --admin-socket PATH`, `docker --rm`, `./dev soak`, `gpupoolctl --json stats`, [the words](#two-words),\n"
                     "[the words again](page.md#two-words), [a site](https://example.org/no_such_name.c#no).\n\n"
                     "```c\nint of_the_example(void);\n```\n",
     "docs/man/daemon.8.scd": "daemon(8)\n\n# OPTIONS\n\n*--admin-socket* _PATH_\n\tWhere. See *low_water* and _limit_.\n\n*limit* = _SIZE_\n\tBytes.\n",
     "README.md": "The documentation is in [docs/page.md](docs/page.md).\n",
 }
-# What is planted: the file, its text, and the report.
+# Each fault with the file that it is planted in, the text, and the report.
 PLANTED = {
     "a function in a page": ("docs/a.md", "\nThe request comes by `pool_take()`.\n", "docs/a.md:2: no function pool_take()"),
     "a function without the marks of code": ("docs/a.md", "The request comes by pool_take().\n", "docs/a.md:1: no function pool_take()"),
@@ -35,8 +37,10 @@ PLANTED = {
     "a function in a line comment": ("daemon/a.c", "int a; // as pool_take()\n", "daemon/a.c:1: no function pool_take()"),
     "a function in a docstring": ("tests/a.py", '"""First words.\n\nAs pool_take().\n"""\n', "tests/a.py:3: no function pool_take()"),
     "a function in a comment of CMake": ("tests/a.cmake", "\n# As pool_take().\n", "tests/a.cmake:2: no function pool_take()"),
-    "a function in another file": ("docs/a.md", "`core_acquire()` (`daemon/core/pool.c`)\n", "docs/a.md:1: no such name in that file:"),
-    "a table in another file": ("docs/a.md", "A row of `keys[]` in `main.c`.\n", "docs/a.md:1: no such name in that file:"),
+    "a function in another file": ("docs/a.md", "`core_acquire()` (`daemon/core/pool.c`)\n", "docs/a.md:1: no core_acquire in daemon/core/pool.c"),
+    "a function in another file, over two lines": ("docs/a.md", "\nFirst `core_acquire()`\n(`pool.c`).\n", "docs/a.md:2: no core_acquire in pool.c"),
+    "a function of another file in a comment": ("daemon/a.h", "/* As core_acquire()\n * (pool.c). */\n", "daemon/a.h:1: no core_acquire in pool.c"),
+    "a table in another file": ("docs/a.md", "A row of `keys[]` in `main.c`.\n", "docs/a.md:1: no keys in main.c"),
     "a file": ("docs/a.md", "See `daemon/core/lane.c`.\n", "docs/a.md:1: no file daemon/core/lane.c"),
     "a file without its folder": ("daemon/a.c", "/* The rule is lane.h's. */\n", "daemon/a.c:1: no file lane.h"),
     "a folder": ("docs/a.md", "All of `daemon/lanes`.\n", "docs/a.md:1: no folder daemon/lanes"),
@@ -51,6 +55,14 @@ PLANTED = {
     "a key of a manual page": ("docs/man/a.5.scd", "a(5)\n\n*lanes* = _N_\n\tHow many.\n", "docs/man/a.5.scd:3: no key lanes = "),
     "a key in a page": ("docs/a.md", "With `lanes = 4` there are four.\n", "docs/a.md:1: no key `lanes = "),
     "a member of the stats": ("docs/a.md", "`lane_bytes` says.\n", "docs/a.md:1: no name lane_bytes"),
+    "a member at the end of a sentence": ("docs/a.md", "It is in lane_bytes.\n", "docs/a.md:1: no name lane_bytes"),
+    "a manual page": ("docs/a.md", "See `gpupool_lanes(3)`.\n", "docs/a.md:1: no manual page gpupool_lanes(3)"),
+    "a name of the package": ("docs/a.md", "With gpupool.torch.lanes it is.\n", "docs/a.md:1: no name gpupool.torch.lanes"),
+    "a setting of the build": ("docs/a.md", "`cmake -DGPUPOOL_LANES=ON`\n", "docs/a.md:1: no constant GPUPOOL_LANES"),
+    "a command": ("docs/a.md", "`gpupoolctl --json lanes` shows it.\n", "docs/a.md:1: no command gpupoolctl --json lanes"),
+    "a command behind an option with a value": ("docs/a.md", "```\ngpupoolctl --admin-socket /tmp/a lanes\n```\n",
+                                                "docs/a.md:2: no command gpupoolctl --admin-socket /tmp/a lanes"),
+    "a command of ./dev": ("docs/a.md", "`./dev lanes`\n", "docs/a.md:1: no command ./dev lanes"),
     "a test": ("docs/a.md", "`unit/lanes` checks it.\n", "docs/a.md:1: no test unit/lanes"),
 }
 
