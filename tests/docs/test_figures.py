@@ -9,8 +9,18 @@ import unittest
 
 SOURCE = pathlib.Path(os.environ["GPUPOOL_SOURCE"])
 WAIT_S = 60
+ARCHITECTURE = "docs/architecture.md"
 CONF, LIMITS, UNIT = "docs/man/gpupoold.conf.5.scd", "docs/limits.md", "systemd/gpupoold.service.in"
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
+# Figures of sources that the program does not print.
+DEFINED = {
+    "daemon/data/client.h": ("CLIENT_GREETING_MAX",),
+    "daemon/core/limits.h": ("WAIT_QUEUE_WINDOW", "ASKS_TRUSTED_MAX", "HOLDERS_WALK_MAX", "SHARED_LOOKED_AT_MAX"),
+    "daemon/admin/admin_report.c": ("REQUESTS_TOLD_MAX",),
+    "client/cache/depot.h": ("MAGAZINE_PIECES",),
+    "client/cache/move_debts.h": ("MOVE_DEBT_CREDIT", "MOVE_DEBT_TAKES"),
+    "client/session/row.h": ("ROWS_IDLE_MAX",),
+}
 SENTENCES = [
     (CONF, "How many processes may be connected at a time, {SESSIONS_MAX_DEFAULT}."),
     (CONF, "descriptors of 65536 are enough for {SESSIONS_OF_65536} sessions and {SEGMENTS_OF_65536} such segments, "
@@ -30,9 +40,22 @@ SENTENCES = [
     ("docs/streams.md", "Any means will do to pass the token: it is {TOKEN_BYTES} bytes."),
     ("docs/python.md", "returns a token for two processes, as {TOKEN_BYTES} bytes to be sent by any means"),
     ("SECURITY.md", "Sharing is by a token of {TOKEN_RANDOM_BITS} random bits"),
-    ("docs/architecture.md", "unless {PROTO_UNHEARD_MAX} messages before it may not have been read"),
-    ("docs/architecture.md", "with up to {PROTO_ONE_WAY_PER_TURN_WORD} messages without an answer"),
-    ("docs/architecture.md", "so the writer asks again, up to {PROTO_HOLDERS_ASKS_WORD} times"),
+    (ARCHITECTURE, "unless {PROTO_UNHEARD_MAX} messages before it may not have been read"),
+    (ARCHITECTURE, "with up to {PROTO_ONE_WAY_PER_TURN_WORD} messages without an answer"),
+    (ARCHITECTURE, "so the writer asks again, up to {PROTO_HOLDERS_ASKS_WORD} times"),
+    (ARCHITECTURE, "At most {CLIENT_GREETING_MAX} connections may be about to say HELLO"),
+    (ARCHITECTURE, "the pool looks at the first {WAIT_QUEUE_WINDOW} of a wait queue"),
+    (ARCHITECTURE, "after {PASSES_MAX} times it is *overdue*"),
+    (ARCHITECTURE, "once for up to {MAGAZINE_PIECES} pieces"),
+    (ARCHITECTURE, "stays within a credit of {MOVE_DEBT_CREDIT} segments"),
+    (ARCHITECTURE, "{MOVE_DEBT_TAKES} buffers that the process takes from the pool pay for one segment"),
+    (ARCHITECTURE, "A row without a lease stays mapped as well, up to {ROWS_IDLE_MAX} of them"),
+    ("docs/glossary.md", "overtaken {PASSES_MAX} times"),
+    ("docs/wire.md", "If {CLIENT_GREETING_MAX} connections have not said HELLO yet"),
+    ("docs/wire.md", "the daemon looks at {SHARED_LOOKED_AT_MAX} leases at most"),
+    ("docs/man/gpupoolctl.1.scd", "one for each of its requests that wait, the {REQUESTS_TOLD_MAX} oldest at most"),
+    (LIMITS, "in {ASKS_TRUSTED_MAX} rounds of questions"),
+    (LIMITS, "Each refusal goes through the first {HOLDERS_WALK_MAX} sessions of its user"),
     (LIMITS, "The cache counters have {PROTO_PAGE_COUNTERS} places."),
     (LIMITS, "{PROTO_BOARD_SLOTS:,} sessions of a user can leave such fences, with {PROTO_BOARD_WORDS} streams each"),
     (LIMITS, "can be overtaken {PASSES_MAX} times by later requests"),
@@ -52,6 +75,8 @@ def read_figures():
     figures["LINGERING_FEW"] = 16 * figures["LINGERING_MIN"]
     figures["HOST_GIB"] = figures["HOST_SEGMENT_MAX"] >> 30
     figures["REPLIES_MIB"] = figures["REPLIES_DEFAULT"] >> 20
+    for source, names in DEFINED.items():
+        figures |= {name: figure_of(source, rf"#define {name} +(?:UINT64_C\()?(\d+)") for name in names}
     figures["SESSION_DESCRIPTORS"] = NUMBERS[figure_of("daemon/loop/descriptors.c", r"#define SESSION_DESCRIPTORS (\d+)u")]
     figures["TOKEN_BYTES"] = figure_of("client/include/gpupool/gpupool.h", r"struct gpupool_token \{\s*uint8_t bytes\[(\d+)\];")
     figures["TOKEN_RANDOM_BITS"] = 8 * figure_of("proto/limits.h", r"#define PROTO_TOKEN_BYTES +(\d+)u")
