@@ -9,7 +9,7 @@ import unittest
 
 SOURCE = pathlib.Path(os.environ["GPUPOOL_SOURCE"])
 WAIT_S = 60
-ARCHITECTURE = "docs/architecture.md"
+ARCHITECTURE, HEADER = "docs/architecture.md", "client/include/gpupool/gpupool.h"
 CONF, LIMITS, UNIT = "docs/man/gpupoold.conf.5.scd", "docs/limits.md", "systemd/gpupoold.service.in"
 NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight")
 # Figures of sources that the program does not print.
@@ -17,6 +17,7 @@ DEFINED = {
     "daemon/data/client.h": ("CLIENT_GREETING_MAX",),
     "daemon/core/limits.h": ("WAIT_QUEUE_WINDOW", "ASKS_TRUSTED_MAX", "HOLDERS_WALK_MAX", "SHARED_LOOKED_AT_MAX"),
     "daemon/admin/admin_report.c": ("REQUESTS_TOLD_MAX",),
+    "client/api/options.c": ("DEFAULT_ANSWER_TIMEOUT_NS", "DEFAULT_DECAY_NS", "DEFAULT_ALLOC_TIMEOUT_NS"),
     "client/cache/depot.h": ("MAGAZINE_PIECES",),
     "client/cache/move_debts.h": ("MOVE_DEBT_CREDIT", "MOVE_DEBT_TAKES"),
     "client/session/row.h": ("ROWS_IDLE_MAX",),
@@ -43,6 +44,16 @@ SENTENCES = [
     (ARCHITECTURE, "unless {PROTO_UNHEARD_MAX} messages before it may not have been read"),
     (ARCHITECTURE, "with up to {PROTO_ONE_WAY_PER_TURN_WORD} messages without an answer"),
     (ARCHITECTURE, "so the writer asks again, up to {PROTO_HOLDERS_ASKS_WORD} times"),
+    (HEADER, "{PROTO_PAGE_FENCES} streams of this process are busy with theirs"),
+    (HEADER, "the buffer lies in more than {PROTO_ROW_PARTS_MAX:,} segments"),
+    (HEADER, "({PROTO_BOARD_SLOTS:,} processes of the user leave some, or {PROTO_BOARD_WORDS} streams of this one are busy with theirs)"),
+    (HEADER, "LIMIT also when {PARCELS_MAX:,} buffers of the user are on their way"),
+    (LIMITS, "A shared buffer lies in {PROTO_ROW_PARTS_MAX:,} segments at most."),
+    ("docs/troubleshooting.md", "(option `answer_timeout_ns`, {DEFAULT_ANSWER_TIMEOUT_NS} s by default;"),
+    ("docs/man/gpupool.3.scd", "after _decay_ns_ without use ({DEFAULT_DECAY_NS} s)"),
+    ("docs/man/gpupool.3.scd", "else *$GPUPOOL_ALLOC_TIMEOUT*, else {DEFAULT_ALLOC_TIMEOUT_NS} seconds:"),
+    ("docs/python.md", "which is `GPUPOOL_ALLOC_TIMEOUT`, or {DEFAULT_ALLOC_TIMEOUT_NS} seconds;"),
+    ("docs/libraries.md", "as long as `GPUPOOL_ALLOC_TIMEOUT` says ({DEFAULT_ALLOC_TIMEOUT_NS} s)."),
     (ARCHITECTURE, "At most {CLIENT_GREETING_MAX} connections may be about to say HELLO"),
     (ARCHITECTURE, "the pool looks at the first {WAIT_QUEUE_WINDOW} of a wait queue"),
     (ARCHITECTURE, "after {PASSES_MAX} times it is *overdue*"),
@@ -76,7 +87,7 @@ def read_figures():
     figures["HOST_GIB"] = figures["HOST_SEGMENT_MAX"] >> 30
     figures["REPLIES_MIB"] = figures["REPLIES_DEFAULT"] >> 20
     for source, names in DEFINED.items():
-        figures |= {name: figure_of(source, rf"#define {name} +(?:UINT64_C\()?(\d+)") for name in names}
+        figures |= {name: figure_of(source, rf"#define {name} +(?:UINT64_C)?\(?(\d+)") for name in names}
     figures["SESSION_DESCRIPTORS"] = NUMBERS[figure_of("daemon/loop/descriptors.c", r"#define SESSION_DESCRIPTORS (\d+)u")]
     figures["TOKEN_BYTES"] = figure_of("client/include/gpupool/gpupool.h", r"struct gpupool_token \{\s*uint8_t bytes\[(\d+)\];")
     figures["TOKEN_RANDOM_BITS"] = 8 * figure_of("proto/limits.h", r"#define PROTO_TOKEN_BYTES +(\d+)u")
@@ -99,7 +110,7 @@ def figure_of(source, pattern):
 class Figures(unittest.TestCase):
     def test_each_sentence_has_the_figure_of_the_sources(self):
         figures = read_figures()
-        pages = {page: " ".join((SOURCE / page).read_text().replace("\n# ", " ").split()) for page in {page for page, _ in SENTENCES}}
+        pages = {page: " ".join(re.sub(r"\n *[#*] ", " ", (SOURCE / page).read_text()).split()) for page in {page for page, _ in SENTENCES}}
         for page, sentence in SENTENCES:
             with self.subTest(sentence):
                 self.assertTrue(sentence.format(**figures) in pages[page], f"{page} does not say: {sentence.format(**figures)}")
