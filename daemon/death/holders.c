@@ -51,6 +51,9 @@ static int look_at_descriptors(const char *directory_path, const char *device_fi
         }
         target[length] = '\0';
         if (strncmp(target, device_files, strlen(device_files)) == 0) {
+            char *deleted = strstr(target, " (deleted)"); /* as every memfd's name has it */
+            if (deleted != NULL)
+                *deleted = '\0';
             finding->holders = HOLDERS_SOME;
             snprintf(finding->path, sizeof finding->path, "%.*s", (int)sizeof finding->path - 1, target);
             return 0;

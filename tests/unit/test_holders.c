@@ -145,8 +145,19 @@ static void an_open_file_of_the_driver_is_held(void **state) {
     struct holders_subject subject = look_for(DEAD_START, DEAD_UID);
     assert_int_equal(subject.holders, HOLDERS_SOME);
     assert_int_equal(subject.holder, CHILD);
+    assert_string_equal(subject.holder_name, "?"); /* it ended meanwhile */
     assert_string_equal(subject.holder_path, "/dev/nvidia-uvm");
     assert_int_equal(subject.token, 1);
+}
+
+static void the_holder_is_named_as_ps_shows_it(void **state) {
+    (void)state;
+    add_process(CHILD, DEAD_START + 1);
+    write_of(CHILD, "comm", "z\xc3\xa4hler \xff\n");
+    hold(CHILD, "/dev/nvidia-uvm (deleted)");
+    struct holders_subject subject = look_for(DEAD_START, DEAD_UID);
+    assert_string_equal(subject.holder_name, "z\xc3\xa4hler ?");
+    assert_string_equal(subject.holder_path, "/dev/nvidia-uvm");
 }
 
 static void a_mapped_file_of_the_driver_is_held(void **state) {
@@ -565,6 +576,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         IN_PROC(nobody_holds_anything),
         IN_PROC(an_open_file_of_the_driver_is_held),
+        IN_PROC(the_holder_is_named_as_ps_shows_it),
         IN_PROC(a_mapped_file_of_the_driver_is_held),
         IN_PROC(who_is_older_inherited_nothing),
         IN_PROC(everybody_is_suspected_where_the_start_is_not_known),
