@@ -11,7 +11,7 @@
  * overflow, reserved fields are zero. The receiver checks the meaning of ids.
  *
  * docs/wire.md describes the messages and their order, requests and one-way messages, broken packets,
- * descriptors, reclaim, the page and its fences. This header is version 1. Beyond that page:
+ * descriptors, reclaim, the page and its fences. This header has versions 1 to PROTO_VERSION_MAX. Beyond that page:
  *
  * Growth: of a pool of which little is available, an ACQUIRE with a least_bytes is granted the range that
  * fits least_bytes best, up to size_bytes of it. The request keeps its place in the wait queue while the pool

@@ -134,7 +134,7 @@ GPUPOOL_API int gpupool_pair_clear_device(struct gpupool_pair *pair, void *strea
  * through with it, up to timeout_ns. If growth fails even then (others have taken the room; or, for host memory, the pool's
  * segments are each too small, because the daemon does not exchange those for larger ones while they are mapped), the side
  * has no memory, a capacity of 0, and the text says so. With a timeout of GPUPOOL_NOW only a limit below both counts, and
- * GPUPOOL_FOREVER waits for ever where it is a quota of this user that is below both: set a time where there are quotas.
+ * GPUPOOL_FOREVER waits for 10 s first where it is a quota of this user that is below both.
  * Memory that was adopted is not let go of in that way, and none is while the daemon is gone.
  * @{
  */
