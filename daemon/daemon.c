@@ -379,8 +379,9 @@ void daemon_free(struct daemon *daemon) {
     free(daemon);
 }
 
-int daemon_check(const struct daemon_options *options) {
+int daemon_check(const struct daemon_options *options, unsigned *ret_n_warnings) {
     struct daemon *daemon;
+    bool has_group = true;
     gid_t gid;
 
     int r = daemon_new(options, &daemon);
@@ -389,15 +390,17 @@ int daemon_check(const struct daemon_options *options) {
     const char *group = daemon->config->group;
     if (*group != '\0' && access_find_group(group, &gid) < 0) {
         log_error("group: there is no group '%s'", group);
-        daemon->n_mistakes++;
+        has_group = false;
     }
     r = pools_open_gpu(daemon);
     if (r == 0)
         r = pools_add(daemon);
     if (r == 0)
         r = access_look_up(daemon->config);
-    if (r == 0 && daemon->n_mistakes + daemon->config->n_unknown_names > 0)
-        r = -EINVAL;
+    if (r == 0 && !has_group)
+        r = -ENOENT;
+    if (r == 0)
+        *ret_n_warnings = daemon->n_mistakes + daemon->config->n_unknown_names;
     daemon_free(daemon);
     return r;
 }

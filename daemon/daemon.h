@@ -33,7 +33,8 @@ struct core;
 struct daemon_options {
     struct config *config;   /* borrowed; reload.h replaces its content */
     const char *config_path; /* NULL: none; read again on SIGHUP */
-    int (*reread)(void *user, struct config *ret_config); /* file and command line again; logs mistakes */
+    /* File and command line again. Returns 0, or a negative errno with mistakes. NULL: there are none. */
+    int (*reread)(void *user, struct config *ret_config, struct config_mistakes *mistakes);
     void *reread_user;
     bool private; /* ends with its last client and removes its sockets' directory */
     int ready_fd; /* gets a byte once clients can connect; -1: none */
@@ -84,9 +85,9 @@ struct daemon {
 };
 
 /* Looks for what is wrong with the configuration on this machine: what daemon_run() would refuse or warn of
- * before it serves. Opens no sockets, starts no workers and lends nothing. Returns 0, or a negative errno
- * when something is wrong (logged). */
-int daemon_check(const struct daemon_options *options);
+ * before it serves. Opens no sockets, starts no workers and lends nothing. Returns 0 and the number of
+ * warnings, or a negative errno where a start would be refused. Either is logged. */
+int daemon_check(const struct daemon_options *options, unsigned *ret_n_warnings);
 
 /* Runs until a signal or, for a private one, the last client ends it. Returns 0, or a negative errno when it
  * could not start (logged). */

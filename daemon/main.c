@@ -54,6 +54,12 @@ static void print_help(void) {
            "See gpupoold(8) and gpupoold.conf(5).\n");
 }
 
+/* Whether there is a file to read: the default one need not be there, and a private daemon is its program's
+ * own affair. */
+static bool has_file(const struct command_line *line) {
+    return line->config_given || (!line->private && access(line->config_path, F_OK) == 0);
+}
+
 /* Returns -1 to go on, or the exit status. */
 static int parse_command_line(int argc, char **argv, struct command_line *line) {
     struct option options[KEYED + 8] = {0};
@@ -110,33 +116,27 @@ static int parse_command_line(int argc, char **argv, struct command_line *line) 
     return -1;
 }
 
-/* Defaults, file, command line. Used again on SIGHUP. Returns 0 or a negative errno, logged. */
-static int read_configuration(void *user, struct config *ret_config) {
+/* Defaults, file, command line. Used again at each reload. Returns 0, or a negative errno with mistakes. */
+static int read_configuration(void *user, struct config *ret_config, struct config_mistakes *mistakes) {
     const struct command_line *line = user;
+    struct config_place place = {.mistakes = mistakes, .line = CONFIG_COMMAND_LINE};
     struct config config;
-    char error[1024];
-    int r = 0;
 
     config_init(&config);
-    /* the default file need not be there, and a private daemon is its program's own affair */
-    if (line->config_given || (!line->private && access(line->config_path, F_OK) == 0))
-        r = config_read_file(&config, line->config_path, error, sizeof error);
-    for (unsigned i = 0; r == 0 && i < KEYED; i++)
-        if (line->values[i] != NULL) {
-            char complaint[896];
-            r = config_set(&config, "daemon", keyed[i].key, line->values[i], complaint, sizeof complaint);
-            if (r < 0)
-                snprintf(error, sizeof error, "--%s: %s", keyed[i].option, complaint);
-        }
-    if (r == 0 && strcmp(config.socket, config.admin_socket) == 0) {
-        snprintf(error, sizeof error, "socket and admin_socket are both %s: give each a path of its own",
-                 config.socket);
-        r = -EINVAL;
+    if (has_file(line))
+        config_read_file(&config, line->config_path, mistakes);
+    for (unsigned i = 0; i < KEYED; i++) {
+        place.option = keyed[i].option;
+        if (line->values[i] != NULL)
+            config_set(&config, "daemon", keyed[i].key, line->values[i], &place);
     }
-    if (r < 0) {
-        log_error("%s", error);
+    place.option = NULL;
+    if (mistakes->count == 0 && strcmp(config.socket, config.admin_socket) == 0)
+        config_mistake(&place, "socket and admin_socket are both %s: give each a path of its own",
+                       config.socket);
+    if (mistakes->count > 0) {
         config_deinit(&config);
-        return r;
+        return -EINVAL;
     }
     config_move(ret_config, &config);
     return 0;
@@ -145,19 +145,23 @@ static int read_configuration(void *user, struct config *ret_config) {
 /* Looks for what a start would refuse or warn of, without opening sockets. Returns the exit status. */
 static int check_configuration(const struct command_line *line, struct config *config) {
     const struct daemon_options options = {.config = config, .ready_fd = -1};
+    unsigned n_warnings;
 
     log_set_level(LOG_LEVEL_WARNING);
-    int r = daemon_check(&options);
+    int r = daemon_check(&options, &n_warnings);
     config_deinit(config);
     if (r < 0)
         return EXIT_USAGE;
-    printf("%s: no mistakes\n",
-           line->config_given || access(line->config_path, F_OK) == 0 ? line->config_path : "defaults");
+    printf("%s: no mistakes", has_file(line) ? line->config_path : "defaults");
+    if (n_warnings > 0)
+        printf(", %u warning%s", n_warnings, n_warnings == 1 ? "" : "s");
+    printf("\n");
     return EXIT_SUCCESS;
 }
 
 int main(int argc, char **argv) {
     struct command_line line = {.config_path = CONFIG_FILE_DEFAULT, .ready_fd = -1};
+    struct config_mistakes mistakes = {0};
     struct config config;
 
     if (standard_streams_fill(O_RDWR) < 0) { /* nothing that is opened later may be among them */
@@ -167,8 +171,10 @@ int main(int argc, char **argv) {
     int status = parse_command_line(argc, argv, &line);
     if (status >= 0)
         return status;
-    if (read_configuration(&line, &config) < 0)
+    if (read_configuration(&line, &config, &mistakes) < 0) {
+        config_mistakes_log(&mistakes);
         return EXIT_USAGE;
+    }
     if (line.check_config)
         return check_configuration(&line, &config);
     log_set_level(config.log_level);

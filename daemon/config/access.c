@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/config/access.h"
 
-#include <assert.h>
 #include <errno.h>
 #include <grp.h>
 #include <inttypes.h>
@@ -54,47 +53,42 @@ int access_find_group(const char *name, gid_t *ret_gid) {
     return 0;
 }
 
-/* Puts the number of a user or group in place of its name. Returns whether there is one; logs and counts where
- * there is none. */
+/* Finds the number of a user or group. Returns whether there is one; logs and counts where there is none. */
 static bool look_up(struct config *config, struct config_who *who) {
-    uint32_t id = 0;
-    bool is_known;
-
     if (who->is_group) {
-        is_known = access_find_group(who->name, &id) == 0;
+        who->is_known = access_find_group(who->name, &who->id) == 0;
     } else {
-        is_known = parse_id(who->name, &id);
-        const struct passwd *user = is_known ? NULL : getpwnam(who->name);
+        who->is_known = parse_id(who->name, &who->id);
+        const struct passwd *user = who->is_known ? NULL : getpwnam(who->name);
         if (user != NULL) {
-            id = user->pw_uid;
-            is_known = true;
+            who->id = user->pw_uid;
+            who->is_known = true;
         }
     }
-    if (!is_known) {
+    if (!who->is_known) {
         log_warning("there is no %s '%s': what the configuration says of it holds for nobody",
                     who->is_group ? "group" : "user", who->name);
         config->n_unknown_names++;
-        return false;
     }
-    snprintf(who->name, sizeof who->name, "%" PRIu32, id);
-    return true;
+    return who->is_known;
 }
 
-/* Puts numbers in place of the names of a list, and leaves out unknown names. Returns 0 or -ENOMEM. */
-static int look_up_list(struct config *config, char **list) {
-    const char *position = *list;
+/* Makes the list of a pool's users with numbers in place of names, and without unknown names. Returns 0 or
+ * -ENOMEM. */
+static int look_up_users(struct config *config, struct config_pool *pool) {
+    const char *position = pool->allow;
     struct config_who who;
     char *numbers = NULL;
     size_t size;
 
-    if (*list == NULL || strcmp(*list, "all") == 0)
+    if (pool->allow == NULL || strcmp(pool->allow, "all") == 0)
         return 0;
     FILE *text = open_memstream(&numbers, &size);
     if (text == NULL)
         return -ENOMEM;
     for (const char *separator = ""; config_next_who(&position, &who) > 0;)
         if (look_up(config, &who)) {
-            fprintf(text, "%s%s:%s", separator, who.is_group ? "group" : "user", who.name);
+            fprintf(text, "%s%s:%" PRIu32, separator, who.is_group ? "group" : "user", who.id);
             separator = ",";
         }
     bool failed = ferror(text) != 0;
@@ -102,36 +96,28 @@ static int look_up_list(struct config *config, char **list) {
         free(numbers);
         return -ENOMEM;
     }
-    free(*list);
-    *list = numbers;
+    free(pool->allowed);
+    pool->allowed = numbers;
     return 0;
 }
 
 int access_look_up(struct config *config) {
-    list_for_each_entry_safe(struct config_rule, rule, &config->rules, link) {
-        if (look_up(config, &rule->who))
-            continue;
-        list_remove(&rule->link);
-        free(rule);
+    list_for_each_entry(struct config_rule, rule, &config->rules, link) {
+        look_up(config, &rule->who);
     }
-    int r = look_up_list(config, &config->device.allow);
+    int r = look_up_users(config, &config->device);
     if (r == 0)
-        r = look_up_list(config, &config->host.allow);
+        r = look_up_users(config, &config->host);
     if (r == 0 && config->subuid[0] != '\0')
         r = subuid_read(config->subuid, &config->ranges, &config->n_ranges);
     list_for_each_entry(struct config_section, section, &config->sections, link) {
-        r = r == 0 ? look_up_list(config, &section->pool.allow) : r;
+        r = r == 0 ? look_up_users(config, &section->pool) : r;
     }
     return r;
 }
 
-/* After access_look_up(). */
 static struct policy_subject subject_of(const struct config_who *who) {
-    struct policy_subject subject = {.is_group = who->is_group};
-    bool is_number = parse_id(who->name, &subject.id);
-    assert(is_number);
-    (void)is_number;
-    return subject;
+    return (struct policy_subject){.is_group = who->is_group, .id = who->id};
 }
 
 /* A configured limit as a number; total: the whole that a percentage is of. */
@@ -161,12 +147,14 @@ static void resolve_limits(const struct config_limits *limits, const struct core
     }
 }
 
-/* Whom the configuration lets use a pool. */
+/* Lets users have a pool. The list has numbers. */
 static int allow(struct policy *policy, uint32_t pool_id, const char *list) {
     struct config_who who;
 
     policy_restrict(policy, pool_id);
     while (config_next_who(&list, &who) > 0) {
+        if (!parse_id(who.name, &who.id))
+            continue;
         const struct policy_subject subject = subject_of(&who);
         int r = policy_allow(policy, pool_id, &subject);
         if (r < 0)
@@ -199,6 +187,8 @@ int access_apply(struct daemon *daemon) {
     resolve_limits(&config->quota, core, fallback, policy->everybody);
     policy_limits_begin(fallback);
     list_for_each_entry(const struct config_rule, rule, &config->rules, link) {
+        if (!rule->who.is_known)
+            continue;
         const struct policy_subject subject = subject_of(&rule->who);
         resolve_limits(&rule->limits, core, fallback, limits);
         r = policy_add_rule(policy, &subject, limits);

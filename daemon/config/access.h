@@ -23,8 +23,8 @@
 struct config;
 struct daemon;
 
-/* [slow] Replaces the names of users and groups in a configuration by their numbers, and leaves out those
- * that no user or group has. For the start, and for a worker's thread. Returns 0 or -ENOMEM: then the
+/* [slow] Finds the numbers of the users and groups that a configuration names. A name that no user or group
+ * has stays unknown. For the start, and for a worker's thread. Returns 0 or -ENOMEM: then the
  * configuration is to be thrown away. */
 int access_look_up(struct config *config);
 

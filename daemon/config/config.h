@@ -3,24 +3,28 @@
 #define DAEMON_CONFIG_CONFIG_H
 /*
  * The configuration: defaults, then the configuration file, then the command line. Documented for users
- * in gpupoold.conf(5). A configuration is read whole or not at all: a mistake names file, line and remedy.
+ * in gpupoold.conf(5). A configuration is read whole or not at all: each mistake names file, line and remedy.
+ *
+ * Names of users and groups stay names here, and shares stay shares: access.c looks the names up before the
+ * configuration takes effect.
  */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include "base/list.h"
-#include "daemon/config/config_quota.h"
+#include "daemon/config/config_keys.h"
+#include "daemon/config/config_value.h"
+#include "daemon/config/mistakes.h"
 #include "daemon/loop/log.h"
 #include "proto/proto.h"
 
 #define CONFIG_FILE_DEFAULT         "/etc/gpupool/gpupoold.conf"
 #define CONFIG_SOCKET_DEFAULT       "/run/gpupool/gpupool.sock"
 #define CONFIG_ADMIN_SOCKET_DEFAULT "/run/gpupool/admin.sock"
-#define CONFIG_PATH_SIZE            108u /* sockaddr_un.sun_path */
 
-/* inih cuts sections off at 50 characters, its NUL included, without a word. */
-#define CONFIG_SECTION_MAX 49u
+/* "quota group:" and a name. */
+#define CONFIG_SECTION_NAME_SIZE (CONFIG_NAME_SIZE + 16u)
 
 enum config_gpu {
     CONFIG_GPU_AUTO, /* cuda where there is a GPU, none elsewhere */
@@ -55,8 +59,12 @@ struct config_pool {
     int huge_pages;                                     /* enum config_huge_pages; -1: unset */
     int export_as;                                      /* enum config_export; -1: unset */
     int zero;                                           /* enum config_zero; -1: unset */
-    char *allow; /* the users that may use it, as in the file; owned; NULL: unset */
+    char *allow;                /* the users that may use it, as in the file; owned; NULL: unset */
+    char *allowed;              /* the same with numbers, by access_look_up(); owned */
+    int lines[CONFIG_KEYS_MAX]; /* the origins of the values, in the order of the keys' table */
 };
+
+extern const struct config_pool config_pool_unset;
 
 /* A section for one pool: [device GPU-…], [device 0], [host 1]. */
 struct config_section {
@@ -66,6 +74,19 @@ struct config_section {
     int number;    /* device ordinal or NUMA node */
     bool is_there; /* config_note_place() has seen it */
     struct config_pool pool;
+    struct list link;
+};
+
+/* A tenant's limits. Shares are of the pool's limit. */
+struct config_limits {
+    struct config_size sessions, leases, ranges, segments, waiting, replies, device, host;
+    int lines[CONFIG_KEYS_MAX];
+};
+
+/* A section for one user or group: [quota user:alice]. */
+struct config_rule {
+    struct config_who who;
+    struct config_limits limits;
     struct list link;
 };
 
@@ -83,6 +104,7 @@ struct config {
     struct config_limits quota; /* of users without rules of their own */
     struct list rules;          /* struct config_rule.link */
     unsigned n_unknown_names;   /* that access_look_up() left out */
+    int lines[CONFIG_KEYS_MAX]; /* the origins of the values of [daemon] */
     struct policy_range *ranges; /* what access_look_up() read in the file */
     unsigned n_ranges;
 };
@@ -95,14 +117,49 @@ void config_move(struct config *to, struct config *from);
 /* Exactly: half of 80 GiB is 40 GiB, and not a segment less. */
 uint64_t config_percent_of(uint64_t bytes, uint64_t percent);
 
-/* Sets one key of a section, as the file and the command line do. Returns 0, or -EINVAL with the complaint in
- * error. */
-int config_set(struct config *config, const char *section, const char *key, const char *value, char *error,
-               size_t error_size);
+/* A section of a configuration, of whatever kind. Borrows the configuration; stays as long as it does. */
+struct config_view {
+    const struct config_table *table;
+    void *values; /* what the keys' offsets are of */
+    int *lines;
+    const struct config_section *section; /* of one pool; NULL: it is of another kind */
+    const struct config_rule *rule;       /* of one user or group; likewise */
+};
 
-/* Reads a file over what is set. Returns 0; -ENOENT and others when it cannot be read; -EINVAL; error has the
- * text, with file and line. The configuration is to be thrown away on failure. */
-int config_read_file(struct config *config, const char *path, char *error, size_t error_size);
+/* Finds a section by its name, without brackets, and makes it where it is for one pool, user or group.
+ * Returns 0, or -EINVAL with a complaint. */
+int config_find_section(struct config *config, const char *name, const struct config_place *place,
+                        struct config_view *ret_view);
+
+/* The section of another configuration that is for the same, or false. */
+bool config_find_twin(const struct config *config, const struct config_view *view,
+                      struct config_view *ret_twin);
+
+/* Steps through the sections: a view of zeros begins. Returns false behind the last one. */
+bool config_next_section(const struct config *config, struct config_view *view);
+
+/* "quota user:alice". Returns name. */
+char *config_section_name(const struct config_view *view, char name[CONFIG_SECTION_NAME_SIZE]);
+
+/* The value of a view's key as the file would have it: its own, or the one that holds without it. Owned by
+ * the caller. Returns 0 and the text, NULL where the daemon computes the value; or -ENOMEM. */
+int config_text(const struct config *config, const struct config_view *view, const struct config_key *key,
+                char **ret_text);
+
+/* Sets one key of a section. Of a file (with a path in the place) a key is set once. Returns 0, or -EINVAL
+ * with a complaint. */
+int config_set_key(const struct config_view *view, const char *key, const char *value,
+                   const struct config_place *place);
+
+/* Sets one key of the section with a name, as the command line does. Returns 0, or -EINVAL with a complaint.
+ */
+int config_set(struct config *config, const char *section, const char *key, const char *value,
+               const struct config_place *place);
+
+/* Reads a file over what is set, to its end, whatever mistakes there are. Returns 0, -EINVAL with mistakes,
+ * or another negative errno, with a mistake, when it cannot be read. The configuration is to be thrown away
+ * on failure. */
+int config_read_file(struct config *config, const char *path, struct config_mistakes *mistakes);
 
 /* The settings of one pool, all set. total_bytes: percentages are of it. */
 struct config_pool_sizes {

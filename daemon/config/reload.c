@@ -16,6 +16,7 @@ struct reload_job {
     struct worker_job job;
     struct reload *reload;
     struct config fresh; /* with result 0 */
+    struct config_mistakes mistakes;
     int result;
 };
 
@@ -26,7 +27,7 @@ static void reload_run(struct worker_job *worker_job) {
     const struct daemon_options *options = &job->reload->daemon->options;
 
     worker_enter_call(&job->reload->worker, "reading the configuration");
-    job->result = options->reread(options->reread_user, &job->fresh);
+    job->result = options->reread(options->reread_user, &job->fresh, &job->mistakes);
     if (job->result == 0) {
         job->result = access_look_up(&job->fresh);
         if (job->result < 0)
@@ -97,6 +98,7 @@ static void reload_done(struct worker_job *worker_job) {
     struct reload_job *job = container_of(worker_job, struct reload_job, job);
     struct reload *reload = job->reload;
 
+    config_mistakes_log(&job->mistakes);
     if (job->result < 0)
         log_error("the configuration stays as it was");
     else if (reload->daemon->stopping)

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Configuration files. A refused file is refused with a line of text that names the line. An accepted file is
+ * Configuration files. A refused file is refused with lines of text that name the file and its lines, in
+ * order; the lines that are not named are right. An accepted file is
  * within its limits, gives the same configuration when it is read twice over, and keeps its meaning with
  * comments between its lines.
  *
@@ -18,22 +19,40 @@
 #include "gpu/gpu.h"
 #include "tests/fuzz/fuzz.h"
 
-#define ERROR_SIZE 1024u
-#define COMMENT    "# a comment\n"
-#define BETWEEN    "\n[daemon]\n"
+#define COMMENT "# a comment\n"
+#define BETWEEN "\n[daemon]\n"
 
-static int read_text(const char *text, size_t size, struct config *config, char error[ERROR_SIZE]) {
+static void check_mistakes(const struct config_mistakes *mistakes, const char *path) {
+    unsigned told = config_mistakes_told(mistakes);
+
+    MUST(told > 0 && told <= CONFIG_MISTAKES_MAX && told <= mistakes->count);
+    for (unsigned i = 0; i < told; i++) {
+        const char *text = mistakes->first[i].text;
+        MUST(memchr(text, '\0', CONFIG_MISTAKE_SIZE) != NULL && strncmp(text, path, strlen(path)) == 0);
+        MUST(text[strlen(path)] == ':');
+        MUST(i == 0 || mistakes->first[i - 1].line <= mistakes->first[i].line);
+        for (size_t j = 0; text[j] != '\0'; j++)
+            MUST((unsigned char)text[j] >= ' ');
+    }
+}
+
+/* mistakes: unless NULL, gets those of the file. */
+static int read_text(const char *text, size_t size, struct config *config, struct config_mistakes *mistakes) {
+    struct config_mistakes own = {0};
     char path[64];
 
+    if (mistakes == NULL)
+        mistakes = &own;
+    *mistakes = own;
     _cleanup_(close_fdp) int fd = memfd_create("configuration", MFD_CLOEXEC);
     MUST(fd >= 0 && write(fd, text, size) == (ssize_t)size);
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     config_init(config);
-    int r = config_read_file(config, path, error, ERROR_SIZE);
+    int r = config_read_file(config, path, mistakes);
     MUST(r == 0 || r == -EINVAL);
+    MUST((r == 0) == (mistakes->count == 0));
     if (r < 0) {
-        MUST(memchr(error, '\0', ERROR_SIZE) != NULL && strncmp(error, path, strlen(path)) == 0);
-        MUST(error[strlen(path)] == ':');
+        check_mistakes(mistakes, path);
         config_deinit(config);
     }
     return r;
@@ -177,28 +196,80 @@ static char *with_comments(const char *text, size_t size, size_t *ret_size) {
 /* Whether the text read alone or commented is the same configuration. Read twice over it is, too, unless it
  * sets a key: a key is set once. */
 static void check_same(const char *text, size_t size, const struct config *config, bool twice) {
-    char error[ERROR_SIZE];
+    struct config_mistakes mistakes;
     struct config other;
 
-    if (read_text(text, size, &other, error) < 0) {
-        MUST(twice && strstr(error, "' was given in [") != NULL);
+    if (read_text(text, size, &other, &mistakes) < 0) {
+        MUST(twice);
+        for (unsigned i = 0; i < config_mistakes_told(&mistakes); i++)
+            MUST(strstr(mistakes.first[i].text, "' was given in [") != NULL);
         return;
     }
     MUST(configs_are_equal(config, &other, twice));
     config_deinit(&other);
 }
 
+/* The values as text, read again, are the same configuration. */
+static void check_text(const struct config *config) {
+    struct config_view view = {0}, twin;
+    char name[CONFIG_SECTION_NAME_SIZE], *text = NULL, *value;
+    bool is_whole = true; /* lists of users may be too long for a line */
+    struct config other;
+    size_t size;
+    FILE *file = open_memstream(&text, &size);
+
+    MUST(file != NULL);
+    while (config_next_section(config, &view)) {
+        MUST(config_find_twin(config, &view, &twin) && twin.values == view.values);
+        fprintf(file, "[%s]\n", config_section_name(&view, name));
+        for (unsigned i = 0; i < view.table->count; i++) {
+            MUST(config_text(config, &view, &view.table->keys[i], &value) == 0);
+            MUST(value != NULL || view.lines[i] == CONFIG_UNSET);
+            is_whole &= view.lines[i] == CONFIG_UNSET || strlen(value) < 150;
+            if (view.lines[i] != CONFIG_UNSET)
+                fprintf(file, "%s = %s\n", view.table->keys[i].name, value);
+            free(value);
+        }
+    }
+    MUST(fclose(file) == 0);
+    if (is_whole) {
+        MUST(read_text(text, size, &other, NULL) == 0);
+        MUST(configs_are_equal(config, &other, false));
+        config_deinit(&other);
+    }
+    free(text);
+}
+
+/* A mistake behind the file is told of beside those in it. */
+static void check_all_are_told(const char *text, size_t size, const struct config_mistakes *before) {
+    static const char end[] = "\n[daemon]\nno value\n";
+    struct config_mistakes mistakes;
+    struct config config;
+
+    _cleanup_(freep) char *longer = malloc(size + sizeof end);
+    MUST(longer != NULL);
+    memcpy(longer, text, size);
+    memcpy(longer + size, end, sizeof end - 1);
+    MUST(read_text(longer, size + sizeof end - 1, &config, &mistakes) < 0);
+    MUST(mistakes.count == before->count + 1);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    char error[ERROR_SIZE];
+    struct config_mistakes mistakes;
     struct config config, moved;
     size_t commented_size;
 
     _cleanup_(freep) char *commented = with_comments((const char *)data, size, &commented_size);
-    if (read_text((const char *)data, size, &config, error) < 0) {
-        MUST(read_text(commented, commented_size, &config, error) < 0);
+    if (read_text((const char *)data, size, &config, &mistakes) < 0) {
+        check_all_are_told((const char *)data, size, &mistakes);
+        unsigned count = mistakes.count;
+        MUST(read_text(commented, commented_size, &config, &mistakes) < 0);
+        MUST(mistakes.count == count);
         return 0;
     }
+    check_all_are_told((const char *)data, size, &mistakes);
     check_config(&config);
+    check_text(&config);
     check_same(commented, commented_size, &config, false);
 
     /* Twice over. A byte order mark may stand at the beginning only. */

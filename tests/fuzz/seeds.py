@@ -99,6 +99,7 @@ def configurations():
     yield "[daemon]\n; " + 300 * "x" + "\nlog_level = error\n"
     yield "[daemon]\nsocket = /" + 300 * "x" + "\n"
     yield "[daemon\nnothing\n"
+    yield "[device]\nlimit = 4GB # half\nlimt = 1\n[devcie 0]\nlimit = 1GiB\n[daemon] gpu = sim\nsocket =\n"
 
 
 def lines():

@@ -123,14 +123,16 @@ void stage_pass(struct stage *stage, uint64_t ns) {
 /* --- the stage --- */
 
 static void set(struct config *config, const char *setting) {
-    char text[128], error[512];
+    char text[128];
+    struct config_mistakes mistakes = {0};
+    const struct config_place place = {.mistakes = &mistakes};
 
     snprintf(text, sizeof text, "%s", setting);
     char *dot = strchr(text, '.'), *equals = strchr(text, '=');
     MUST(dot != NULL && equals > dot);
     *dot = *equals = '\0';
-    if (config_set(config, text, dot + 1, equals + 1, error, sizeof error) < 0) {
-        fprintf(stderr, "%s: %s\n", setting, error);
+    if (config_set(config, text, dot + 1, equals + 1, &place) < 0) {
+        fprintf(stderr, "%s: %s\n", setting, mistakes.first[0].text);
         abort();
     }
 }

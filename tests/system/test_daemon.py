@@ -389,7 +389,7 @@ class Configuration(unittest.TestCase):
 
     def test_mistakes_are_named_with_their_line(self):
         for text, number in (("[daemon]\n\ncolour = blue\n", 3), ("[daemon]\nsessions_limit = many\n", 2),
-                             ("[devices]\nlimit = 1GiB\n", 2), ("[device]\nlimit = 120%\n", 2),
+                             ("[devices]\nlimit = 1GiB\n", 1), ("[device]\nlimit = 120%\n", 2),
                              ("[host]\nhuge_pages = sometimes\n", 2), ("[device]\nexport = rdma\n", 2), ("[device]\nzero = never\n", 2), ("[host]\nexport = ipc\n", 2), ("[daemon]\nno value\n", 2)):
             with self.subTest(text):
                 done = self.check(text)

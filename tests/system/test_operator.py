@@ -192,7 +192,7 @@ class ControlGroup(unittest.TestCase):
                 self.assertRegex(daemon.log_text(), words)
                 self.assertEqual(host_pool(daemon)["limit_bytes"], 300 * MIB)
                 done = subprocess.run([*daemon.command(), "--check-config"], check=False, capture_output=True, text=True, timeout=WAIT_S)
-                self.assertNotEqual(done.returncode, 0)
+                self.assertEqual(done.returncode, 0, done.stderr)
                 self.assertRegex(done.stderr, words)
                 client.ask(1, 400 * MIB, 0)
                 data = client.socket.recv(16384)
@@ -212,8 +212,7 @@ class ControlGroup(unittest.TestCase):
 
 class CheckConfig(unittest.TestCase):
     def test_what_is_wrong_on_this_machine_is_found(self):
-        wrong = [
-            ("[daemon]\ngroup = no-such-group\n", (), "there is no group 'no-such-group'"),
+        warned = [
             ("[quota user:no-such-user]\nhost = 1GiB\n", (), "there is no user 'no-such-user'"),
             ("[host]\nallow = group:no-such-group\n", (), "there is no group 'no-such-group'"),
             ("[device 2]\nlimit = 1GiB\n", ("--gpu", "sim", "--sim-gpus", "2"), "[device 2]: there is no such GPU"),
@@ -229,16 +228,42 @@ class CheckConfig(unittest.TestCase):
             ("[device]\nzero = daemon\n", ("--gpu", "sim"), "zero has an effect with export = vmm alone"),
             ("[host]\nzero = driver\n", (), "zero has an effect with export = vmm alone"),
             ("[host]\nlimit = 1MiB\n", (), "its limit of 1 MiB is less than a segment"),
+        ]
+        refused = [
+            ("[daemon]\ngroup = no-such-group\n", (), "there is no group 'no-such-group'"),
             ("[host]\nenabled = no\n", ("--gpu", "none"), "no pool is enabled"),
             ("", ("--socket", "/tmp/one", "--admin-socket", "/tmp/one"), "socket and admin_socket are both /tmp/one"),
             ("[daemon]\nsocket = /tmp/one\nadmin_socket = /tmp/one\n", (), "socket and admin_socket are both /tmp/one"),
         ]
-        for text, arguments, words in wrong:
+        for text, arguments, words in warned:  # a start serves all the same
+            with self.subTest(text=text, arguments=arguments):
+                done = check(text, *arguments)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn(words, done.stderr)
+                self.assertIn("no mistakes, 1 warning\n", done.stdout)
+        for text, arguments, words in refused:
             with self.subTest(text=text, arguments=arguments):
                 done = check(text, *arguments)
                 self.assertNotEqual(done.returncode, 0)
                 self.assertIn(words, done.stderr)
                 self.assertNotIn("no mistakes", done.stdout)
+
+    def test_all_mistakes_are_named_at_once(self):
+        done = check("[daemon]\ngpus = sim\n[device]\nlimit = 4GB # half\nsteps = 5\n", "--sim-gpus", "0", "--log-level", "inof")
+        self.assertNotEqual(done.returncode, 0)
+        self.assertEqual([re.sub(r"^\S*gpupoold\.conf", "conf", line.removeprefix("gpupoold: error: ")) for line in done.stderr.splitlines()], [
+            "conf:2: [daemon] has no key 'gpus'; did you mean 'gpu'? See gpupoold.conf(5)",
+            "conf:4: limit: '4GB # half' has a '#' in it: a comment behind a value begins with a blank and ';', and '#' begins one on a line of its own only",
+            "conf:5: [device] has no key 'steps'; did you mean 'step'? See gpupoold.conf(5)",
+            "--sim-gpus: sim_gpus: '0' is not a number from 1 to 16",
+            "--log-level: log_level: 'inof' is none of error, warning, info, debug; did you mean 'info'?"])
+
+    def test_a_file_of_mistakes_has_a_short_answer(self):
+        done = check("[daemon]\n" + "colour = blue\n" * 10000)
+        self.assertNotEqual(done.returncode, 0)
+        lines = done.stderr.splitlines()
+        self.assertEqual(len(lines), 21)
+        self.assertIn("9980 more mistakes", lines[-1])
 
     def test_what_is_right_is_called_right(self):
         for text, arguments in (("[device 1]\nlimit = 1GiB\n[host 0]\nreserve = 0\n", ("--gpu", "sim", "--sim-gpus", "2")),

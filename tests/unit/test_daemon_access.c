@@ -18,7 +18,7 @@ static struct daemon daemon_;
 static struct config config;
 
 static int apply(const char *text) {
-    char error[512];
+    struct config_mistakes mistakes = {0};
     const char *path = path_of("conf");
     FILE *file = fopen(path, "we");
     assert_non_null(file);
@@ -26,8 +26,8 @@ static int apply(const char *text) {
     assert_int_equal(fclose(file), 0);
     config_deinit(&config);
     config_init(&config);
-    if (config_read_file(&config, path, error, sizeof error) < 0)
-        fail_msg("%s", error);
+    if (config_read_file(&config, path, &mistakes) < 0)
+        fail_msg("%s", mistakes.first[0].text);
     unlink(path);
     daemon_.config = &config;
     int r = access_look_up(&config);

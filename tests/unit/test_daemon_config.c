@@ -20,15 +20,25 @@
 
 #define UUID_TEXT "GPU-00112233-4455-6677-8899-aabbccddeeff"
 
-static int read_text(struct config *config, const char *text, char *error, size_t error_size) {
+static struct config_mistakes mistakes;
+
+static int read_bytes(struct config *config, const char *text, size_t size) {
     const char *path = path_of("conf");
     FILE *file = fopen(path, "we");
     assert_non_null(file);
-    fputs(text, file);
+    assert_int_equal(fwrite(text, 1, size, file), size);
     assert_int_equal(fclose(file), 0);
     config_init(config);
-    int r = config_read_file(config, path, error, error_size);
+    mistakes = (struct config_mistakes){0};
+    int r = config_read_file(config, path, &mistakes);
     unlink(path);
+    return r;
+}
+
+/* error: of several mistakes the first. */
+static int read_text(struct config *config, const char *text, char *error, size_t error_size) {
+    int r = read_bytes(config, text, strlen(text));
+    snprintf(error, error_size, "%.500s", mistakes.count > 0 ? mistakes.first[0].text : "");
     return r;
 }
 
@@ -171,13 +181,13 @@ static void a_mistake_is_refused_with_its_line_and_a_remedy(void **state) {
         const char *text;
         unsigned line;
         const char *complaint;
-    } mistakes[] = {
+    } wrong[] = {
         {"gpu = sim\n", 1, "before the first section"},
         {"[daemon]\n\ngpu = nvidia\n", 3, "none of auto, cuda, sim, none"},
-        {"[daemon]\nGPU = sim\n", 2, "no key 'GPU'; see gpupoold.conf(5)"},
+        {"[daemon]\nGPU = sim\n", 2, "no key 'GPU'; did you mean 'gpu'? See gpupoold.conf(5)"},
         {"[daemon]\ngpus = 1\n", 2, "no key 'gpus'"},
         {"[daemon]\nsocket = run/x.sock\n", 2, "not an absolute path"},
-        {"[daemon]\nsocket =\n", 2, "not an absolute path"},
+        {"[daemon]\nsocket =\n", 2, "socket: there is no value behind the '='"},
         {"[daemon]\nsocket = "
          "/0123456789012345678901234567890123456789012345678901234567890123456789012345678901"
          "23456789012345678901234567\n",
@@ -196,15 +206,15 @@ static void a_mistake_is_refused_with_its_line_and_a_remedy(void **state) {
         {"[device]\nlimit = %\n", 2, "neither a size"},
         {"[device]\nlimit = 5.5%\n", 2, "neither a size"},
         {"[device]\nstep = 64 parsecs\n", 2, "neither a size"},
-        {"[device]\nreserve = 1000000 TiB\n", 2, "neither a size"},
+        {"[device]\nreserve = 1000000 TiB\n", 2, "more than the largest size, 64 PiB"},
         {"[host]\nlow_water = some\n", 2, "low_water: 'some' is neither a size"},
-        {"[device]\nenabled = maybe\n", 2, "neither yes nor no"},
-        {"[device]\nhuge_pages = auto\n", 2, "[device] has no key 'huge_pages'"},
+        {"[device]\nenabled = maybe\n", 2, "neither no nor yes"},
+        {"[device]\nhuge_pages = auto\n", 2, "[device] has no key 'huge_pages', but [host] has"},
         {"[host]\nhuge_pages = some\n", 2, "none of auto, off, require"},
-        {"[device 0x1]\nlimit = 1GiB\n", 2, "neither a device's number nor a GPU's UUID"},
-        {"[device GPU-1234]\nlimit = 1GiB\n", 2, "neither a device's number nor a GPU's UUID"},
-        {"[host " UUID_TEXT "]\nlimit = 1GiB\n", 2, "no NUMA node's number"},
-        {"[pool]\nlimit = 1GiB\n", 2, "there is no section [pool]"},
+        {"[device 0x1]\nlimit = 1GiB\n", 1, "neither a device's number nor a GPU's UUID"},
+        {"[device GPU-1234]\nlimit = 1GiB\n", 1, "neither a device's number nor a GPU's UUID"},
+        {"[host " UUID_TEXT "]\nlimit = 1GiB\n", 1, "no NUMA node's number"},
+        {"[pool]\nlimit = 1GiB\n", 1, "there is no section [pool]"},
         {"[daemon]\ngpu = sim\nrubbish\n", 3, "neither [section] nor key = value"},
         {"[daemon\ngpu = sim\n", 1, "neither [section] nor key = value"},
         {"[quota]\nmemory = 1GiB\n", 2, "[quota] has no key 'memory'"},
@@ -213,50 +223,49 @@ static void a_mistake_is_refused_with_its_line_and_a_remedy(void **state) {
         {"[quota]\nleases = 4294967296\n", 2, "neither a number"},
         {"[quota]\nleases = -1\n", 2, "neither a number"},
         {"[quota]\nwaiting = 1KiB\n", 2, "neither a number"},
-        {"[quota]\nwaiting =\n", 2, "neither a number"},
+        {"[quota]\nwaiting =\n", 2, "no value"},
         {"[quota]\ndevice = 101%\n", 2, "neither a size such as 8GiB nor a share such as 50% nor unlimited"},
         {"[quota]\nhost = much\n", 2, "neither a size"},
         {"[quota]\nreplies = 5%\n", 2, "neither a size such as 64MiB nor unlimited"},
-        {"[quota alice]\nhost = 1GiB\n", 2, "there are [quota], [quota user:NAME] and [quota group:NAME]"},
-        {"[quota user:]\nhost = 1GiB\n", 2, "there are [quota]"},
-        {"[quota user:a, user:b]\nhost = 1GiB\n", 2, "there are [quota]"},
-        {"[quota user:0123456789012345678901234567890123456789]\nhost = 1GiB\n", 2,
-         "more than 48 characters"},
+        {"[quota alice]\nhost = 1GiB\n", 1, "there are [quota], [quota user:NAME] and [quota group:NAME]"},
+        {"[quota user:]\nhost = 1GiB\n", 1, "there are [quota]"},
+        {"[quota user:a, user:b]\nhost = 1GiB\n", 1, "there are [quota]"},
+        {"[quota user:0123456789012345678901234567890123456789012345678901234567890123]\nhost = 1GiB\n", 1,
+         "names of at most 63 characters"},
         {"[device]\nallow = alice\n", 2, "neither all nor a list such as user:alice, group:research"},
-        {"[device]\nallow =\n", 2, "neither all nor a list"},
+        {"[device]\nallow =\n", 2, "no value"},
         {"[device]\nallow = all, user:alice\n", 2, "neither all nor a list"},
         {"[host 0]\nallow = user:alice group:research\n", 2, "neither all nor a list"},
         {"[host 0]\nallow = user:alice,\n", 2, "neither all nor a list"},
-        {"[daemon]\ngroup =\n", 2, "no group's name"},
-        /* of two mistakes the first, with its own text */
-        {"[daemon]\nsim_gpus = x\ngpu = y\n", 2, "sim_gpus"},
-        {"[daemon]\nrubbish\ngpu = y\n", 2, "neither [section] nor key = value"},
-        {"[daemon]\ngpu = y\nrubbish\n", 2, "gpu: 'y'"},
+        {"[daemon]\ngroup =\n", 2, "no value"},
+        {"[daemon] gpu = sim\n", 1, "there is 'gpu = sim' behind [daemon]: give it a line of its own"},
     };
     (void)state;
 
-    for (unsigned i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
+    for (unsigned i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         struct config config;
         char error[512], place[160];
-        assert_int_equal(read_text(&config, mistakes[i].text, error, sizeof error), -EINVAL);
-        snprintf(place, sizeof place, "%s:%u: ", path_of("conf"), mistakes[i].line);
-        if (strncmp(error, place, strlen(place)) != 0 || strstr(error, mistakes[i].complaint) == NULL)
-            fail_msg("'%s' was answered with '%s'", mistakes[i].text, error);
+        assert_int_equal(read_text(&config, wrong[i].text, error, sizeof error), -EINVAL);
+        snprintf(place, sizeof place, "%s:%u: ", path_of("conf"), wrong[i].line);
+        if (strncmp(error, place, strlen(place)) != 0 || strstr(error, wrong[i].complaint) == NULL)
+            fail_msg("'%s' was answered with '%s'", wrong[i].text, error);
         config_deinit(&config);
     }
 }
 
 static void a_file_that_cannot_be_read_is_no_configuration(void **state) {
     struct config config;
-    char error[512];
     (void)state;
 
     config_init(&config);
-    assert_int_equal(config_read_file(&config, path_of("none"), error, sizeof error), -ENOENT);
-    assert_non_null(strstr(error, "none"));
-    assert_true(config_read_file(&config, directory, error, sizeof error) <
-                0); /* a directory opens, and has no lines */
-    assert_non_null(strstr(error, directory));
+    mistakes = (struct config_mistakes){0};
+    assert_int_equal(config_read_file(&config, path_of("none"), &mistakes), -ENOENT);
+    assert_non_null(strstr(mistakes.first[0].text, "none: No such file"));
+    /* a directory opens, and has no lines */
+    assert_true(config_read_file(&config, directory, &mistakes) < 0);
+    assert_int_equal(mistakes.count, 2);
+    assert_non_null(strstr(mistakes.first[1].text, "cannot be read: "));
+    assert_non_null(strstr(mistakes.first[1].text, directory));
     config_deinit(&config);
 }
 
@@ -324,7 +333,8 @@ static void a_section_met_twice_is_one(void **state) {
     assert_int_equal(sizes.limit_bytes, 4 * GIB);
     assert_int_equal(sizes.reserve_bytes, GIB);
     /* the command line comes later and wins */
-    assert_int_equal(config_set(&config, "host 0", "limit", "2GiB", error, sizeof error), 0);
+    const struct config_place place = {.mistakes = &mistakes, .line = CONFIG_COMMAND_LINE};
+    assert_int_equal(config_set(&config, "host 0", "limit", "2GiB", &place), 0);
     config_resolve(&config, PROTO_POOL_HOST, NULL, 0, 80 * GIB, &sizes);
     assert_int_equal(sizes.limit_bytes, 2 * GIB);
     config_deinit(&config);
@@ -409,8 +419,188 @@ static void a_section_that_says_nothing_is_a_mistake(void **state) {
     config_deinit(&config);
 }
 
+/* Whether the mistakes are these, each with its line; the list ends with line 0. */
+struct expected {
+    int line;
+    const char *words;
+};
+
+static void expect_mistakes(const char *text, size_t size, const struct expected *expected) {
+    struct config config;
+    char place[32];
+    unsigned n = 0;
+
+    assert_int_equal(read_bytes(&config, text, size), -EINVAL);
+    for (; expected[n].line != 0; n++) {
+        snprintf(place, sizeof place, "conf:%d: ", expected[n].line);
+        if (n >= config_mistakes_told(&mistakes) || strstr(mistakes.first[n].text, place) == NULL ||
+            strstr(mistakes.first[n].text, expected[n].words) == NULL)
+            fail_msg("'%s%s' is not in: %s", place, expected[n].words, mistakes.first[n].text);
+    }
+    assert_int_equal(mistakes.count, n);
+    config_deinit(&config);
+}
+
+static void all_mistakes_are_told_of_in_their_order(void **state) {
+    static const char text[] = "limit = 1GiB\n"
+                               "[daemon]\n"
+                               "sim_gpus = x\n"
+                               "gpu = y\n"
+                               "rubbish\n"
+                               "gpu = sim\n"
+                               "[device 0]\n"
+                               "[nonsense]\n"
+                               "limit = 1GiB\n"
+                               "step = 1GiB\n"
+                               " indented = yes\n"
+                               "[host\n"
+                               "limit = 1GiB\n"
+                               "[quota]\n"
+                               "sessions = \n"
+                               "socket = \0/run\n"
+                               "leases = 5\n"
+                               "rubbish";
+    static const struct expected expected[] = {
+        {1, "'limit' stands before the first section"},
+        {3, "sim_gpus: 'x' is not a number"},
+        {4, "gpu: 'y' is none of auto, cuda, sim, none"},
+        {5, "neither [section] nor key = value"},
+        {6, "'gpu' was given in [daemon] before, in line 4"},
+        {7, "[device 0] has no key"},
+        {8, "there is no section [nonsense]"},
+        {11, "this line is indented"},
+        {12, "it has no ']'"},
+        {15, "sessions: there is no value behind the '='"},
+        {16, "this line has a NUL in it"},
+        {18, "neither [section] nor key = value"},
+        {0},
+    };
+    (void)state;
+
+    expect_mistakes(text, sizeof text - 1, expected);
+}
+
+static void ten_thousand_mistakes_have_a_short_answer(void **state) {
+    struct config config;
+    char *text;
+    size_t size;
+    (void)state;
+
+    FILE *file = open_memstream(&text, &size);
+    assert_non_null(file);
+    fputs("[daemon]\n", file);
+    for (unsigned i = 0; i < 10000; i++)
+        fprintf(file, "key_%u = \xff\x1b[31m\n", i);
+    assert_int_equal(fclose(file), 0);
+    assert_int_equal(read_bytes(&config, text, size), -EINVAL);
+    assert_int_equal(mistakes.count, 10000);
+    assert_int_equal(config_mistakes_told(&mistakes), CONFIG_MISTAKES_MAX);
+    for (unsigned i = 0; i < CONFIG_MISTAKES_MAX; i++)
+        assert_int_equal(mistakes.first[i].line, i + 2);
+    config_deinit(&config);
+    free(text);
+}
+
+/* A complaint goes to a terminal and into JSON: the file's other bytes become question marks. */
+static void a_complaint_is_printable(void **state) {
+    struct config config;
+    (void)state;
+
+    assert_int_equal(read_bytes(&config, "[daemon]\ngpu = \xff\x1b[31m\xc3\xa9\xc2\x9b\n", 26), -EINVAL);
+    assert_non_null(strstr(mistakes.first[0].text, "gpu: '?\?[31m\xc3\xa9?\?' is none of"));
+    config_deinit(&config);
+}
+
+static void misspelt_words_are_guessed(void **state) {
+    static const struct {
+        const char *text;
+        const char *guess; /* NULL: there is none */
+    } words[] = {
+        {"[daemon]\nsesions_limit = 5\n", "did you mean 'sessions_limit'?"},
+        {"[daemon]\nadmin-socket = /a\n", "did you mean 'admin_socket'?"},
+        {"[daemon]\nLOG_LEVEL = info\n", "did you mean 'log_level'?"},
+        {"[daemon]\ncolour = blue\n", NULL},
+        {"[device]\nlimt = 5\n", "did you mean 'limit'?"},
+        {"[device]\nlow = 5\n", "did you mean 'low_water'?"},
+        {"[device]\nsessions_limit = 5\n", "but [daemon] has"},
+        {"[quota]\nsesssions = 5\n", "did you mean 'sessions'?"},
+        {"[quota]\nlimit = 5\n", "but [device] has"},
+        {"[daemon]\ngpu = cdua\n", "did you mean 'cuda'?"},
+        {"[daemon]\ngpu = Sim\n", "did you mean 'sim'?"},
+        {"[daemon]\ngpu = nvidia\n", NULL},
+        {"[daemon]\nlog_level = warn\n", "did you mean 'warning'?"},
+        {"[device]\nenabled = true\n", "did you mean 'yes'?"},
+        {"[device]\nenabled = off\n", "did you mean 'no'?"},
+        {"[device]\nenabled = Yes\n", "did you mean 'yes'?"},
+        {"[device]\nexport = vvm\n", "did you mean 'vmm'?"},
+        {"[device]\nlimit = 4GB\n", "did you mean '4GiB'?"},
+        {"[device]\nlimit = 1.5 tb\n", "did you mean '1.5 TiB'?"},
+        {"[daemon]\nsim_memory = 8gb\n", "did you mean '8GiB'?"},
+        {"[quota]\nhost = unlimted\n", "did you mean 'unlimited'?"},
+        {"[devcie 0]\nlimit = 1GiB\n", "Did you mean [device 0]?"},
+        {"[Host]\n", "Did you mean [host]?"},
+        {"[quotas user:a]\nhost = 1GiB\n", "Did you mean [quota user:a]?"},
+        {"[nonsense]\n", NULL},
+    };
+    (void)state;
+
+    for (unsigned i = 0; i < sizeof words / sizeof *words; i++) {
+        struct config config;
+        assert_int_equal(read_bytes(&config, words[i].text, strlen(words[i].text)), -EINVAL);
+        const char *said = mistakes.first[0].text;
+        if (words[i].guess != NULL ? strstr(said, words[i].guess) == NULL
+                                   : strcasestr(said, "did you mean") != NULL)
+            fail_msg("'%s' was answered with '%s'", words[i].text, said);
+        assert_int_equal(mistakes.count, 1);
+        config_deinit(&config);
+    }
+}
+
+static void sizes_are_taken_as_people_write_them(void **state) {
+    static const char *const sizes[] = {"4GiB",  "4 GiB ", "4g",         "4G",
+                                        "4096M", "4gib\r", "4294967296", "4GiB ; half"};
+    struct config config;
+    struct config_pool_sizes resolved;
+    char text[64];
+    (void)state;
+
+    for (unsigned i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        snprintf(text, sizeof text, "\xef\xbb\xbf[device]\r\nlimit = %s\n", sizes[i]);
+        assert_int_equal(read_bytes(&config, text, strlen(text)), 0);
+        config_resolve(&config, PROTO_POOL_DEVICE, NULL, 0, 80 * GIB, &resolved);
+        assert_int_equal(resolved.limit_bytes, 4 * GIB);
+        config_deinit(&config);
+    }
+}
+
+static void a_hash_behind_a_value_is_explained(void **state) {
+    static const char *const values[] = {
+        "[device]\nlimit = 4GiB # half\n",         "[device]\nlimit = 4GiB #half\n",
+        "[device]\nlimit = 4GiB# half\n",          "[device]\nlimit = # half\n",
+        "[daemon]\nsocket = /run/x.sock # data\n", "[device]\nallow = all # of them\n"};
+    struct config config;
+    (void)state;
+
+    for (unsigned i = 0; i < sizeof values / sizeof *values; i++) {
+        assert_int_equal(read_bytes(&config, values[i], strlen(values[i])), -EINVAL);
+        assert_non_null(
+            strstr(mistakes.first[0].text, "a comment behind a value begins with a blank and ';'"));
+        config_deinit(&config);
+    }
+    static const char path[] = "[daemon]\nsocket = /run/x#1.sock\n[device] # one behind a section\n";
+    assert_int_equal(read_bytes(&config, path, strlen(path)), 0);
+    assert_string_equal(config.socket, "/run/x#1.sock");
+    config_deinit(&config);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_mistakes_are_told_of_in_their_order),
+        cmocka_unit_test(ten_thousand_mistakes_have_a_short_answer),
+        cmocka_unit_test(a_complaint_is_printable),
+        cmocka_unit_test(misspelt_words_are_guessed),
+        cmocka_unit_test(sizes_are_taken_as_people_write_them),
+        cmocka_unit_test(a_hash_behind_a_value_is_explained),
         cmocka_unit_test(a_key_is_given_once_in_a_section),
         cmocka_unit_test(an_indented_line_is_called_so),
         cmocka_unit_test(a_section_that_says_nothing_is_a_mistake),
