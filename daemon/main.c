@@ -180,7 +180,7 @@ int main(int argc, char **argv) {
     log_set_level(config.log_level);
     struct daemon_options options = {
         .config = &config,
-        .config_path = line.config_path,
+        .config_path = has_file(&line) ? line.config_path : NULL,
         .reread = read_configuration,
         .reread_user = &line,
         .private = line.private,

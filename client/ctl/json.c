@@ -40,6 +40,7 @@ static const struct object {
     {"quota", "quotas[user]"},
     {"parcels", "parcels[parcel] total#"},
     {"parcels-revoke", "revoked# revoked_bytes#"},
+    {"config", "file$? settings[setting] pools[configured pool]"},
     {"trim", "trimmed_bytes# pools[trimmed]"},
     {"error", "code$ message$"},
     {"daemon", "version$ gpu$ pid# uptime_ns#"},
@@ -72,6 +73,8 @@ static const struct object {
      "waiting_limit#? reply_bytes# reply_bytes_limit#? pools[quota pool]"},
     {"quota pool", "id# kind$ bytes# bytes_limit#?"},
     {"trimmed", "id# trimmed_bytes#"},
+    {"setting", "section$ key$ value$? source$ line#? needs_restart! in_force$? reason$?"},
+    {"configured pool", "id# kind$ name$ settings[setting]"},
 };
 
 __attribute__((format(printf, 2, 3))) static void reader_fail(struct reader *reader, const char *format,

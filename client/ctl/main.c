@@ -50,6 +50,7 @@ static const struct command commands[] = {
     {"quota", view_quota},
     {"quarantine", view_quarantine},
     {"parcels", view_parcels},
+    {"config", view_config},
     {"trim", view_trim},
     {"ping", view_ping},
 };
@@ -87,6 +88,7 @@ static const char help[] =
     "  quota      what each user has and may have\n"
     "  quarantine what dead processes still hold, and why; with --release: have it back by force\n"
     "  parcels    buffers that were sent to other processes and not taken yet; with --revoke: end them\n"
+    "  config     the configuration in force, and where each value comes from\n"
     "  trim       give memory that nobody uses back to the driver and the kernel\n"
     "  ping       ask whether the daemon answers\n"
     "  run        run a CUDA program with gpupoold's memory; 'gpupoolctl run --help' tells more\n"

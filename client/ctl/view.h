@@ -19,6 +19,8 @@ void view_quarantine(struct output *output, const struct cJSON *reply);
 void view_parcels(struct output *output, const struct cJSON *reply);
 void view_revoked(struct output *output, const struct cJSON *reply);
 void view_released(struct output *output, const struct cJSON *reply);
+/* The configuration, and the origin of each value. */
+void view_config(struct output *output, const struct cJSON *reply);
 void view_trim(struct output *output, const struct cJSON *reply);
 
 #endif

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/utf8.h"
+#include "daemon/admin/admin_config.h"
 #include "daemon/admin/admin_report.h"
 #include "base/units.h"
 #include "daemon/daemon.h"
@@ -101,7 +102,8 @@ static bool read_integer(const cJSON *item, uint64_t maximum, uint64_t *ret_inte
 }
 
 #define COMMANDS                                                                                             \
-    "ping, stats, pools, sessions, quota, quarantine, parcels, trim, quarantine-release, parcels-revoke"
+    "ping, stats, pools, sessions, quota, quarantine, parcels, config, trim, quarantine-release, "           \
+    "parcels-revoke"
 
 struct request_keys {
     const char *command;
@@ -187,6 +189,7 @@ enum part {
     PART_QUARANTINE = 16,
     PART_QUOTAS = 32,
     PART_PARCELS = 64,
+    PART_CONFIG = 128,
 };
 
 static char *answer_parts(struct daemon *daemon, uid_t uid, unsigned parts) {
@@ -204,6 +207,8 @@ static char *answer_parts(struct daemon *daemon, uid_t uid, unsigned parts) {
         report_quotas(reply, daemon->core);
     if ((parts & PART_PARCELS) != 0)
         report_parcels(reply, daemon->core, uid);
+    if ((parts & PART_CONFIG) != 0)
+        report_config(reply, daemon);
     return finish(reply);
 }
 
@@ -302,6 +307,7 @@ static const struct command {
     {.name = "quota", .parts = PART_QUOTAS},
     {.name = "quarantine", .parts = PART_QUARANTINE},
     {.name = "parcels", .parts = PART_PARCELS},
+    {.name = "config", .parts = PART_CONFIG},
     {"trim", FOR_OPERATORS, 0, true, false, false, answer_trim,
      "trim is for root and for the daemon's own user"},
     {"quarantine-release", FOR_ROOT, 0, false, true, true, answer_quarantine_release,

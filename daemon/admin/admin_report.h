@@ -3,7 +3,7 @@
 #define DAEMON_ADMIN_ADMIN_REPORT_H
 /*
  * The parts of administrative replies: the daemon, its pools, its sessions and its users, as members
- * of a JSON object. docs/schema describes each. Beside admin_json.c the only user of cJSON in the daemon.
+ * of a JSON object. docs/schema describes each. In the daemon, only the files of this folder use cJSON.
  *
  * Reads the core and changes nothing. cJSON leaves members out where there is no memory, as it does
  * everywhere.

@@ -104,16 +104,24 @@ static bool section_is_for(const struct config_section *section, enum proto_pool
                             : section->number == number;
 }
 
+const struct config_section *config_pool_section(const struct config *config, enum proto_pool_kind kind,
+                                                 const uint8_t *uuid, int number) {
+    const struct config_section *found = NULL;
+
+    list_for_each_entry(const struct config_section, section, &config->sections, link) {
+        if (section_is_for(section, kind, uuid, number) && (section->by_uuid || found == NULL))
+            found = section; /* the UUID's section wins over the number's */
+    }
+    return found;
+}
+
 void config_resolve(const struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number,
                     uint64_t total_bytes, struct config_pool_sizes *ret_sizes) {
     const struct config_pool *common = kind == PROTO_POOL_HOST ? &config->host : &config->device;
-    const struct config_pool *one = &config_pool_unset;
+    const struct config_section *own = config_pool_section(config, kind, uuid, number);
+    const struct config_pool *one = own != NULL ? &own->pool : &config_pool_unset;
     unsigned default_percent = kind == PROTO_POOL_HOST ? 50 : 90;
 
-    list_for_each_entry(const struct config_section, section, &config->sections, link) {
-        if (section_is_for(section, kind, uuid, number) && (section->by_uuid || one == &config_pool_unset))
-            one = &section->pool; /* the UUID's section wins over the number's */
-    }
     int export_as = one->export_as >= 0 ? one->export_as : common->export_as;
     ret_sizes->export_as = export_as < 0 ? CONFIG_EXPORT_USUAL : (enum config_export)export_as;
     int zero = one->zero >= 0 ? one->zero : common->zero;

@@ -141,6 +141,21 @@ bool config_next_section(const struct config *config, struct config_view *view);
 /* "quota user:alice". Returns name. */
 char *config_section_name(const struct config_view *view, char name[CONFIG_SECTION_NAME_SIZE]);
 
+/* The section whose value of a key holds for a view: its own, or that of its kind of pools. */
+struct config_view config_holder(const struct config *config, const struct config_view *view,
+                                 const struct config_key *key);
+
+/* The origin of a key's value in this section: a line, or CONFIG_UNSET and its like. */
+int config_line(const struct config_view *view, const struct config_key *key);
+
+/* The section that holds for a pool: its own, or that of its kind. uuid: NULL for nodes. */
+struct config_view config_pool_view(const struct config *config, enum proto_pool_kind kind,
+                                    const uint8_t *uuid, int number);
+
+/* The section for one pool that holds for this pool: that of its UUID, else that of its number; or NULL. */
+const struct config_section *config_pool_section(const struct config *config, enum proto_pool_kind kind,
+                                                 const uint8_t *uuid, int number);
+
 /* The value of a view's key as the file would have it: its own, or the one that holds without it. Owned by
  * the caller. Returns 0 and the text, NULL where the daemon computes the value; or -ENOMEM. */
 int config_text(const struct config *config, const struct config_view *view, const struct config_key *key,

@@ -48,7 +48,7 @@ static const struct config_key device_keys[] = {
     {"reserve", CONFIG_SIZE, false, AT(reserve), NULL, 0, "0"},
     {"low_water", CONFIG_SIZE, false, AT(low_water), NULL, 0, NULL},
     {"export", CONFIG_CHOICE, true, AT(export_as), device_exports, 0, "ipc"},
-    {"zero", CONFIG_CHOICE, false, AT(zero), zeroes, 0, "driver"},
+    {"zero", CONFIG_CHOICE, false, AT(zero), zeroes, 0, NULL},
     {"allow", CONFIG_USERS, false, AT(allow), NULL, 0, "all"},
 };
 
@@ -59,7 +59,7 @@ static const struct config_key host_keys[] = {
     {"reserve", CONFIG_SIZE, false, AT(reserve), NULL, 0, "0"},
     {"low_water", CONFIG_SIZE, false, AT(low_water), NULL, 0, NULL},
     {"export", CONFIG_CHOICE, true, AT(export_as), host_exports, 0, "memfd"},
-    {"zero", CONFIG_CHOICE, false, AT(zero), zeroes, 0, "driver"},
+    {"zero", CONFIG_CHOICE, false, AT(zero), zeroes, 0, NULL},
     {"allow", CONFIG_USERS, false, AT(allow), NULL, 0, "all"},
     {"huge_pages", CONFIG_CHOICE, false, AT(huge_pages), huge_pages, 0, "auto"},
 };

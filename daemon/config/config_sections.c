@@ -271,27 +271,46 @@ int config_set(struct config *config, const char *section, const char *key, cons
     return r < 0 ? r : config_set_key(&view, key, value, place);
 }
 
+struct config_view config_holder(const struct config *config, const struct config_view *view,
+                                 const struct config_key *key) {
+    struct config *own = (struct config *)config;
+
+    if (view->section == NULL || *line_of(view, key) != CONFIG_UNSET)
+        return *view;
+    return view_of_pool(view->section->kind == PROTO_POOL_HOST ? &own->host : &own->device,
+                        view->section->kind);
+}
+
+int config_line(const struct config_view *view, const struct config_key *key) {
+    return *line_of(view, key);
+}
+
+struct config_view config_pool_view(const struct config *config, enum proto_pool_kind kind,
+                                    const uint8_t *uuid, int number) {
+    struct config *own = (struct config *)config;
+    const struct config_section *found = config_pool_section(config, kind, uuid, number);
+    struct config_view view = {0};
+
+    while (found != NULL && config_next_section(config, &view))
+        if (view.section == found)
+            return view;
+    return view_of_pool(kind == PROTO_POOL_HOST ? &own->host : &own->device, kind);
+}
+
 int config_text(const struct config *config, const struct config_view *view, const struct config_key *key,
                 char **ret_text) {
-    const char *fallback = key->fallback;
+    const struct config_view holder = config_holder(config, view, key);
+    const char *fallback = holder.rule != NULL ? "inherited" : key->fallback;
     char *text = NULL;
 
-    if (*line_of(view, key) != CONFIG_UNSET || view->table == &config_daemon_keys) {
-        text = config_value_text(key, view->values);
-        fallback = NULL;
-    } else if (view->section != NULL) {
-        struct config *own = (struct config *)config;
-        const struct config_view common = view_of_pool(
-            view->section->kind == PROTO_POOL_HOST ? &own->host : &own->device, view->section->kind);
-        return config_text(config, &common, key, ret_text);
-    } else if (view->rule != NULL) {
-        fallback = "inherited";
-    } else if (fallback == NULL) {
+    if (*line_of(&holder, key) != CONFIG_UNSET || holder.table == &config_daemon_keys)
+        text = config_value_text(key, holder.values);
+    else if (fallback != NULL)
+        text = strdup(fallback);
+    else {
         *ret_text = NULL;
         return 0;
     }
-    if (fallback != NULL)
-        text = strdup(fallback);
     if (text == NULL)
         return -ENOMEM;
     if (*text == '\0') { /* the group that is not set */

@@ -276,8 +276,7 @@ int config_add_users(char **list, const struct config_setting *setting) {
 
 /* --- to text --- */
 
-/* In the largest unit that divides it. */
-static char *bytes_text(uint64_t bytes) {
+char *config_bytes_text(uint64_t bytes) {
     static const struct {
         const char *name;
         uint64_t factor;
@@ -296,7 +295,7 @@ static char *size_text(const struct config_size *size, bool is_count) {
     if (size->is_unlimited)
         return strdup("unlimited");
     if (!size->is_percent && !is_count)
-        return bytes_text(size->value);
+        return config_bytes_text(size->value);
     return asprintf(&text, "%" PRIu64 "%s", size->value, size->is_percent ? "%" : "") < 0 ? NULL : text;
 }
 
@@ -308,7 +307,7 @@ char *config_value_text(const struct config_key *key, const void *values) {
     case CONFIG_NUMBER:
         return asprintf(&text, "%" PRIu32, *(const uint32_t *)value) < 0 ? NULL : text;
     case CONFIG_BYTES:
-        return bytes_text(*(const uint64_t *)value);
+        return config_bytes_text(*(const uint64_t *)value);
     case CONFIG_SIZE:
     case CONFIG_QUOTA_COUNT:
     case CONFIG_QUOTA_BYTES:

@@ -66,6 +66,9 @@ int config_value_set(const struct config_key *key, void *values, const struct co
 /* A value that is set, as the file would have it; exact. Owned by the caller; NULL: no memory. */
 char *config_value_text(const struct config_key *key, const void *values);
 
+/* A size in the largest unit that divides it. Owned by the caller; NULL: no memory. */
+char *config_bytes_text(uint64_t bytes);
+
 /* Adds a list of users to the one in *list, which is owned by the caller; "all" is every user. Returns 0, or
  * -EINVAL with a complaint. */
 int config_add_users(char **list, const struct config_setting *setting);

@@ -64,6 +64,12 @@ FULL_QUOTA = {**QUOTA, "uid": 1001, "charged_to": 1000, "waiting": 4,
 PARCEL = {"session": 7, "pid": 815, "uid": 1000, "pool": 1, "bytes": 24 << 20, "takers": 2, "sent_ns": 4_000_000_000,
           "left_ns": 56_000_000_000}
 
+
+def setting(section, key, value, source="default", line_=None, needs_restart=False, in_force=None, reason=None):
+    return {"section": section, "key": key, "value": value, "source": source, "line": line_, "needs_restart": needs_restart,
+            "in_force": in_force, "reason": reason}
+
+
 REPLIES = {
     "quota": {"quotas": [QUOTA, FULL_QUOTA]},
     "ping": {"daemon": DAEMON},
@@ -72,6 +78,14 @@ REPLIES = {
     "sessions": {"sessions": [SESSION, DEAD_SESSION, WAITING_SESSION]},
     "quarantine": {"sessions": [DEAD_SESSION]},
     "parcels": {"parcels": [PARCEL], "total": 3},
+    "config": {"file": "/etc/gpupool/gpupoold.conf",
+               "settings": [setting("daemon", "gpu", "auto", needs_restart=True, in_force="none", reason="the driver finds no GPU"),
+                            setting("daemon", "log_level", "debug", "command-line"),
+                            setting("device", "limit", "80%", "file", 12), setting("device", "step", None),
+                            setting("device 0", "export", "ipc", "kept", needs_restart=True)],
+               "pools": [{"id": 1, "kind": "device", "name": "Simulated GPU 0", "settings": [
+                   setting("device", "limit", "80%", "file", 12, in_force="6553MiB", reason="of the 8 GiB that the GPU has"),
+                   setting("device", "reserve", "0")]}]},
     "trim": {"trimmed_bytes": 64 << 20, "pools": [{"id": 1, "trimmed_bytes": 64 << 20}, {"id": 2, "trimmed_bytes": 0}]},
 }
 
@@ -347,6 +361,17 @@ class ForPeople(unittest.TestCase):
     def test_the_tables_of_pools_fit_into_a_hundred_columns(self):
         for row in self.show("stats").split("\nSessions\n")[0].splitlines():
             self.assertLessEqual(len(row), 100, row)
+
+    def test_config_tells_where_each_value_comes_from(self):
+        lines = [" ".join(line.split()) for line in self.show("config").splitlines()]
+        for line in ("gpu = auto ; default; in force none, the driver finds no GPU (restart)", "log_level = debug ; command line",
+                     "limit = 80% ; /etc/gpupool/gpupoold.conf:12", "# step = ; default",
+                     "export = ipc ; kept until a restart, which takes the value of the file (restart)",
+                     "# limit = 80%: in force 6553MiB, of the 8 GiB that the GPU has; [device], /etc/gpupool/gpupoold.conf:12"):
+            self.assertIn(line, lines)
+        self.assertEqual([line for line in lines if line.startswith("[")], ["[daemon]", "[device]", "[device 0]"])
+        self.assertFalse([line for line in lines if "reserve" in line])
+        self.assertIn("there is no file", self.show("config", {**REPLIES["config"], "file": None}))
 
     def test_trim_tells_what_came_back(self):
         text = self.show("trim")

@@ -106,6 +106,7 @@ static void assert_is_reply(const char *line) {
 
 static struct supplier supplier = {.segment_kind = PROTO_SEGMENT_LEGACY_IPC};
 static struct daemon *the_daemon;
+static struct config configuration;
 
 static int make_daemon(void **state) {
     (void)state;
@@ -113,6 +114,8 @@ static int make_daemon(void **state) {
     if (the_daemon == NULL)
         return -1;
     the_daemon->core = core_make();
+    config_init(&configuration);
+    the_daemon->config = &configuration;
     the_daemon->gpu_kind = PROTO_GPU_SIM;
     the_daemon->started_ns = clock_now_ns();
     snprintf(the_daemon->data_listener.path, sizeof the_daemon->data_listener.path, "/run/\"quoted\"\\path");
@@ -126,6 +129,7 @@ static int make_daemon(void **state) {
 static int drop_daemon(void **state) {
     (void)state;
     core_destroy(the_daemon->core);
+    config_deinit(&configuration);
     free(the_daemon);
     return 0;
 }
@@ -186,6 +190,7 @@ static void good_lines_are_answered(void **state) {
         {"{\"command\":\"pools\"}", "pools"},
         {"{\"command\":\"sessions\"}", "sessions"},
         {"{\"command\":\"quota\"}", "quota"},
+        {"{\"command\":\"config\"}", "config"},
     };
     (void)state;
     for (unsigned i = 0; i < sizeof good / sizeof *good; i++)

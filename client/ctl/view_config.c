@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The configuration, for people: in the form of its file, with the origin of each value in a comment behind
+ * it. Values that only the daemon knows are comments, too.
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "client/ctl/view.h"
+#include "client/ctl/view_parts.h"
+
+#define SETTING_WIDTH 38 /* the comments of most settings begin in one column */
+
+/* The origin of a value, such as /etc/gpupool/gpupoold.conf:12. */
+static const char *origin_of(const struct cJSON *setting, const char *file, char *text, size_t size) {
+    const char *source = reply_text(setting, "source");
+    uint64_t line = reply_count(setting, "line");
+
+    if (strcmp(source, "file") == 0 && file != NULL && line != REPLY_NULL)
+        snprintf(text, size, "%s:%" PRIu64, file, line);
+    else if (strcmp(source, "command-line") == 0)
+        snprintf(text, size, "command line");
+    else if (strcmp(source, "kept") == 0)
+        snprintf(text, size, "kept until a restart, which takes the value of the file");
+    else
+        snprintf(text, size, "%s", source);
+    return text;
+}
+
+/* The value that the daemon made of a setting, and the reason: "in force 7200MiB, of the 8 GiB that the GPU has". */
+static void effect_of(const struct cJSON *setting, char *text, size_t size) {
+    const char *in_force = reply_text(setting, "in_force"), *reason = reply_text(setting, "reason");
+
+    snprintf(text, size, "%s%s%s%s", in_force != NULL ? "in force " : "", in_force != NULL ? in_force : "",
+             in_force != NULL && reason != NULL ? ", " : "", reason != NULL ? reason : "");
+}
+
+static void print_setting(struct output *output, const struct cJSON *setting, const char *file) {
+    const char *value = reply_text(setting, "value"), *key = reply_text(setting, "key");
+    bool is_default = strcmp(reply_text(setting, "source"), "default") == 0;
+    bool is_kept = strcmp(reply_text(setting, "source"), "kept") == 0;
+    char origin[512], effect[512], text[320];
+
+    origin_of(setting, file, origin, sizeof origin);
+    effect_of(setting, effect, sizeof effect);
+    snprintf(text, sizeof text, "%s%s = %s", value == NULL ? "# " : "", key, value == NULL ? "" : value);
+    print_line(output,
+               is_kept      ? STYLE_WARNING
+               : is_default ? STYLE_QUIET
+                            : STYLE_PLAIN,
+               "%-*s ; %s%s%s%s", SETTING_WIDTH, text, origin, effect[0] != '\0' ? "; " : "", effect,
+               reply_flag(setting, "needs_restart") ? " (restart)" : "");
+}
+
+/* The settings of which a pool made something. */
+static void print_pool(struct output *output, const struct cJSON *pool, const char *file) {
+    char origin[512], effect[512];
+
+    print_line(output, STYLE_PLAIN, "%s", "");
+    print_line(output, STYLE_HEADING, "# pool %" PRIu64 ", %s", reply_count(pool, "id"),
+               reply_text(pool, "name"));
+    reply_each(setting, pool, "settings") {
+        const char *value = reply_text(setting, "value");
+        effect_of(setting, effect, sizeof effect);
+        if (effect[0] != '\0')
+            print_line(output, STYLE_PLAIN, "#   %s%s%s: %s; [%s], %s", reply_text(setting, "key"),
+                       value != NULL ? " = " : "", value != NULL ? value : "", effect,
+                       reply_text(setting, "section"), origin_of(setting, file, origin, sizeof origin));
+    }
+}
+
+void view_config(struct output *output, const struct cJSON *reply) {
+    const char *file = reply_text(reply, "file"), *section = "";
+
+    print_line(output, STYLE_HEADING, "# gpupoold's configuration: %s",
+               file != NULL ? file : "there is no file");
+    print_line(output, STYLE_QUIET,
+               "# Behind each value stands its origin; a value with (restart) changes with a restart only.");
+    reply_each(setting, reply, "settings") {
+        if (strcmp(section, reply_text(setting, "section")) != 0) {
+            section = reply_text(setting, "section");
+            print_line(output, STYLE_PLAIN, "%s", "");
+            print_line(output, STYLE_HEADING, "[%s]", section);
+        }
+        print_setting(output, setting, file);
+    }
+    reply_each(pool, reply, "pools") print_pool(output, pool, file);
+}
