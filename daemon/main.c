@@ -11,6 +11,7 @@
 #include "base/high_fd.h"
 #include "base/units.h"
 #include "daemon/config/config.h"
+#include "daemon/config/config_place.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
 #include "gpu/gpu.h"
@@ -37,10 +38,10 @@ struct command_line {
     int ready_fd;
 };
 
-static void print_help(void) {
+static void print_help(const char *config_path) {
     printf("Usage: gpupoold [OPTION]…\n"
            "Lends GPU memory and pinned host memory to worker processes.\n\n"
-           "  --config FILE         configuration (default " CONFIG_FILE_DEFAULT ", if it is there)\n"
+           "  --config FILE         configuration (default %s, if it is there)\n"
            "  --socket PATH         data socket (default " CONFIG_SOCKET_DEFAULT ")\n"
            "  --admin-socket PATH   administrative socket (default " CONFIG_ADMIN_SOCKET_DEFAULT ")\n"
            "  --gpu cuda|sim|none   device memory (default: cuda where there is a GPU, else none)\n"
@@ -51,7 +52,8 @@ static void print_help(void) {
            "  --private             end with the last client, and remove the sockets' directory\n"
            "  --ready-fd N          write a byte to this descriptor when clients can connect\n"
            "  --help, --version\n\n"
-           "See gpupoold(8) and gpupoold.conf(5).\n");
+           "See gpupoold(8) and gpupoold.conf(5).\n",
+           config_path);
 }
 
 /* Whether there is a file to read: the default one need not be there, and a private daemon is its program's
@@ -98,7 +100,7 @@ static int parse_command_line(int argc, char **argv, struct command_line *line) 
             line->check_config = true;
             break;
         case 'h':
-            print_help();
+            print_help(config_place((char[PATH_MAX]){0}));
             return EXIT_SUCCESS;
         case 'v':
             printf("gpupoold %s (%s%s)\n", GPUPOOL_VERSION, gpu_cuda_built() ? "CUDA " : "no CUDA",
@@ -160,7 +162,8 @@ static int check_configuration(const struct command_line *line, struct config *c
 }
 
 int main(int argc, char **argv) {
-    struct command_line line = {.config_path = CONFIG_FILE_DEFAULT, .ready_fd = -1};
+    char config_path[PATH_MAX];
+    struct command_line line = {.config_path = config_place(config_path), .ready_fd = -1};
     struct config_mistakes mistakes = {0};
     struct config config;
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/api/private_daemon.h"
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -114,10 +116,31 @@ static bool find_in_path(const char *name, char *ret_program, size_t size) {
     return false;
 }
 
+/* Lies in the library, for dladdr(). */
+static const char library_itself[] = "libgpupool-client";
+
+/* The daemon of the installation that this library is of, wherever that was moved. Returns path, or NULL
+ * where there is none. */
+static const char *find_beside_library(char path[static PATH_MAX]) {
+    Dl_info library;
+
+    if (dladdr(library_itself, &library) == 0 || library.dli_fname == NULL)
+        return NULL;
+    const char *name = strrchr(library.dli_fname, '/');
+    int n = name == NULL ? -1
+                         : snprintf(path, PATH_MAX, "%.*s/" GPUPOOL_DAEMON_FROM_LIBRARY,
+                                    (int)(name - library.dli_fname), library.dli_fname);
+    return n > 0 && n < PATH_MAX && access(path, X_OK) == 0 ? path : NULL;
+}
+
 static int find_program(struct launch *launch, const char *program) {
+    char beside[PATH_MAX];
+
     if (program == NULL)
         program = getenv("GPUPOOL_DAEMON");
     if (program == NULL || *program == '\0')
+        program = find_beside_library(beside);
+    if (program == NULL)
         program = access(GPUPOOL_DAEMON_PATH, X_OK) == 0 ? GPUPOOL_DAEMON_PATH : "gpupoold";
     if (!find_in_path(program, launch->program, sizeof launch->program))
         return error_set(GPUPOOL_E_CONNECT,

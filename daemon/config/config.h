@@ -19,7 +19,6 @@
 #include "daemon/loop/log.h"
 #include "proto/proto.h"
 
-#define CONFIG_FILE_DEFAULT         "/etc/gpupool/gpupoold.conf"
 #define CONFIG_SOCKET_DEFAULT       "/run/gpupool/gpupool.sock"
 #define CONFIG_ADMIN_SOCKET_DEFAULT "/run/gpupool/admin.sock"
 

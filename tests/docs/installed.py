@@ -26,14 +26,10 @@ class Installed(unittest.TestCase):
         subprocess.run([CMAKE, "--install", BUILD, "--prefix", cls.prefix], check=True, capture_output=True,
                        timeout=WAIT_S)
         # The compiler, the loader and the shell find everything, as they do below /usr.
-        tools = cls.work / "tools"
-        tools.mkdir()
-        (tools / "pkg-config").write_text('#!/bin/sh\nexec /usr/bin/pkg-config --define-prefix "$@"\n')
-        (tools / "pkg-config").chmod(0o755)
         unset = ("GPUPOOL_SOCKET", "GPUPOOL_DAEMON_ARGS", "DESTDIR")
         cls.environment = {
             **{name: value for name, value in os.environ.items() if name not in unset},
-            "PATH": f"{tools}:{cls.prefix}/bin:{cls.prefix}/sbin:{os.environ['PATH']}",
+            "PATH": f"{cls.prefix}/bin:{cls.prefix}/sbin:{os.environ['PATH']}",
             "PKG_CONFIG_PATH": str(cls.prefix / LIB / "pkgconfig"),
             "LD_LIBRARY_PATH": str(cls.prefix / LIB),
             "CMAKE_PREFIX_PATH": str(cls.prefix),

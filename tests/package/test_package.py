@@ -165,7 +165,7 @@ class Package(unittest.TestCase):
     @unittest.skipIf(SANITIZE, "the archive has the objects as they are")
     def test_a_static_program_links_only_the_objects_that_it_uses(self):
         environment = {**os.environ, "PKG_CONFIG_PATH": str(self.prefix / LIB / "pkgconfig")}
-        flags = shlex.split(run("pkg-config", "--define-prefix", "--cflags", "--static", "--libs", "gpupool", env=environment))
+        flags = shlex.split(run("pkg-config", "--cflags", "--static", "--libs", "gpupool", env=environment))
         flags = ["-l:libgpupool-client.a" if word == "-lgpupool-client" else word for word in flags]
         objects = {"pair": "gpupool_pair_init", "synced": "gpupool_synced_create", "staging": "gpupool_upload"}
         for used in (None, *objects):
@@ -185,7 +185,7 @@ class Package(unittest.TestCase):
         environment = {**os.environ, "PKG_CONFIG_PATH": str(self.prefix / LIB / "pkgconfig")}
 
         def flags(*options):
-            return shlex.split(run("pkg-config", "--define-prefix", *options, "gpupool", env=environment))
+            return shlex.split(run("pkg-config", *options, "gpupool", env=environment))
 
         self.assertEqual(flags("--modversion"), [VERSION])
         cplusplus = self.work / "program.cc"
