@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <strings.h>
 
 #define NUMBER_TEXT_SIZE 32u /* a 64-bit number, a point and three digits, with room */
@@ -146,6 +147,14 @@ char *units_format_ns(uint64_t ns, char *text, size_t size) {
         snprintf(text, size, "%" PRIu64 " min %" PRIu64 " s", s / 60, s % 60);
     else
         format_in_units(ns, 1000, names, sizeof names / sizeof *names, text, size);
+    return text;
+}
+
+char *units_format_count(uint64_t count, const char *noun, char *text, size_t size) {
+    size_t length = strlen(noun);
+    bool hisses = length > 0 && (noun[length - 1] == 's' || noun[length - 1] == 'x');
+
+    snprintf(text, size, "%" PRIu64 " %s%s", count, noun, count == 1 ? "" : hisses ? "es" : "s");
     return text;
 }
 

@@ -21,9 +21,16 @@ char *units_format_bytes(uint64_t bytes, char *text, size_t size);
 /* "3 d 4 h", "2 min 5 s", "1.25 ms", "80 ns". Returns text. */
 char *units_format_ns(uint64_t ns, char *text, size_t size);
 
-#define UNITS_TEXT_SIZE 32u
+/* "1 session", "12 sessions". The noun is in the singular. Its plural has an "s", or after an "s" or an "x"
+ * an "es". Returns text. */
+char *units_format_count(uint64_t count, const char *noun, char *text, size_t size);
+
+#define UNITS_TEXT_SIZE  32u
+#define UNITS_COUNT_SIZE 64u
 /* Formats into a buffer that lives to the end of the enclosing block: for arguments of a message. */
 #define BYTES_TEXT(bytes) units_format_bytes((bytes), (char[UNITS_TEXT_SIZE]){0}, UNITS_TEXT_SIZE)
 #define NS_TEXT(ns)       units_format_ns((ns), (char[UNITS_TEXT_SIZE]){0}, UNITS_TEXT_SIZE)
+#define COUNT_TEXT(count, noun)                                                                              \
+    units_format_count((count), (noun), (char[UNITS_COUNT_SIZE]){0}, UNITS_COUNT_SIZE)
 
 #endif

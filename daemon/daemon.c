@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/units.h"
 #include "daemon/config/access.h"
 #include "daemon/admin/admin.h"
 #include "daemon/loop/closer.h"
@@ -135,10 +136,10 @@ static void daemon_on_housekeeping(uv_timer_t *timer) {
     }
     if (n_stalled > 0 && !daemon->stall_reported)
         log_warning(
-            "%u clients wait for replies that the kernel does not take: too many of the descriptors sent "
+            "replies to %s wait, because the kernel does not take them: too many of the descriptors sent "
             "to clients are unread; raise LimitNOFILE, or end processes that keep sockets of clients "
             "that ended",
-            n_stalled);
+            COUNT_TEXT(n_stalled, "client"));
     daemon->stall_reported = n_stalled > 0;
     daemon->n_complaints = 0;
     daemon_end_boards(daemon);
@@ -296,10 +297,10 @@ void daemon_share_descriptors(struct daemon *daemon, uint32_t sessions) {
     descriptors_share(daemon->n_descriptors, sessions, core->n_pools, &shares);
     if (shares.sessions < sessions)
         log_warning(
-            "sessions_limit is %" PRIu32 ", and %" PRIu64 " descriptors (RLIMIT_NOFILE) allow %" PRIu32
-            " sessions: raise LimitNOFILE of the unit, or the hard limit (ulimit -Hn) of the shell, to "
-            "65536, or lower sessions_limit",
-            sessions, daemon->n_descriptors, shares.sessions);
+            "sessions_limit is %" PRIu32 ", and %" PRIu64 " descriptors (RLIMIT_NOFILE) allow %s: raise "
+            "LimitNOFILE of the unit, or the hard limit (ulimit -Hn) of the shell, to 65536, or lower "
+            "sessions_limit",
+            sessions, daemon->n_descriptors, COUNT_TEXT(shares.sessions, "session"));
     core->sessions_limit = shares.sessions;
     core->segments_limit = shares.segments;
 }
@@ -308,9 +309,9 @@ int daemon_start(struct daemon *daemon) {
     int r = pools_add(daemon);
     if (r == 0) {
         daemon_share_descriptors(daemon, daemon->config->sessions_limit);
-        log_info("%" PRIu64 " descriptors (RLIMIT_NOFILE): up to %" PRIu32 " sessions, and %" PRIu32
-                 " segments that take one",
-                 daemon->n_descriptors, daemon->core->sessions_limit, daemon->core->segments_limit);
+        log_info("%" PRIu64 " descriptors (RLIMIT_NOFILE): up to %s, and %s with a descriptor",
+                 daemon->n_descriptors, COUNT_TEXT(daemon->core->sessions_limit, "session"),
+                 COUNT_TEXT(daemon->core->segments_limit, "segment"));
         r = access_look_up(daemon->config);
     }
     if (r == 0)

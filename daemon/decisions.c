@@ -5,6 +5,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/units.h"
 #include "daemon/daemon.h"
 #include "daemon/data/client.h"
 #include "daemon/data/serve.h"
@@ -47,8 +48,7 @@ static void announce_ready(struct daemon *daemon) {
     }
     daemon->ready_announced = true;
     notifier_tell(&daemon->notifier, "READY=1");
-    log_info("serving %u pool%s on %s", daemon->core->n_pools, daemon->core->n_pools == 1 ? "" : "s",
-             daemon->data_listener.path);
+    log_info("serving %s on %s", COUNT_TEXT(daemon->core->n_pools, "pool"), daemon->data_listener.path);
     if (daemon->options.ready_fd >= 0) {
         if (write(daemon->options.ready_fd, "1", 1) != 1)
             log_warning("nobody reads --ready-fd");

@@ -91,8 +91,9 @@ static void explain_unanswered(const struct request *request, enum others others
             add(&text, "%s is idle memory of pid %d (%s), which does not answer (is it stopped?); ",
                 BYTES_TEXT(idle), (int)session->peer.pid, session->peer.command);
         else
-            add(&text, "pid %d (%s) has %" PRIu64 " segments mapped, and does not answer (is it stopped?); ",
-                (int)session->peer.pid, session->peer.command, session->pools[p].n_mapped);
+            add(&text, "pid %d (%s) has %s mapped, and does not answer (is it stopped?); ",
+                (int)session->peer.pid, session->peer.command,
+                COUNT_TEXT(session->pools[p].n_mapped, "segment"));
     }
     if (sum > 0)
         add(&text, "%s is idle memory of other processes that do not answer; ", BYTES_TEXT(sum));
@@ -168,8 +169,8 @@ static void explain_holders(const struct request *request, enum others with, cha
 /* Writes what the request asks for: a size, or how many segments of which size. */
 static void explain_size(const struct request *request, char *to, size_t size) {
     if (request->n_segments > 0)
-        snprintf(to, size, "%" PRIu32 " segment%s of %s", request->n_segments,
-                 request->n_segments == 1 ? "" : "s", BYTES_TEXT(request->segment_bytes));
+        snprintf(to, size, "%s of %s", COUNT_TEXT(request->n_segments, "segment"),
+                 BYTES_TEXT(request->segment_bytes));
     else
         snprintf(to, size, "%s", BYTES_TEXT(request->least_bytes));
 }
@@ -204,9 +205,9 @@ static void pool_explain(const struct request *request, char *to, size_t size) {
         add(&text, ", %s being made", BYTES_TEXT(pool->growth.bytes));
     else if (!pool_has_descriptor(pool))
         add(&text,
-            ", no descriptor left for another segment (%u segments of at most %u in all pools: raise "
+            ", no descriptor left for another segment (%s of at most %u in all pools: raise "
             "LimitNOFILE, or the pool's step)",
-            pools_descriptors(pool->core), pool->core->segments_limit);
+            COUNT_TEXT(pools_descriptors(pool->core), "segment"), pool->core->segments_limit);
     if (pool->fenced_bytes > 0)
         add(&text, ", %s released and still in use by a GPU", BYTES_TEXT(pool->fenced_bytes));
     if (pool->parcel_bytes > 0)
@@ -221,17 +222,17 @@ static void pool_explain(const struct request *request, char *to, size_t size) {
 
 /* The names of an item in a sentence, and in the configuration. */
 static const struct {
-    const char *what, *key;
+    const char *noun, *what, *key;
 } quota_items[] = {
-    [QUOTA_SESSIONS] = {"sessions (those in quarantine included)", "sessions"},
-    [QUOTA_LEASES] = {"leases (those behind fences and in quarantine included)", "leases"},
-    [QUOTA_RANGES] =
-        {"ranges (pieces that leases are in; a lease has one, and more after parts of it came back)",
-         "ranges"},
-    [QUOTA_SEGMENTS] = {"segments that take a descriptor (those that its processes have mapped included)",
+    [QUOTA_SESSIONS] = {"session", " (those in quarantine included)", "sessions"},
+    [QUOTA_LEASES] = {"lease", " (those behind fences and in quarantine included)", "leases"},
+    [QUOTA_RANGES] = {"range",
+                      " (pieces that leases are in; a lease has one, and more after parts of it came back)",
+                      "ranges"},
+    [QUOTA_SEGMENTS] = {"segment", " with a descriptor (those that its processes have mapped included)",
                         "segments"},
-    [QUOTA_WAITING] = {"waiting requests", "waiting"},
-    [QUOTA_REPLIES] = {"of replies that its processes have not read", "replies"},
+    [QUOTA_WAITING] = {"waiting request", "", "waiting"},
+    [QUOTA_REPLIES] = {"byte", "of replies that its processes have not read", "replies"},
 };
 
 /* The name of a pool's bytes in the configuration. */
@@ -267,10 +268,11 @@ void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text
                  advice);
     } else {
         snprintf(text, size,
-                 "QUOTA: user %u%s has %" PRIu64 " of the %" PRIu64 " %s that it may have: end or release "
-                 "some, %s '%s' of [quota] in the daemon's configuration",
-                 (unsigned)tenant->uid, others, used, limit, quota_items[item].what, advice,
-                 quota_items[item].key);
+                 "QUOTA: user %u%s has %s%s of at most %" PRIu64
+                 ": end or release some, %s '%s' of [quota] in "
+                 "the daemon's configuration",
+                 (unsigned)tenant->uid, others, COUNT_TEXT(used, quota_items[item].noun),
+                 quota_items[item].what, limit, advice, quota_items[item].key);
     }
 }
 
@@ -372,10 +374,11 @@ void request_explain(const struct request *request, struct proto_failure *ret_fa
     case PROTO_E_LIMIT:
         proto_failure_set(
             ret_failure, request->error,
-            "%s asked for: this session has %u leases (those behind fences included) and %u requests "
-            "waiting, and may have %u and %u: release buffers, or raise session_leases_limit in the "
+            "%s asked for: this session has %s (those behind fences included) and %s, and may have "
+            "%u and %u: release buffers, or raise session_leases_limit in the "
             "daemon's configuration",
-            asked, request->session->n_leases, request->session->n_requests,
+            asked, COUNT_TEXT(request->session->n_leases, "lease"),
+            COUNT_TEXT(request->session->n_requests, "waiting request"),
             request->session->core->session_leases_limit, SESSION_WAITING_MAX);
         return;
     case PROTO_E_TOO_LARGE:
@@ -431,9 +434,10 @@ void request_explain(const struct request *request, struct proto_failure *ret_fa
 void undelivered_explain(const struct tenant *tenant, char *text, size_t size) {
     if (account_undelivered(tenant) >= tenant->core->undelivered_limit)
         snprintf(text, size,
-                 "processes of user %u keep %u sockets open with replies of ended sessions that they have "
+                 "processes of user %u keep %s open with replies of ended sessions that they have "
                  "not read: close these sockets, or raise LimitNOFILE of the daemon, which allows %u",
-                 (unsigned)tenant->uid, account_undelivered(tenant), tenant->core->undelivered_limit);
+                 (unsigned)tenant->uid, COUNT_TEXT(account_undelivered(tenant), "socket"),
+                 tenant->core->undelivered_limit);
     else
         tenant_explain_quota(tenant, QUOTA_REPLIES, text, size);
 }

@@ -40,11 +40,11 @@ void journal_session_leaves(struct daemon *daemon, const struct session *session
 void journal_session_is_lost(struct daemon *daemon, const struct session *session, const char *why) {
     if (journal_has_room(daemon, JOURNAL_LOSS))
         log_info("session %" PRIu64
-                 " ends without a farewell: pid %d (%s) %s, connected for %s; it had %s in %u "
-                 "leases",
+                 " ends without a farewell: pid %d (%s) %s, connected for %s; it had %s in %s",
                  session->id, (int)session->peer.pid, session->peer.command, why,
                  NS_TEXT(clock_now_ns() - session->connected_ns),
-                 BYTES_TEXT(session->leased_bytes + session->fenced_bytes), session->n_leases);
+                 BYTES_TEXT(session->leased_bytes + session->fenced_bytes),
+                 COUNT_TEXT(session->n_leases, "lease"));
 }
 
 void journal_session_refused(struct daemon *daemon, const struct peer *peer, const char *text) {
@@ -77,8 +77,8 @@ void journal_turn(struct daemon *daemon) {
 
     for (unsigned kind = 0; kind < JOURNAL_KINDS; kind++)
         if (journal->n_suppressed[kind] > 0)
-            log_info("%" PRIu64 " more %s are not in this log: too many at a time",
-                     journal->n_suppressed[kind], kinds[kind]);
+            log_info("this log lacks %s about %s: too many at a time",
+                     COUNT_TEXT(journal->n_suppressed[kind], "line"), kinds[kind]);
     *journal = (struct journal){0};
 }
 
@@ -88,9 +88,8 @@ void journal_loans(struct daemon *daemon) {
     for (unsigned i = 0; i < core->n_pools && !daemon->options.private; i++) {
         const struct pool *pool = core->pools[i];
         if (pool->n_leases > 0)
-            log_info("%s: %s on loan, %s behind fences and %s in quarantine end with the daemon (%" PRIu64
-                     " leases)",
+            log_info("%s: %s on loan, %s behind fences and %s in quarantine end with the daemon (%s)",
                      pool->name, BYTES_TEXT(pool->leased_bytes), BYTES_TEXT(pool->fenced_bytes),
-                     BYTES_TEXT(pool->quarantined_bytes), pool->n_leases);
+                     BYTES_TEXT(pool->quarantined_bytes), COUNT_TEXT(pool->n_leases, "lease"));
     }
 }

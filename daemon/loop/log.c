@@ -11,8 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "base/units.h"
 #include "base/utf8.h"
 
 static _Atomic enum log_level log_level = LOG_LEVEL_INFO;
@@ -48,20 +51,47 @@ static bool write_line(const char *line, size_t size) {
     return n >= 0 || errno != EAGAIN; /* else no reader is left */
 }
 
-static size_t put_priority(char *line, size_t size, enum log_level level) {
+/* True: the journal reads stderr. The variable names the device and the inode of the journal's socket; a
+ * program passes it on to its children even if it gives them another stderr (systemd.exec(5)). */
+static bool journal_reads(void) {
+    const char *stream = getenv("JOURNAL_STREAM");
+    unsigned long long device, inode;
+    struct stat status;
+
+    return stream != NULL && sscanf(stream, "%llu:%llu", &device, &inode) == 2 &&
+           fstat(STDERR_FILENO, &status) == 0 && status.st_dev == device && status.st_ino == inode;
+}
+
+/* The time of day as in ISO 8601, in the local time zone: "2026-03-01T09:30:00.250+01:00". */
+static size_t put_time(char *line, size_t size) {
+    struct timespec now;
+    struct tm local = {0};
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    localtime_r(&now.tv_sec, &local);
+    size_t used = strftime(line, size, "%Y-%m-%dT%H:%M:%S", &local);
+    long minutes = labs(local.tm_gmtoff) / 60;
+    return used + (size_t)snprintf(line + used, size - used, ".%03ld%c%02ld:%02ld", now.tv_nsec / 1000000,
+                                   local.tm_gmtoff < 0 ? '-' : '+', minutes / 60, minutes % 60);
+}
+
+/* The beginning of a line. The journal has the time and the daemon's name by itself. */
+static size_t put_prefix(char *line, size_t size, enum log_level level) {
     static const char priorities[] = {'3', '4', '6', '7'};
-    if (getenv("JOURNAL_STREAM") != NULL)
+
+    if (journal_reads())
         return (size_t)snprintf(line, size, "<%c>", priorities[level]);
-    return (size_t)snprintf(line, size, "gpupoold: %s: ", level_names[level]);
+    size_t used = put_time(line, size);
+    return used + (size_t)snprintf(line + used, size - used, " gpupoold: %s: ", level_names[level]);
 }
 
 /* Says how many messages are missing. False: there is no room for that either. */
 static bool tell_lost_locked(void) {
     char line[128];
-    size_t used = put_priority(line, sizeof line, LOG_LEVEL_WARNING);
+    size_t used = put_prefix(line, sizeof line, LOG_LEVEL_WARNING);
 
-    used += (size_t)snprintf(line + used, sizeof line - used,
-                             "%lu messages are missing here: nobody read the log\n", n_lost);
+    used += (size_t)snprintf(line + used, sizeof line - used, "nobody read the log: it lacks %s here\n",
+                             COUNT_TEXT(n_lost, "message"));
     if (!write_line(line, used))
         return false;
     n_lost = 0;
@@ -90,7 +120,7 @@ void log_message(enum log_level level, const char *format, ...) {
 
     if (level > log_level)
         return;
-    size_t begin = put_priority(line, sizeof line, level), used = begin;
+    size_t begin = put_prefix(line, sizeof line, level), used = begin;
     va_start(arguments, format);
     int n = vsnprintf(line + used, sizeof line - used - 1, format, arguments);
     va_end(arguments);

@@ -2,9 +2,9 @@
 #ifndef DAEMON_LOOP_LOG_H
 #define DAEMON_LOOP_LOG_H
 /*
- * The daemon's messages: one line each on stderr, with syslog's priority prefix ("<3>") when the journal
- * reads it. Every message says what happened, to which pool or pid, and what the operator can do.
- * Thread-safe: one write a line.
+ * The daemon's messages: one line each on stderr. A line begins with syslog's priority ("<3>") when the
+ * journal reads it, and else with the time of day, the daemon's name and the level. Every message says what
+ * happened, to which pool or pid, and what the operator can do. Thread-safe: one write a line.
  *
  * A message never waits for its reader: where stderr has no room it is lost, and the next one that is written
  * says how many were.

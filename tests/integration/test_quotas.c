@@ -148,7 +148,7 @@ static void a_user_has_no_more_sessions_than_allowed_and_others_have_theirs(void
     puppet_connect_as(&two, &daemon_, NULL, ALICE);
     puppet_start_as(&three, &daemon_, NULL, ALICE);
     PUPPET_MUST_BE(&three, puppet_open(&three, ""), GPUPOOL_E_LIMIT);
-    PUPPET_SAID(&three, "QUOTA: user 65534 has 2 of the 2 sessions");
+    PUPPET_SAID(&three, "QUOTA: user 65534 has 2 sessions");
     puppet_connect_as(&bob, &daemon_, NULL, BOB);
     puppet_quit(&one);
     PUPPET_MUST(&three, puppet_open(&three, ""));

@@ -341,7 +341,7 @@ static void segments_that_a_stopped_process_keeps_mapped_are_told_of(void **stat
     ask(session, pool, 1, 4 * MIB, NS_FOREVER, now_ns);
     wait_until_it_should_have_answered(&now_ns);
     tick(core, now_ns + LONG_WAIT_NS);
-    expect_text(expect_told(session, now_ns), "pid 1 (worker-1) has 1 segments mapped, and does not answer");
+    expect_text(expect_told(session, now_ns), "pid 1 (worker-1) has 1 segment mapped, and does not answer");
     expect_no_answer(core);
 }
 

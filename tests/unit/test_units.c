@@ -202,8 +202,27 @@ static void the_locale_changes_nothing(void **state) {
     setlocale(LC_ALL, "C");
 }
 
+static void a_noun_is_in_the_number_of_its_count(void **state) {
+    (void)state;
+    static const struct {
+        uint64_t count;
+        const char *noun, *text;
+    } cases[] = {
+        {0, "session", "0 sessions"},
+        {1, "session", "1 session"},
+        {2, "session", "2 sessions"},
+        {1, "process", "1 process"},
+        {12, "process", "12 processes"},
+        {UINT64_MAX, "waiting request", "18446744073709551615 waiting requests"},
+    };
+
+    for (size_t i = 0; i < LENGTH(cases); i++)
+        assert_string_equal(COUNT_TEXT(cases[i].count, cases[i].noun), cases[i].text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_noun_is_in_the_number_of_its_count),
         cmocka_unit_test(sizes_are_read_as_people_mean_them),
         cmocka_unit_test(times_are_read_with_their_unit_only),
         cmocka_unit_test(sizes_are_written_in_four_digits),
