@@ -47,6 +47,10 @@ static const char help[] =
     "Exit status: the program's; 125 gpupoolctl failed, 126 the program cannot be executed, 127 there is\n"
     "no such program.\n";
 
+void run_print_help(void) {
+    fputs(help, stdout);
+}
+
 /* Returns -1 to go on with argv[optind], or the code to exit with. */
 static int parse(int argc, char **argv, struct options *options) {
     static const struct option long_options[] = {
@@ -72,7 +76,7 @@ static int parse(int argc, char **argv, struct options *options) {
             options->force = true;
             break;
         case 'h':
-            fputs(help, stdout);
+            run_print_help();
             return fflush(stdout) == 0 ? EXIT_SUCCESS : RUN_FAILED;
         default:
             fputs("Try 'gpupoolctl run --help'.\n", stderr);

@@ -16,4 +16,7 @@ enum run_exit {
 /* argv[0] is "run". Returns what to exit with, if it returns. */
 int run_program(int argc, char **argv);
 
+/* Prints what "run --help" prints. */
+void run_print_help(void);
+
 #endif

@@ -13,6 +13,9 @@
 #define INDENT 2
 #define GAP    2
 
+/* A column that may be cut or broken keeps this much at least, where it is not narrower by itself. */
+#define FIT_COLUMNS_MIN 20u
+
 struct cell {
     char *text;
     size_t width;
@@ -32,14 +35,14 @@ static void table_deinit(struct table *table) {
     free(table->cells);
 }
 
-/* Prints text between the sequences that start its style and end any. */
-static void print_styled(const struct output *output, enum style style, const char *text) {
+/* Prints so many bytes of a text between the sequences that start its style and end any. */
+static void print_styled(const struct output *output, enum style style, const char *text, size_t length) {
     static const char *const starts[] = {
         [STYLE_PLAIN] = "",           [STYLE_HEADING] = "\033[1m", [STYLE_QUIET] = "\033[2m",
         [STYLE_WARNING] = "\033[33m", [STYLE_ALARM] = "\033[31m",
     };
     bool is_plain = !output->color || style == STYLE_PLAIN;
-    printf("%s%s%s", is_plain ? "" : starts[style], text, is_plain ? "" : "\033[0m");
+    printf("%s%.*s%s", is_plain ? "" : starts[style], (int)length, text, is_plain ? "" : "\033[0m");
 }
 
 void print_line(struct output *output, enum style style, const char *format, ...) {
@@ -53,8 +56,16 @@ void print_line(struct output *output, enum style style, const char *format, ...
     output->failed = text == NULL;
     if (text == NULL)
         return;
-    print_styled(output, style, text);
-    putchar('\n');
+    size_t indent = strspn(text, " ");
+    const char *rest = text;
+    do {
+        size_t left = rest == text ? 0 : indent + INDENT;
+        size_t length = text_line(rest, output->width > left ? output->width - left : 1, NULL);
+        printf("%*s", (int)left, "");
+        print_styled(output, style, rest, length);
+        putchar('\n');
+        rest = text_next_line(rest, length);
+    } while (*rest != '\0');
 }
 
 static bool table_grow(struct table *table) {
@@ -82,22 +93,109 @@ void table_add(struct table *table, enum style style, const char *format, ...) {
         table->cells[table->n_cells++] = cell;
 }
 
-/* The last column's cells are not padded: no blanks at the ends of lines. */
-static void print_cell(const struct output *output, const struct cell *cell, size_t width, bool right,
-                       bool last) {
-    int padding = (int)(width - cell->width);
-    if (right)
+/* A part of a table: the columns that tell the row, and a run of others. */
+struct part {
+    const struct table *table;
+    const struct column *columns;
+    size_t n_columns, n_keys;
+    size_t begin, end; /* of the run */
+    size_t *widths;    /* of all columns; that of the run's last one may be less than its cells' */
+};
+
+static size_t part_next(const struct part *part, size_t column) {
+    return column + 1 == part->n_keys && part->begin > part->n_keys ? part->begin : column + 1;
+}
+
+/* Prints the lines of a sentence, the first of which begins at a column where the cursor is. */
+static void print_wrapped(const struct output *output, const struct cell *cell, size_t at, size_t width) {
+    const char *rest = cell->text;
+
+    for (;;) {
+        size_t length = text_line(rest, width, NULL);
+        print_styled(output, cell->style, rest, length);
+        putchar('\n');
+        rest = text_next_line(rest, length);
+        if (*rest == '\0')
+            return;
+        printf("%*s", (int)at, "");
+    }
+}
+
+static void print_cell(const struct part *part, const struct cell *cell, size_t column, size_t at) {
+    const struct column *is = &part->columns[column];
+    struct output *output = part->table->output;
+    _cleanup_(freep) char *cut = NULL;
+    const char *text = cell->text;
+    size_t width = cell->width, room = part->widths[column];
+
+    if (width > room && is->fit == FIT_WRAP) {
+        print_wrapped(output, cell, at, room);
+        return;
+    }
+    if (width > room && is->fit == FIT_CUT) {
+        text = cut = text_cut(cell->text, room, &width);
+        output->failed |= cut == NULL;
+        if (cut == NULL)
+            return;
+    }
+    int padding = width < room ? (int)(room - width) : 0;
+    if (is->right)
         printf("%*s", padding, "");
-    print_styled(output, cell->style, cell->text);
-    if (last)
+    print_styled(output, cell->style, text, strlen(text));
+    if (part_next(part, column) == part->end) /* not padded: no blanks at the ends of lines */
         putchar('\n');
     else
-        printf("%*s", (right ? 0 : padding) + GAP, "");
+        printf("%*s", (is->right ? 0 : padding) + GAP, "");
+}
+
+static void print_part(const struct part *part) {
+    const struct table *table = part->table;
+
+    for (size_t row = 0; row < table->n_cells && !table->output->failed; row += part->n_columns) {
+        size_t at = INDENT;
+        printf("%*s", INDENT, "");
+        for (size_t i = 0; i < part->end; i = part_next(part, i)) {
+            print_cell(part, &table->cells[row + i], i, at);
+            at += part->widths[i] + GAP;
+        }
+    }
+}
+
+/* Takes the columns from part->begin on for which a line has room, at least one. The last one is made
+ * narrower where it may be. */
+static void part_fill(struct part *part) {
+    size_t width = part->table->output->width, used = INDENT;
+
+    for (size_t i = 0; i < part->n_keys; i++)
+        used += part->widths[i] + GAP;
+    for (part->end = part->begin; part->end < part->n_columns; part->end++) {
+        size_t *own = &part->widths[part->end], room = width > used ? width - used : 0;
+        if (*own > room && part->columns[part->end].fit != FIT_WHOLE &&
+            (room >= FIT_COLUMNS_MIN || part->end == part->begin)) {
+            size_t least = *own < FIT_COLUMNS_MIN ? *own : FIT_COLUMNS_MIN;
+            *own = room > least ? room : least;
+            part->end++;
+            return;
+        }
+        if (*own > room && part->end > part->begin)
+            return;
+        used += *own + GAP;
+    }
+}
+
+/* How many columns tell which row it is. */
+static size_t key_columns(const struct column *columns, size_t n_columns) {
+    size_t n = 0;
+
+    while (n < n_columns && columns[n].of_outer)
+        n++;
+    return n < n_columns ? n + 1 : n;
 }
 
 /* Prints the cells of the titles and of all rows, indented. */
 static void print_cells(const struct table *table, const struct column *columns, size_t n_columns) {
     _cleanup_(freep) size_t *widths = calloc(n_columns, sizeof *widths);
+    struct part part = {table, columns, n_columns, key_columns(columns, n_columns), 0, 0, widths};
 
     assert(table->n_cells % n_columns == 0);
     table->output->failed = widths == NULL;
@@ -106,13 +204,14 @@ static void print_cells(const struct table *table, const struct column *columns,
     for (size_t i = 0; i < table->n_cells; i++)
         if (table->cells[i].width > widths[i % n_columns])
             widths[i % n_columns] = table->cells[i].width;
-    for (size_t i = 0; i < table->n_cells; i++) {
-        size_t column = i % n_columns;
-        if (column == 0)
-            printf("%*s", INDENT, "");
-        print_cell(table->output, &table->cells[i], widths[column], columns[column].right,
-                   column + 1 == n_columns);
-    }
+    part.begin = part.n_keys;
+    do {
+        if (part.begin > part.n_keys)
+            putchar('\n');
+        part_fill(&part);
+        print_part(&part);
+        part.begin = part.end;
+    } while (part.begin < n_columns && !table->output->failed);
 }
 
 void table_print(struct output *output, const struct column *columns, size_t n_columns,

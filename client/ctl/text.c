@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/ctl/text.h"
 
+#include <ctype.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -67,6 +69,76 @@ char *text_format(const char *format, va_list arguments, size_t *ret_width) {
     char *printable = text_printable(raw, ret_width);
     free(raw);
     return printable;
+}
+
+/* The bytes of the character that a printable text begins with, and the columns that it takes. */
+static size_t character_at(const char *text, size_t *ret_columns) {
+    mbstate_t state = {0};
+    wchar_t character;
+    size_t bytes = mbrtowc(&character, text, MB_CUR_MAX, &state);
+
+    if (bytes == 0 || bytes > MB_LEN_MAX) { /* text_printable() leaves none */
+        *ret_columns = 1;
+        return 1;
+    }
+    int columns = wcwidth(character);
+    *ret_columns = columns > 0 ? (size_t)columns : 0;
+    return bytes;
+}
+
+size_t text_line(const char *text, size_t columns, size_t *ret_width) {
+    size_t width = 0, length = 0, line_length = 0, line_width = 0, character_columns;
+
+    while (text[length] != '\0') {
+        bool is_break =
+            text[length] == ' ' && length > 0 && text[length - 1] != ' ' &&
+            !(isdigit((unsigned char)text[length - 1]) && isalpha((unsigned char)text[length + 1]));
+        if (is_break && (width <= columns || line_length == 0)) {
+            line_length = length;
+            line_width = width;
+        }
+        if (width > columns && line_length > 0)
+            break;
+        length += character_at(text + length, &character_columns);
+        width += character_columns;
+    }
+    if (text[length] == '\0' && (width <= columns || line_length == 0)) {
+        line_length = length;
+        line_width = width;
+    }
+    if (ret_width != NULL)
+        *ret_width = line_width;
+    return line_length;
+}
+
+const char *text_next_line(const char *text, size_t length) {
+    return text + length + strspn(text + length, " ");
+}
+
+void text_wrap(FILE *stream, const char *text, size_t indent, size_t columns) {
+    for (bool is_first = true; is_first || *text != '\0'; is_first = false) {
+        size_t length = text_line(text, columns > indent ? columns - indent : 1, NULL);
+        fprintf(stream, "%*s%.*s\n", is_first ? 0 : (int)indent, "", (int)length, text);
+        text = text_next_line(text, length);
+    }
+}
+
+char *text_cut(const char *text, size_t columns, size_t *ret_width) {
+    static const char dots[] = "...", ellipsis[] = "\u2026";
+    size_t ellipsis_columns, length = 0, width = 0, character_columns;
+
+    const char *end = character_at(ellipsis, &ellipsis_columns) == sizeof ellipsis - 1 ? ellipsis : dots;
+    size_t end_columns = end == dots ? sizeof dots - 1 : ellipsis_columns;
+    while (text[length] != '\0') {
+        size_t bytes = character_at(text + length, &character_columns);
+        if (width + character_columns + end_columns > columns)
+            break;
+        length += bytes;
+        width += character_columns;
+    }
+    *ret_width = width + end_columns;
+    char *copy;
+    return asprintf(&copy, "%.*s%s", (int)length, text, end) < 0 ? NULL : copy;
 }
 
 int complain(int code, const char *format, ...) {

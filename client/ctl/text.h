@@ -8,6 +8,7 @@
  */
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 
 /* Copies text so that a terminal shows it: characters that would steer the terminal (utf8_steers()) become
  * escapes such as \x1b and \u202e, what the locale cannot write becomes '?', and letters stay. Returns the
@@ -18,6 +19,23 @@ char *text_printable(const char *text, size_t *ret_width);
 /* As text_printable(), of a text that is formatted first. */
 char *text_format(const char *format, va_list arguments, size_t *ret_width)
     __attribute__((format(printf, 1, 0)));
+
+/* How many bytes of a printable text stand on its first line of so many columns. A line ends before a blank,
+ * but not before the blank between a number and its unit. A word that is longer than a line is whole, on a
+ * line that is too long. The next line begins behind the blanks. *ret_width, unless NULL, gets the columns.
+ */
+size_t text_line(const char *text, size_t columns, size_t *ret_width);
+
+/* The next line's text behind the length that text_line() returned. */
+const char *text_next_line(const char *text, size_t length);
+
+/* Prints a printable text as lines of so many columns. The first begins at the column where the caller left
+ * off, column "indent"; the others are indented as far. The last one ends with a newline. */
+void text_wrap(FILE *stream, const char *text, size_t indent, size_t columns);
+
+/* Copies a printable text, which is cut off so that it takes at most so many columns, at least 3, with an
+ * ellipsis at its end. Returns the copy, owned by the caller, or NULL when memory is short. */
+char *text_cut(const char *text, size_t columns, size_t *ret_width);
 
 /* Tells the user on standard error what went wrong; the text may hold what the daemon sent. Returns code, for
  * the program to exit with. */

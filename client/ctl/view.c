@@ -38,18 +38,17 @@ void view_stats(struct output *output, const struct cJSON *reply) {
              oldest_ns = reply_count(reply, "daemon.lingering_oldest_ns");
 
     print_daemon(output, STYLE_HEADING, reply, "");
-    print_line(output, STYLE_PLAIN, "  socket %s, %" PRIu64 " of at most %" PRIu64 " sessions, %s%s",
+    print_line(output, STYLE_PLAIN, "  socket %s, sessions: %" PRIu64 " of at most %" PRIu64 ", %s%s",
                reply_text(reply, "daemon.socket"), reply_count(reply, "daemon.sessions"),
                reply_count(reply, "daemon.sessions_limit"),
                toolkit == NULL ? "built without CUDA" : "built with CUDA ", toolkit == NULL ? "" : toolkit);
     print_line(output, STYLE_PLAIN,
-               "  %" PRIu64 " of at most %" PRIu64 " segments that take one of the daemon's %" PRIu64
-               " descriptors",
+               "  segments with a descriptor: %" PRIu64 " of at most %" PRIu64 "; the daemon may have %s",
                reply_count(reply, "daemon.described_segments"),
                reply_count(reply, "daemon.described_segments_limit"),
-               reply_count(reply, "daemon.descriptors_limit"));
+               COUNT_TEXT(reply_count(reply, "daemon.descriptors_limit"), "descriptor"));
     if (refused > 0)
-        print_line(output, STYLE_WARNING, "  %" PRIu64 " sessions were refused since the start", refused);
+        print_line(output, STYLE_WARNING, "  %s refused since the start", COUNT_TEXT(refused, "session"));
     if (oldest_ns != REPLY_NULL && oldest_ns >= LINGERING_TOLD_NS)
         print_line(output, STYLE_WARNING,
                    lingering == 1
@@ -75,7 +74,7 @@ void view_released(struct output *output, const struct cJSON *reply) {
 void view_parcels(struct output *output, const struct cJSON *reply) {
     static const struct column columns[] = {
         {"SENDER", true, add_number, "session"}, {"PID", true, add_count, "pid"},
-        {"UID", true, add_number, "uid"},        {"POOL", true, add_number, "pool"},
+        {"USER", false, add_user, "uid"},        {"POOL", true, add_number, "pool"},
         {"SIZE", true, add_bytes, "bytes"},      {"TAKERS", true, add_count, "takers"},
         {"SENT", true, add_time, "sent_ns"},     {"LEFT", true, add_time, "left_ns"},
     };
@@ -85,14 +84,15 @@ void view_parcels(struct output *output, const struct cJSON *reply) {
     if (n_told > 0)
         print_table(output, columns, reply, "parcels", NULL);
     if (reply_count(reply, "total") > n_told)
-        print_line(output, STYLE_QUIET, "%s%" PRIu64 " more are on their way.", n_told > 0 ? "  " : "",
-                   reply_count(reply, "total") - n_told);
+        print_line(output, STYLE_QUIET, n_told > 0 ? "  And %s." : "%s on the way.",
+                   COUNT_TEXT(reply_count(reply, "total") - n_told, n_told > 0 ? "more buffer" : "buffer"));
     else if (n_told == 0)
         print_line(output, STYLE_QUIET, "Nothing is on its way.");
 }
 
 void view_revoked(struct output *output, const struct cJSON *reply) {
-    print_line(output, STYLE_HEADING, "%" PRIu64 " revoked, %s given back", reply_count(reply, "revoked"),
+    print_line(output, STYLE_HEADING, "%s revoked, %s given back",
+               COUNT_TEXT(reply_count(reply, "revoked"), "buffer"),
                BYTES_TEXT(reply_count(reply, "revoked_bytes")));
 }
 

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/units.h"
+#include "client/ctl/user.h"
 
 static bool is(const char *text, const char *word) {
     return strcmp(text, word) == 0;
@@ -12,6 +13,11 @@ static bool is(const char *text, const char *word) {
 
 void add_number(struct table *table, const struct cJSON *row, const struct column *column) {
     table_add(table, column->style, "%" PRIu64, reply_count(row, column->key));
+}
+
+void add_user(struct table *table, const struct cJSON *row, const struct column *column) {
+    uint64_t uid = reply_count(row, column->key);
+    table_add(table, uid == USER_NONE ? STYLE_QUIET : column->style, "%s", user_text(uid));
 }
 
 void add_bytes(struct table *table, const struct cJSON *row, const struct column *column) {

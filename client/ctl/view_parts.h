@@ -10,6 +10,9 @@ bool state_is_closed(const char *state);
 /* A number as it is. */
 void add_number(struct table *table, const struct cJSON *row, const struct column *column);
 
+/* A user, by name and number. */
+void add_user(struct table *table, const struct cJSON *row, const struct column *column);
+
 /* Sizes and counts. Zeros are quiet, whatever the style. */
 void add_bytes(struct table *table, const struct cJSON *row, const struct column *column);
 void add_count(struct table *table, const struct cJSON *row, const struct column *column);

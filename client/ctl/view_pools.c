@@ -105,7 +105,7 @@ static void print_pools_condition(struct output *output, const struct cJSON *rep
         {"LEASES", true, add_count, "leases"},
         {"WAITERS", true, add_count, "waiters", STYLE_WARNING},
         {"FAILURES", true, add_count, "failures", STYLE_WARNING},
-        {"NAME", false, add_text, "name"},
+        {"NAME", false, add_text, "name", .fit = FIT_CUT},
     };
 
     print_table(output, columns, reply, "pools", NULL);
@@ -118,9 +118,8 @@ static void print_pools_condition(struct output *output, const struct cJSON *rep
     reply_each(pool, reply, "pools") {
         if (reply_count(pool, "parcels") > 0)
             print_line(output, STYLE_PLAIN,
-                       "  pool %" PRIu64 ": %" PRIu64 " buffers were sent and not taken yet; no process has "
-                       "%s of them",
-                       reply_count(pool, "id"), reply_count(pool, "parcels"),
+                       "  pool %" PRIu64 ": %s sent and not taken yet; no process has %s of that",
+                       reply_count(pool, "id"), COUNT_TEXT(reply_count(pool, "parcels"), "buffer"),
                        BYTES_TEXT(reply_count(pool, "parcel_bytes")));
     }
     reply_each(pool, reply, "pools") {

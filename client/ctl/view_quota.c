@@ -65,7 +65,7 @@ static void add_used_share(struct table *table, const struct cJSON *row, const s
 }
 
 static const struct column users[] = {
-    {"USER", true, add_number, "uid"},
+    {"USER", false, add_user, "uid"},
     {"SESSIONS", true, add_count_of_limit, "sessions"},
     {"LEASES", true, add_count_of_limit, "leases"},
     {"RANGES", true, add_count_of_limit, "ranges"},
@@ -76,7 +76,7 @@ static const struct column users[] = {
 };
 
 static const struct column memory[] = {
-    {"USER", true, add_number, "uid", STYLE_PLAIN, true},
+    {"USER", false, add_user, "uid", STYLE_PLAIN, true},
     {"POOL", true, add_number, "id"},
     {"KIND", false, add_text, "kind"},
     {"HAS", true, add_used, "bytes"},

@@ -10,7 +10,7 @@
 static const struct column sessions[] = {
     {"SESSION", true, add_number, "id"},
     {"PID", true, add_count, "pid"},
-    {"UID", true, add_number, "uid"},
+    {"USER", false, add_user, "uid"},
     {"STATE", false, add_state, "state"},
     {"LEASES", true, add_count, "leases"},
     {"IN USE", true, add_bytes, "in_use_bytes"},
@@ -19,7 +19,7 @@ static const struct column sessions[] = {
     {"HITS", true, add_share, "hit_ratio"},
     {"WAITING", true, add_count, "waiting", STYLE_WARNING},
     {"CONNECTED", true, add_time, "connected_ns"},
-    {"COMMAND", false, add_text, "command"},
+    {"COMMAND", false, add_text, "command", .fit = FIT_CUT},
 };
 
 /* A line for each session in quarantine or that does not answer, below their table. */
@@ -78,10 +78,11 @@ static void print_answers(struct output *output, const struct cJSON *reply) {
             continue;
         uint64_t owed_ns = reply_count(holding, "owed_ns");
         print_line(output, owed_ns != REPLY_NULL ? STYLE_WARNING : STYLE_PLAIN,
-                   "  session %" PRIu64 ", pool %" PRIu64 ": asked for idle memory %" PRIu64
-                   " times, answered %" PRIu64 ", %s came, %s kept idle by the program: %s",
-                   reply_count(session, "id"), reply_count(holding, "id"), reply_count(holding, "asked"),
-                   reply_count(holding, "answered"), BYTES_TEXT(reply_count(holding, "came_bytes")),
+                   "  session %" PRIu64 ", pool %" PRIu64 ": asked for idle memory %s, answered "
+                   "%" PRIu64 ", %s came, %s kept idle by the program: %s",
+                   reply_count(session, "id"), reply_count(holding, "id"),
+                   COUNT_TEXT(reply_count(holding, "asked"), "time"), reply_count(holding, "answered"),
+                   BYTES_TEXT(reply_count(holding, "came_bytes")),
                    BYTES_TEXT(reply_count(holding, "kept_bytes")),
                    outcome_words(reply_text(holding, "outcome")));
     }
@@ -118,7 +119,7 @@ static const struct column requests[] = {
     {"NEEDS", true, add_bytes, "bytes"},
     {"SINCE", true, add_time, "waiting_ns", STYLE_WARNING},
     {"LEFT", true, add_time, "left_ns"},
-    {"WAITS FOR", false, add_reason, "reason"},
+    {"WAITS FOR", false, add_reason, "reason", .fit = FIT_WRAP},
 };
 
 void view_sessions(struct output *output, const struct cJSON *reply) {
@@ -195,12 +196,12 @@ void view_quarantine(struct output *output, const struct cJSON *reply) {
     static const struct column columns[] = {
         {"SESSION", true, add_number, "id"},
         {"PID", true, add_count, "pid"},
-        {"UID", true, add_number, "uid"},
+        {"USER", false, add_user, "uid"},
         {"HELD", true, add_held, NULL, STYLE_WARNING},
         {"FOR", true, add_held_for, "quarantined_ns"},
         {"RULE", false, add_rule, "end_rule"},
-        {"COMMAND", false, add_plain_text, "command"},
-        {"WHY", false, add_plain_text, "quarantine_reason", STYLE_WARNING},
+        {"COMMAND", false, add_plain_text, "command", .fit = FIT_CUT},
+        {"WHY", false, add_plain_text, "quarantine_reason", STYLE_WARNING, .fit = FIT_WRAP},
     };
 
     if (reply_first(reply, "sessions") == NULL) {

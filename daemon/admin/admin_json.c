@@ -269,6 +269,14 @@ static char *answer_quarantine_release(struct daemon *daemon, const struct reque
     return finish(reply);
 }
 
+static bool has_session(const struct core *core, uint64_t id) {
+    list_for_each_entry(const struct session, session, &core->sessions, link) {
+        if (session->id == id)
+            return true;
+    }
+    return false;
+}
+
 /* Ends what was sent and not taken: those who have the tokens get NO_TOKEN. */
 static char *answer_parcels_revoke(struct daemon *daemon, const struct request_keys *keys) {
     uint64_t bytes;
@@ -277,8 +285,12 @@ static char *answer_parcels_revoke(struct daemon *daemon, const struct request_k
         return admin_json_error("no-such-session",
                                 "sessions are numbered from 1; 'parcels' lists the senders");
     unsigned n = core_revoke_all(daemon->core, keys->has_session ? keys->session : 0, clock_now_ns(), &bytes);
+    if (n == 0 && keys->has_session && !has_session(daemon->core, keys->session))
+        return admin_json_error(
+            "no-such-session", "there is no session of this number, and nothing that one sent is to be taken "
+                               "yet; 'parcels' lists the senders");
     if (n > 0)
-        log_info("an operator revoked %u buffers that were sent and not taken: %s came back", n,
+        log_info("an operator revoked %s sent and not taken: %s came back", COUNT_TEXT(n, "buffer"),
                  BYTES_TEXT(bytes));
     cJSON *reply = cJSON_CreateObject();
     report_integer(reply, "revoked", n);

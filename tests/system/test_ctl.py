@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """gpupoolctl against a scripted admin server."""
 import copy
+import fcntl
 import json
 import os
 import pty
 import re
 import select
 import socket
+import struct
 import subprocess
 import tempfile
+import termios
 import unittest
 
 from gpupool_system import CTL, WAIT_S, FakeAdmin, check_schema, ctl
@@ -94,6 +97,32 @@ def line(document, **keywords):
     return json.dumps(document, **keywords).encode() + b"\n"
 
 
+def on_terminal(*words, reply, columns=80, typed=None, environment=None):
+    """Runs gpupoolctl on a terminal of so many columns, against a server that answers so. Returns its exit status, what it wrote, and
+    what it asked the server."""
+    controller, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+    if typed is not None:
+        os.write(controller, typed)
+    with FakeAdmin(reply) as fake:
+        process = subprocess.Popen([CTL, f"--admin-socket={fake.path}", *words], stdin=terminal, stdout=terminal, stderr=terminal,
+                                   env={"TERM": "xterm", "LC_ALL": "C.UTF-8", **(environment or {})})
+        os.close(terminal)
+        text = b""
+        while select.select([controller], [], [], WAIT_S)[0]:
+            try:
+                piece = os.read(controller, 65536)
+            except OSError:  # what the controlling side gets when the last writer has gone
+                break
+            if piece == b"":
+                break
+            text += piece
+        code = process.wait(WAIT_S)
+        os.close(controller)
+        requests = [json.loads(request) for request in fake.requests]
+    return code, text.decode().replace("\r\n", "\n"), requests
+
+
 def columns_of(text, heading):
     """The rows under the title row that begins with a heading, cut where the titles are, by the alignment of the cells:
     two or more blanks separate columns."""
@@ -147,22 +176,78 @@ class Commands(unittest.TestCase):
     def test_parcels_are_revoked_by_their_sender_or_all(self):
         reply = {"revoked": 3, "revoked_bytes": 24 << 20}
         for value, request in (("7", {"command": "parcels-revoke", "session": 7}), ("all", {"command": "parcels-revoke"})):
-            for options in ([], ["--json"]):
+            for options in (["--yes"], ["--yes", "--json"]):
                 with self.subTest(value, options=options), FakeAdmin(line(reply)) as fake:
                     done = ctl("parcels", "--revoke", value, *options, socket_path=fake.path)
                     self.assertEqual((done.returncode, done.stderr), (0, ""))
                     self.assertEqual(json.loads(fake.requests[0]), request)
                     check_schema(request, "request")
-                    if options:
+                    if "--json" in options:
                         check_schema(json.loads(done.stdout), "parcels-revoke")
                     else:
-                        self.assertIn("3 revoked, 24 MiB", done.stdout)
+                        self.assertIn("3 buffers revoked, 24 MiB", done.stdout)
         for arguments in (("parcels", "--revoke", "0"), ("parcels", "--revoke", "some"), ("pools", "--revoke", "all")):
             self.assertEqual(ctl(*arguments).returncode, 2)
 
+    @staticmethod
+    def parcels(connection, request):
+        """Answers as a daemon that has two parcels of session 7 and one of session 6."""
+        asked = json.loads(request)
+        parcels = [PARCEL, PARCEL, {**PARCEL, "session": 6}]
+        if asked["command"] == "parcels":
+            reply = {"parcels": parcels, "total": len(parcels)}
+        elif asked.get("session", 7) in (6, 7):
+            reply = {"revoked": 2, "revoked_bytes": 48 << 20}
+        else:
+            reply = {"error": {"code": "no-such-session", "message": "there is no session of this number"}}
+        connection.sendall(line(reply))
+
+    def test_a_revocation_asks_first(self):
+        listed, revoke = {"command": "parcels"}, {"command": "parcels-revoke", "session": 7}
+        code, text, requests = on_terminal("parcels", "--revoke=7", reply=self.parcels, typed=b"y\n")
+        self.assertEqual((code, requests), (0, [listed, revoke]))
+        for words in ("Session 7 (pid 815, user ", "2 buffers (48 MiB) sent and not taken yet", "Revoke them? [y/N]", "2 buffers revoked, 48 MiB"):
+            self.assertIn(words, text)
+        code, text, requests = on_terminal("parcels", "--revoke=all", reply=self.parcels, typed=b"y\n")
+        self.assertEqual((code, requests), (0, [listed, {"command": "parcels-revoke"}]))
+        self.assertIn("3 buffers (72 MiB) sent", text)
+        for typed in (b"n\n", b"\n", b"\4"):
+            code, text, requests = on_terminal("parcels", "--revoke=7", reply=self.parcels, typed=typed)
+            self.assertEqual((code, requests), (1, [listed]), typed)
+            self.assertIn("nothing was revoked", text)
+
+    def test_a_revocation_without_a_terminal_wants_yes(self):
+        for options in ([], ["--json"]):
+            with FakeAdmin(self.parcels) as fake:
+                done = ctl("parcels", "--revoke=7", *options, socket_path=fake.path)
+                self.assertEqual((done.returncode, len(fake.requests)), (1, 1))
+            self.assertIn("add --yes", done.stderr)
+            if options:
+                self.assertEqual(json.loads(done.stdout)["error"]["code"], "invalid-request")
+
+    def test_a_revocation_of_no_session_is_an_error(self):
+        """There is nothing to ask: the daemon is told, and refuses."""
+        for options in ([], ["--yes"], ["--json"]):
+            with self.subTest(options), FakeAdmin(self.parcels) as fake:
+                done = ctl("parcels", "--revoke=9", *options, socket_path=fake.path)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("there is no session of this number", done.stderr)
+                if "--json" in options:
+                    self.assertEqual(json.loads(done.stdout)["error"]["code"], "no-such-session")
+
+    def test_a_revocation_asks_where_not_all_parcels_are_told(self):
+        def answer(connection, request):
+            connection.sendall(line({"parcels": [], "total": 5}))
+
+        code, text, requests = on_terminal("parcels", "--revoke=7", reply=answer, typed=b"n\n")
+        self.assertEqual((code, requests), (1, [{"command": "parcels"}]))
+        self.assertIn("5 buffers on the way in all", text)
+
     def test_parcels_that_are_not_told_are_counted(self):
-        for reply, text in (({"parcels": [PARCEL], "total": 3}, "2 more are on their way"),
-                            ({"parcels": [], "total": 4}, "4 more are on their way"),
+        for reply, text in (({"parcels": [PARCEL], "total": 3}, "And 2 more buffers."),
+                            ({"parcels": [PARCEL], "total": 2}, "And 1 more buffer."),
+                            ({"parcels": [], "total": 4}, "4 buffers on the way"),
+                            ({"parcels": [], "total": 1}, "1 buffer on the way"),
                             ({"parcels": [], "total": 0}, "Nothing is on its way")):
             with self.subTest(text), FakeAdmin(line(reply)) as fake:
                 self.assertIn(text, ctl("parcels", socket_path=fake.path).stdout)
@@ -243,6 +328,38 @@ class Commands(unittest.TestCase):
     def test_help_is_a_command_too(self):
         done = ctl("help", socket_path="/nonexistent")
         self.assertEqual((done.returncode, done.stderr, done.stdout), (0, "", ctl("--help").stdout))
+
+    def test_each_command_has_help_of_its_own(self):
+        general = ctl("--help").stdout
+        commands = re.findall(r"^  (\w+) ", general.partition("Commands:\n")[2].partition("\nOptions:")[0], re.MULTILINE)
+        self.assertEqual(set(commands), {*REPLIES, "run", "help"})
+        own = {"trim": {"--pool"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"}}
+        for command in commands:
+            with self.subTest(command):
+                done = ctl("help", command, socket_path="/nonexistent")
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                if command == "run":
+                    self.assertEqual(done.stdout, subprocess.run([CTL, "run", "--help"], check=True, capture_output=True, text=True).stdout)
+                    continue
+                self.assertEqual(ctl(command, "--help", socket_path="/nonexistent").stdout, done.stdout)
+                if command == "help":
+                    self.assertEqual(done.stdout, general)
+                    continue
+                self.assertTrue(done.stdout.startswith(f"Usage: gpupoolctl [OPTION...] {command}\n"))
+                self.assertRegex(done.stdout.splitlines()[1], r"^(Shows|Gives) ")
+                options = set(re.findall(r"^ +(?:-h, )?(--[a-z-]+)", done.stdout, re.MULTILINE))
+                self.assertEqual(options, {"--json", "--admin-socket", "--timeout", "--color", "--help", "--version"} | own.get(command, set()))
+        for text in [general] + [ctl("help", command).stdout for command in REPLIES]:
+            self.assertLessEqual(max(map(len, text.splitlines())), 80)
+
+    def test_a_misspelt_command_gets_the_one_that_is_meant(self):
+        for word, meant in (("stat", "stats"), ("sesions", "sessions"), ("quaratnine", "quarantine"), ("pool", "pools")):
+            for words in ((word,), ("help", word), (word, "--help")):
+                with self.subTest(words):
+                    done = ctl(*words)
+                    self.assertEqual((done.returncode, done.stdout), (2, ""))
+                    self.assertIn(f"there is no command '{word}': did you mean '{meant}'?", done.stderr)
+        self.assertNotIn("did you mean", ctl("dance").stderr)
 
     def test_help_and_version_need_no_daemon(self):
         done = ctl("--help", socket_path="/nonexistent")
@@ -332,8 +449,8 @@ class ForPeople(unittest.TestCase):
 
     def test_refused_sessions_are_told_of(self):
         refused = {**REPLIES["stats"], "daemon": {**DAEMON_STATS, "sessions_refused": 12}}
-        self.assertIn("12 sessions were refused", self.show("stats", refused))
-        self.assertNotIn("were refused", self.show("stats"))
+        self.assertIn("12 sessions refused since", self.show("stats", refused))
+        self.assertNotIn("refused since", self.show("stats"))
 
     def test_unread_answers_are_told_of_when_they_stay(self):
         def stats(sockets, oldest_ns):
@@ -439,26 +556,127 @@ class ForPeople(unittest.TestCase):
             self.assertNotIn("\x1b", ctl("trim", socket_path=fake.path).stderr)
 
 
+class Singulars(unittest.TestCase):
+    def test_one_is_in_the_singular(self):
+        one = {**REPLIES["stats"], "daemon": {**DAEMON_STATS, "sessions": 1, "sessions_limit": 1, "sessions_refused": 1, "described_segments": 1},
+               "pools": [{**DEVICE_POOL, "parcels": 1}],
+               "sessions": [{**SESSION, "pools": [{**SESSION["pools"][0], "asked": 1, "answered": 1}]}]}
+        replies = {"stats": one, "parcels": {"parcels": [PARCEL], "total": 2}, "sessions": one}
+        text = ""
+        for command, reply in replies.items():
+            with FakeAdmin(line({key: reply[key] for key in REPLIES[command]})) as fake:
+                done = ctl(command, socket_path=fake.path)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                text += done.stdout
+        with FakeAdmin(line({"revoked": 1, "revoked_bytes": 0})) as fake:
+            text += ctl("parcels", "--revoke=all", "--yes", socket_path=fake.path).stdout
+        self.assertNotRegex(text, r"(?<![\d.])1 (more )?(sessions|segments|buffers|times|sockets|descriptors)")
+        for words in ("1 session refused", "1 buffer sent", "1 time, answered 1", "1 more buffer", "1 buffer revoked"):
+            self.assertIn(words, text)
+
+
+class Users(unittest.TestCase):
+    def test_users_are_shown_by_name_and_number(self):
+        unknown, none = 4_000_000_001, 4_294_967_295
+        tables = {"sessions": ("sessions", [{**SESSION, "id": i, "uid": uid} for i, uid in enumerate((0, unknown, none, 0), 1)]),
+                  "parcels": ("parcels", [{**PARCEL, "session": i, "uid": uid} for i, uid in enumerate((0, unknown, none, 0), 1)]),
+                  "quarantine": ("sessions", [{**DEAD_SESSION, "id": i, "uid": uid} for i, uid in enumerate((0, unknown, none, 0), 1)])}
+        for command, (key, rows) in tables.items():
+            reply = {**REPLIES[command], key: rows, **({"total": len(rows)} if command == "parcels" else {})}
+            with self.subTest(command), FakeAdmin(line(reply)) as fake:
+                shown = columns_of(ctl(command, socket_path=fake.path).stdout, "SENDER" if command == "parcels" else "SESSION")
+                start = shown[0].index("USER")
+                self.assertEqual([re.split("  +", row[start:])[0] for row in shown],
+                                 ["USER", "root (0)", str(unknown), "-", "root (0)"])
+        quotas = {"quotas": [{**QUOTA, "uid": 0}, {**FULL_QUOTA, "uid": unknown}]}
+        with FakeAdmin(line(quotas)) as fake:
+            text = ctl("quota", socket_path=fake.path).stdout
+            self.assertEqual(len(re.findall(r"(?m)^  root \(0\)  ", text)), 1 + len(QUOTA["pools"]))
+            self.assertEqual(len(re.findall(rf"(?m)^  {unknown}  ", text)), 1 + len(QUOTA["pools"]))
+            self.assertEqual(json.loads(ctl("quota", "--json", socket_path=fake.path).stdout), quotas)
+
+
+class Widths(unittest.TestCase):
+    LONG = {**REPLIES,
+            "quarantine": {"sessions": [{**DEAD_SESSION, "quarantine_reason": "pid 816 is still listed by NVML, and " + "a child holds it, and " * 5 + "so on"}]},
+            "pools": {"pools": [{**DEVICE_POOL, "name": "A very long name of a device that no terminal is wide enough for, 中文 and more of it"}, HOST_POOL]},
+            "sessions": {"sessions": [{**SESSION, "id": 10**9, "pid": 4_194_304, "command": "a-long-name-of-a-process-" * 3}, DEAD_SESSION, WAITING_SESSION]}}
+
+    def show(self, command, columns):
+        code, text, _ = on_terminal(command, "--color=never", reply=line(self.LONG[command]), columns=columns)
+        self.assertEqual(code, 0)
+        return text
+
+    @staticmethod
+    def columns(text):
+        return sum(2 if "\u4e00" <= character <= "\u9fff" else 1 for character in text)
+
+    def test_every_line_fits_the_terminal(self):
+        for command in self.LONG:
+            for columns in (80, 100, 132):
+                with self.subTest(command, columns=columns):
+                    for row in self.show(command, columns).splitlines():
+                        self.assertLessEqual(self.columns(row), columns, row)
+
+    def test_no_number_is_broken_or_lost(self):
+        """Each number with its unit that a wide terminal shows stands on one line of a narrow one."""
+        number = re.compile(r"(?<![\w.])\d[\d.]*(?: (?:[KMGT]iB|B|ns|us|ms|s|min|h|d)\b|%)?")
+        for command in self.LONG:
+            wide = number.findall(self.show(command, 1000))
+            for columns in (60, 80):
+                narrow = number.findall(self.show(command, columns))
+                for each in set(wide):
+                    self.assertGreaterEqual(narrow.count(each), wide.count(each), (command, columns, each))
+                self.assertEqual(set(narrow), set(wide))
+
+    def test_each_part_of_a_table_tells_its_rows(self):
+        text = self.show("sessions", 80)
+        parts = [part.splitlines() for part in text.split("\n\n")]
+        tables = [part[part[0] in ("Sessions", "Their memory", "Waiting"):] for part in parts]
+        first = [rows for rows in tables if rows[0].split()[:1] == ["SESSION"] and "POOL" not in rows[0]]
+        self.assertGreater(len(first), 1)
+        for rows in first:
+            end = rows[0].index("SESSION") + len("SESSION")
+            width = max(end, 12)
+            self.assertEqual([row[:width].split()[0] for row in rows[1:4]], [str(10**9), "8", "9"])
+        for rows in tables:
+            if "WAITS FOR" in rows[0]:
+                self.assertRegex(rows[0], r"SESSION +PID +POOL")
+
+    def test_long_names_are_cut_and_sentences_go_on_below(self):
+        sessions = self.show("sessions", 80)
+        self.assertRegex(sessions, r"(?m) a-long-name-of-a-process-\S*…$")
+        self.assertIn("a-long-name-of-a-process-" * 3, self.show("sessions", 300))
+        why = self.show("quarantine", 80)
+        self.assertNotIn("…", why)
+        self.assertEqual(re.sub(r"\s+", " ", why).count("a child holds it, and"), 5)
+        rows = why.splitlines()
+        last = next(i for i, row in enumerate(rows) if "WHY" in row)
+        start = rows[last].index("WHY")
+        for row in rows[last + 1:]:
+            self.assertNotEqual(row[start], " ")
+        self.assertIn("...", on_terminal("sessions", "--color=never", reply=line(self.LONG["sessions"]), environment={"LC_ALL": "C"})[1])
+
+    def test_wide_terminals_get_one_table(self):
+        self.assertEqual(self.show("pools", 300).count("ZEROED BY"), 1)
+        self.assertEqual(len(re.findall(r"(?m)^ *POOL ", self.show("pools", 300))), 6)
+        self.assertGreater(len(re.findall(r"(?m)^ *POOL ", self.show("pools", 80))), 6)
+
+    def test_a_pipe_gets_whole_lines_unless_columns_says_otherwise(self):
+        with FakeAdmin(line(self.LONG["sessions"])) as fake:
+            whole = ctl("sessions", socket_path=fake.path).stdout
+            self.assertEqual(whole, ctl("sessions", socket_path=fake.path, environment={"COLUMNS": "junk"}).stdout)
+            narrow = ctl("sessions", socket_path=fake.path, environment={"COLUMNS": "80"}).stdout
+        self.assertIn("a-long-name-of-a-process-" * 3, whole)
+        self.assertEqual(narrow, self.show("sessions", 80))
+
+
 class Colours(unittest.TestCase):
     def on_terminal(self, *options, environment=None):
         """The text that gpupoolctl writes when its output is a terminal."""
-        controller, terminal = pty.openpty()
-        with FakeAdmin(line(REPLIES["stats"])) as fake:
-            process = subprocess.Popen([CTL, "stats", f"--admin-socket={fake.path}", *options], stdout=terminal,
-                                       env={"TERM": "xterm", "LC_ALL": "C.UTF-8", **(environment or {})})
-            os.close(terminal)
-            text = b""
-            while select.select([controller], [], [], WAIT_S)[0]:
-                try:
-                    piece = os.read(controller, 65536)
-                except OSError:  # what the controlling side gets when the last writer has gone
-                    break
-                if piece == b"":
-                    break
-                text += piece
-            self.assertEqual(process.wait(WAIT_S), 0)
-            os.close(controller)
-        return text.decode()
+        code, text, _ = on_terminal("stats", *options, reply=line(REPLIES["stats"]), environment=environment)
+        self.assertEqual(code, 0)
+        return text
 
     def test_colours_are_for_terminals_only(self):
         self.assertIn("\x1b[", self.on_terminal())

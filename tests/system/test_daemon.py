@@ -102,6 +102,7 @@ class AdminSocket(unittest.TestCase):
             (b'{"command":"quarantine-release","session":999999}', "no-such-session"),
             (b'{"command":"parcels","session":1}', "invalid-request"),
             (b'{"command":"parcels-revoke","session":0}', "no-such-session"),
+            (b'{"command":"parcels-revoke","session":12345}', "no-such-session"),
             (b'{"command":"pi\xffng"}', "invalid-request"), (b'{"command":"pi\x01ng"}', "invalid-request"),
             (b'{"command":"ping\x00"}', "invalid-request"), (b"[" * 10_000, "invalid-request"),
             (b'{"command":' * 1000 + b"1" + b"}" * 1000, "invalid-request"),

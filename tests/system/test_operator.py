@@ -113,7 +113,7 @@ class Stats(unittest.TestCase):
     def test_sessions_that_were_refused_are_counted(self):
         with Daemon("[daemon]\nsessions_limit = 1\n") as daemon, Client(daemon), Client(daemon):
             self.assertEqual(daemon.ask("stats")["daemon"]["sessions_refused"], 1)
-            self.assertIn("1 sessions were refused", ctl("stats", socket_path=daemon.admin_socket).stdout)
+            self.assertIn("1 session refused", ctl("stats", socket_path=daemon.admin_socket).stdout)
 
     @unittest.skipUnless(os.geteuid() == 0, "needs root, to be another user")
     def test_other_users_are_not_told_what_a_session_has_and_waits_for(self):

@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/ctl/command_line.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/nearest.h"
+#include "base/units.h"
+#include "client/ctl/run.h"
+#include "client/ctl/text.h"
+#include "client/ctl/view.h"
+
+/* JSON's numbers are exact up to this one. */
+#define SESSION_ID_MAX (UINT64_C(1) << 53)
+
+/* Help is as wide as this, and its texts begin at these columns. */
+#define HELP_COLUMNS        80u
+#define HELP_COMMAND_COLUMN 13u
+#define HELP_OPTION_COLUMN  27u
+
+static const struct command commands[] = {
+    {"stats", view_stats, "the daemon, its pools and its sessions",
+     "Shows the daemon, how much each pool has and lends, and the sessions."},
+    {"pools", view_pools, "the pools, in full",
+     "Shows how the pools were set up, what is in them, what happened to them since the daemon started, and "
+     "how long that "
+     "took."},
+    {"sessions", view_sessions, "the sessions",
+     "Shows the connected processes and those whose memory is in quarantine: what each has of each pool, and "
+     "what it waits "
+     "for."},
+    {"quota", view_quota, "what each user has and may have",
+     "Shows for each user the sessions, leases, waiting requests and bytes of each pool, with their limits."},
+    {"quarantine", view_quarantine,
+     "what dead processes still hold, and why; with --release: have it back by force",
+     "Shows the memory of processes that ended without a farewell, and why it has not come back yet. With "
+     "--release it comes "
+     "back by force: first a warning is printed, and a question is asked."},
+    {"parcels", view_parcels,
+     "buffers that were sent to other processes and not taken yet; with --revoke: end them",
+     "Shows the buffers that processes sent and others have not taken yet. With --revoke these end: a "
+     "process that wants to "
+     "take one gets an error, and the memory comes back when no process has it. First a question is asked."},
+    {"config", view_config, "the configuration in force, and where each value comes from",
+     "Shows each value that the daemon uses, with the line of the file that has it, or the command line, or "
+     "the default, and what the daemon made of it."},
+    {"trim", view_trim, "give memory that nobody uses back to the driver and the kernel",
+     "Gives segments of which nothing is leased and which no process has mapped back to the driver and the "
+     "kernel. For root and "
+     "the daemon's user."},
+    {"ping", view_ping, "ask whether the daemon answers",
+     "Shows the version, the process and the age of the daemon, if it answers."},
+    {"run", NULL, "run a CUDA program with gpupoold's memory", NULL},
+    {"help", NULL, "print this; with the name of a command: describe that command", NULL},
+};
+
+enum option_value {
+    OPTION_JSON = 256,
+    OPTION_POOL,
+    OPTION_RELEASE,
+    OPTION_REVOKE,
+    OPTION_YES,
+    OPTION_ADMIN_SOCKET,
+    OPTION_TIMEOUT,
+    OPTION_COLOR,
+    OPTION_VERSION,
+    OPTION_HELP = 'h',
+};
+
+/* An option is for the commands that it names, or for all that ask the daemon. */
+static const struct option_row {
+    enum option_value value;
+    const char *name, *argument;
+    const char *commands[2];
+    const char *text;
+} option_rows[] = {
+    {OPTION_POOL, "pool", "ID", {"trim"}, "this pool only"},
+    {OPTION_RELEASE,
+     "release",
+     "ID",
+     {"quarantine"},
+     "release this session's memory although it may be written to; for root"},
+    {OPTION_REVOKE,
+     "revoke",
+     "ID|all",
+     {"parcels"},
+     "end those that this session sent, or all; for root and the daemon's user"},
+    {OPTION_YES, "yes", NULL, {"quarantine", "parcels"}, "do not ask before --release or --revoke"},
+    {OPTION_JSON, "json", NULL, {NULL}, "print the daemon's reply: one line of JSON"},
+    {OPTION_ADMIN_SOCKET,
+     "admin-socket",
+     "PATH",
+     {NULL},
+     "where the daemon listens, by default $GPUPOOL_ADMIN_SOCKET, else " ADMIN_SOCKET_DEFAULT},
+    {OPTION_TIMEOUT, "timeout", "TIME", {NULL}, "how long to wait for the answer, by default 10s"},
+    {OPTION_COLOR,
+     "color",
+     "WHEN",
+     {NULL},
+     "always, never, or auto (the default): on a terminal, unless NO_COLOR is set"},
+    {OPTION_HELP, "help", NULL, {NULL}, "print this, or with a command describe that, and exit"},
+    {OPTION_VERSION, "version", NULL, {NULL}, "print the version and exit"},
+};
+
+#define ROWS ARRAY_LENGTH(option_rows)
+
+/* --- help --- */
+
+static bool is_for_all(const struct option_row *row) {
+    return row->commands[0] == NULL;
+}
+
+static bool is_for(const struct option_row *row, const struct command *command) {
+    for (size_t i = 0; i < ARRAY_LENGTH(row->commands); i++)
+        if (row->commands[i] != NULL && strcmp(row->commands[i], command->name) == 0)
+            return true;
+    return is_for_all(row);
+}
+
+/* Prints a word, and from a column on a text. */
+static void print_entry(const char *word, size_t column, const char *text) {
+    printf("%-*s", (int)column, word);
+    if (strlen(word) >= column)
+        printf("\n%*s", (int)column, "");
+    text_wrap(stdout, text, column, HELP_COLUMNS);
+}
+
+static void print_option(const struct option_row *row, bool with_commands) {
+    char word[64], text[256] = "";
+
+    snprintf(word, sizeof word, "  %s--%s%s%s", row->value == OPTION_HELP ? "-h, " : "    ", row->name,
+             row->argument != NULL ? "=" : "", row->argument != NULL ? row->argument : "");
+    if (with_commands && !is_for_all(row))
+        snprintf(text, sizeof text, "%s%s%s: ", row->commands[0], row->commands[1] != NULL ? ", " : "",
+                 row->commands[1] != NULL ? row->commands[1] : "");
+    strncat(text, row->text, sizeof text - strlen(text) - 1);
+    print_entry(word, HELP_OPTION_COLUMN, text);
+}
+
+static void print_help(void) {
+    puts("Usage: gpupoolctl [OPTION...] COMMAND\n"
+         "       gpupoolctl run [OPTION...] [--] PROGRAM [ARGUMENT...]\n"
+         "       gpupoolctl help [COMMAND]\n"
+         "Shows what gpupoold lends and to whom; runs programs with memory of it.\n"
+         "\n"
+         "Commands:");
+    for (size_t i = 0; i < ARRAY_LENGTH(commands); i++) {
+        char word[HELP_COMMAND_COLUMN + 1];
+        snprintf(word, sizeof word, "  %s", commands[i].name);
+        print_entry(word, HELP_COMMAND_COLUMN, commands[i].summary);
+    }
+    puts("\nOptions:");
+    for (size_t i = 0; i < ROWS; i++)
+        print_option(&option_rows[i], true);
+    puts("\nExit status: 0 success, 1 the daemon refused, 2 wrong usage, 3 the daemon cannot\nbe reached.");
+}
+
+static void print_command_help(const struct command *command) {
+    bool has_own = false;
+
+    if (command->view == NULL) {
+        if (strcmp(command->name, "run") == 0)
+            run_print_help();
+        else
+            print_help();
+        return;
+    }
+    printf("Usage: gpupoolctl [OPTION...] %s\n", command->name);
+    text_wrap(stdout, command->text, 0, HELP_COLUMNS);
+    for (size_t i = 0; i < ROWS; i++)
+        if (!is_for_all(&option_rows[i]) && is_for(&option_rows[i], command)) {
+            if (!has_own)
+                puts("\nIts options:");
+            has_own = true;
+            print_option(&option_rows[i], false);
+        }
+    puts("\nOptions of all commands:");
+    for (size_t i = 0; i < ROWS; i++)
+        if (is_for_all(&option_rows[i]))
+            print_option(&option_rows[i], false);
+}
+
+/* --- reading --- */
+
+/* Goes behind what complain() says of a wrong command line. Returns code. */
+static int usage_error(int code) {
+    fputs("Try 'gpupoolctl --help'.\n", stderr);
+    return code;
+}
+
+int finish_output(int code) {
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
+    return complain(EXIT_REFUSED, "cannot write the output: %s", strerror(errno));
+}
+
+static int parse_id(const char *text, uint64_t most, uint64_t *ret_id) {
+    uint64_t id;
+
+    if (units_parse_number(text, most, &id) < 0 || id == 0)
+        return -EINVAL;
+    *ret_id = id;
+    return 0;
+}
+
+static int parse_color(const char *text, enum color_when *ret_color) {
+    static const char *const words[] = {
+        [COLOR_AUTO] = "auto", [COLOR_ALWAYS] = "always", [COLOR_NEVER] = "never"};
+
+    for (unsigned i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(text, words[i]) == 0) {
+            *ret_color = (enum color_when)i;
+            return 0;
+        }
+    return -EINVAL;
+}
+
+/* The command of a name. NULL: there is none, which was told. */
+static const struct command *find_command(const char *name) {
+    struct nearest nearest = {.word = name};
+
+    for (size_t i = 0; i < ARRAY_LENGTH(commands); i++) {
+        if (strcmp(name, commands[i].name) == 0)
+            return &commands[i];
+        nearest_offer(&nearest, commands[i].name);
+    }
+    if (nearest.best != NULL)
+        complain(EXIT_USAGE, "there is no command '%s': did you mean '%s'?", name, nearest.best);
+    else
+        complain(EXIT_USAGE, "there is no command '%s'", name);
+    usage_error(EXIT_USAGE);
+    return NULL;
+}
+
+/* Takes an option with a value of its own. Returns -1 to go on, or the code to exit with. */
+static int take_value(enum option_value option, const char *value, struct options *options) {
+    switch (option) {
+    case OPTION_POOL:
+        if (parse_id(value, UINT32_MAX, &options->pool) < 0)
+            return complain(EXIT_USAGE, "--pool: '%s' is not a pool's number; 'gpupoolctl pools' lists them",
+                            value);
+        return -1;
+    case OPTION_RELEASE:
+        if (parse_id(value, SESSION_ID_MAX, &options->release) < 0)
+            return complain(EXIT_USAGE,
+                            "--release: '%s' is not a session's number; 'gpupoolctl quarantine' lists them",
+                            value);
+        return -1;
+    case OPTION_REVOKE:
+        if (strcmp(value, "all") == 0)
+            options->revoke = ALL_SENDERS;
+        else if (parse_id(value, SESSION_ID_MAX, &options->revoke) < 0)
+            return complain(
+                EXIT_USAGE,
+                "--revoke: '%s' is neither a session's number nor 'all'; 'gpupoolctl parcels' lists them",
+                value);
+        return -1;
+    case OPTION_TIMEOUT:
+        if (units_parse_ns(value, &options->timeout_ns) < 0 || options->timeout_ns == 0)
+            return complain(
+                EXIT_USAGE,
+                "--timeout: '%s' is not a time; give a number above 0 and its unit, such as 500ms or 10s",
+                value);
+        return -1;
+    case OPTION_COLOR:
+        if (parse_color(value, &options->color) < 0)
+            return complain(EXIT_USAGE, "--color: '%s' is none of auto, always, never", value);
+        return -1;
+    default:
+        options->admin_socket = value;
+        return -1;
+    }
+}
+
+/* Reads the options. Returns -1 to go on with the words at optind, or the code to exit with. */
+static int read_options(int argc, char **argv, struct options *options, bool *ret_help,
+                        bool given[static ROWS]) {
+    struct option long_options[ROWS + 1] = {0};
+    int option, index, code = -1;
+
+    for (size_t i = 0; i < ROWS; i++)
+        long_options[i] = (struct option){option_rows[i].name,
+                                          option_rows[i].argument != NULL ? required_argument : no_argument,
+                                          NULL, (int)option_rows[i].value};
+    while (code < 0 && (option = getopt_long(argc, argv, "h", long_options, NULL)) >= 0) {
+        for (index = 0; index < (int)ROWS; index++)
+            given[index] |= (int)option_rows[index].value == option;
+        switch (option) {
+        case OPTION_JSON:
+            options->json = true;
+            break;
+        case OPTION_YES:
+            options->yes = true;
+            break;
+        case OPTION_HELP:
+            *ret_help = true;
+            break;
+        case OPTION_VERSION:
+            puts("gpupoolctl " GPUPOOL_VERSION);
+            return finish_output(EXIT_SUCCESS);
+        case '?': /* getopt has said what is wrong */
+            return usage_error(EXIT_USAGE);
+        default:
+            code = take_value((enum option_value)option, optarg, options);
+        }
+    }
+    return code;
+}
+
+/* Reads the words behind the options: a command, or "help" and a command. Returns as read_options(). */
+static int read_words(int argc, char **argv, struct options *options, bool *help) {
+    if (optind == argc)
+        return *help ? -1 : usage_error(complain(EXIT_USAGE, "no command given"));
+    if (strcmp(argv[optind], "help") == 0) {
+        *help = true;
+        if (++optind == argc)
+            return -1;
+    }
+    options->command = find_command(argv[optind]);
+    if (options->command == NULL)
+        return EXIT_USAGE;
+    if (optind + 1 < argc && !(*help && strcmp(options->command->name, "run") == 0))
+        return usage_error(
+            complain(EXIT_USAGE, "one command at a time: '%s' is one too many", argv[optind + 1]));
+    return -1;
+}
+
+int command_line_read(int argc, char **argv, struct options *options) {
+    bool help = false, given[ROWS] = {0};
+
+    int code = read_options(argc, argv, options, &help, given);
+    if (code < 0)
+        code = read_words(argc, argv, options, &help);
+    if (code >= 0)
+        return code;
+    if (help) {
+        if (options->command != NULL)
+            print_command_help(options->command);
+        else
+            print_help();
+        return finish_output(EXIT_SUCCESS);
+    }
+    if (options->command->view == NULL)
+        return usage_error(complain(EXIT_USAGE, "'run' comes first: gpupoolctl run [OPTION...] PROGRAM"));
+    for (size_t i = 0; i < ROWS; i++)
+        if (given[i] && !is_for(&option_rows[i], options->command))
+            return usage_error(
+                complain(EXIT_USAGE, "--%s is for %s%s%s only", option_rows[i].name,
+                         option_rows[i].commands[0], option_rows[i].commands[1] != NULL ? " and " : "",
+                         option_rows[i].commands[1] != NULL ? option_rows[i].commands[1] : ""));
+    return -1;
+}

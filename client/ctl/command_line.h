@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CTL_COMMAND_LINE_H
+#define CLIENT_CTL_COMMAND_LINE_H
+/*
+ * gpupoolctl's command line: the tables of its commands and options, by which the command line is read and
+ * help is printed. "run" has options of its own (run.h).
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/ctl/table.h"
+
+enum exit_code {
+    EXIT_REFUSED = 1, /* the daemon refused, or the answer could not be written */
+    EXIT_USAGE = 2,
+    EXIT_UNREACHABLE = 3,
+};
+
+struct command {
+    const char *name;
+    void (*view)(struct output *output, const struct cJSON *reply); /* NULL: the daemon is not asked */
+    const char *summary;
+    const char *text; /* of its own help; NULL where the daemon is not asked */
+};
+
+#define ALL_SENDERS UINT64_MAX
+
+enum color_when {
+    COLOR_AUTO,
+    COLOR_ALWAYS,
+    COLOR_NEVER,
+};
+
+struct options {
+    const struct command *command;
+    const char *admin_socket;
+    uint64_t timeout_ns;
+    uint64_t pool;    /* 0: all */
+    uint64_t release; /* a session in quarantine; 0: none */
+    uint64_t revoke;  /* the session whose parcels are to end, ALL_SENDERS, or 0: none */
+    bool yes;
+    bool json;
+    enum color_when color;
+};
+
+#define ADMIN_SOCKET_DEFAULT "/run/gpupool/admin.sock"
+
+/* Reads the command line. Options that are not given keep their values. Returns -1 to go on with
+ * options->command, which has a view, or the code to exit with: help was printed, or a mistake was told. */
+int command_line_read(int argc, char **argv, struct options *options);
+
+/* Flushes the output. Returns code, or EXIT_REFUSED after a complaint: a full disk must not look like
+ * success. */
+int finish_output(int code);
+
+#endif
