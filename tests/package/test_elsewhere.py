@@ -76,6 +76,8 @@ class Places(Folder):
                 self.assertEqual(exec_start(root / UNIT), [f"{prefix}/sbin/gpupoold", "--config", config])
                 for path in (root / UNIT, root / LIB / "pkgconfig/gpupool.pc"):
                     self.assertNotIn(str(self.work), path.read_text())
+                names = "/usr" if prefix == "/usr" else "${pcfiledir}/" + os.path.relpath("/", f"/{LIB}/pkgconfig")
+                self.assertEqual((root / LIB / "pkgconfig/gpupool.pc").read_text().splitlines()[0], f"prefix={names}")
                 manifest = (pathlib.Path(BUILD) / "install_manifest.txt").read_text().splitlines()
                 self.assertLessEqual({config, f"{prefix}/{UNIT}"}, set(manifest))
 
