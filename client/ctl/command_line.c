@@ -235,6 +235,21 @@ static const struct command *find_command(const char *name) {
     return NULL;
 }
 
+/* Goes behind what getopt says of an option. Returns EXIT_USAGE. */
+static int option_error(const char *word) {
+    char name[32];
+    struct nearest nearest = {.word = name};
+
+    if (strncmp(word, "--", 2) == 0 && optopt == 0) { /* a name that there is not */
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(word + 2, "="), word + 2);
+        for (size_t i = 0; i < ROWS; i++)
+            nearest_offer(&nearest, option_rows[i].name);
+    }
+    if (nearest.best != NULL)
+        complain(EXIT_USAGE, "did you mean '--%s'?", nearest.best);
+    return usage_error(EXIT_USAGE);
+}
+
 /* Takes an option with a value of its own. Returns -1 to go on, or the code to exit with. */
 static int take_value(enum option_value option, const char *value, struct options *options) {
     switch (option) {
@@ -302,7 +317,7 @@ static int read_options(int argc, char **argv, struct options *options, bool *re
             puts("gpupoolctl " GPUPOOL_VERSION);
             return finish_output(EXIT_SUCCESS);
         case '?': /* getopt has said what is wrong */
-            return usage_error(EXIT_USAGE);
+            return option_error(argv[optind - 1]);
         default:
             code = take_value((enum option_value)option, optarg, options);
         }

@@ -360,6 +360,12 @@ class Commands(unittest.TestCase):
                     self.assertEqual((done.returncode, done.stdout), (2, ""))
                     self.assertIn(f"there is no command '{word}': did you mean '{meant}'?", done.stderr)
         self.assertNotIn("did you mean", ctl("dance").stderr)
+        for word, meant in (("--jsn", "--json"), ("--tiemout=3s", "--timeout")):
+            self.assertIn(f"did you mean '{meant}'?", ctl("ping", word).stderr)
+        for words in (["--pool"], ["-x"], ["--dance"]):
+            done = ctl("trim", *words)
+            self.assertEqual(done.returncode, 2)
+            self.assertNotIn("did you mean", done.stderr)
 
     def test_help_and_version_need_no_daemon(self):
         done = ctl("--help", socket_path="/nonexistent")
