@@ -180,6 +180,21 @@ const char *gpupool_socket_path(const struct gpupool_client *client) {
     return client != NULL ? client->socket_path : "";
 }
 
+int gpupool_is_connected(struct gpupool_client *client) {
+    if (client_enter(client) < 0)
+        return 0;
+    struct connection *connection = &client->session.connection;
+    if (connection_check(connection) < 0) /* a call has met the end before: no system call */
+        return 0;
+    if (connection_is_up(connection)) {
+        error_end(0);
+        return 1;
+    }
+    if (connection_hear_end(connection) == 0) /* another thread is reading, and will come to the end */
+        error_set(GPUPOOL_E_DISCONNECTED, "the daemon has closed the connection");
+    return 0;
+}
+
 enum gpupool_gpu gpupool_gpu_kind(const struct gpupool_client *client) {
     _Static_assert((int)GPUPOOL_GPU_NONE == PROTO_GPU_NONE && (int)GPUPOOL_GPU_CUDA == PROTO_GPU_CUDA &&
                        (int)GPUPOOL_GPU_SIM == PROTO_GPU_SIM,

@@ -105,6 +105,20 @@ int connection_open(struct connection *connection, const char *path, uint64_t de
     return 0;
 }
 
+/* Tells the program the way on when its daemon has gone. */
+#define GONE_ADVICE                                                                                          \
+    "; buffers stay usable, and this client has no more memory than it keeps: copy away what is needed, "    \
+    "close the client, and open another one"
+
+/* The error that the connection broke with, its text set; 0: it lives. Locked. */
+static int report_broken_locked(const struct connection *connection) {
+    bool is_gone = connection->broken == GPUPOOL_E_DISCONNECTED || connection->broken == GPUPOOL_E_SHUTDOWN;
+
+    return connection->broken == 0 ? 0
+                                   : error_set(connection->broken, "%s%s", connection->broken_text,
+                                               is_gone && connection->is_greeted ? GONE_ADVICE : "");
+}
+
 /* The last reply may have come in the same moment as the end: wake everybody, each looks for itself. */
 static void break_locked(struct connection *connection, int error, const char *text) {
     if (connection->broken != 0)
@@ -146,9 +160,7 @@ bool connection_is_up(const struct connection *connection) {
 
 int connection_check(struct connection *connection) {
     pthread_mutex_lock(&connection->lock);
-    int r = connection->broken;
-    if (r != 0)
-        error_set(r, "%s", connection->broken_text);
+    int r = report_broken_locked(connection);
     pthread_mutex_unlock(&connection->lock);
     return r;
 }
@@ -311,9 +323,7 @@ int connection_hear_end(struct connection *connection) {
         connection->reading = false;
     }
     reader_pass_on_locked(connection);
-    if (connection->broken != 0)
-        error_set(connection->broken, "%s", connection->broken_text);
-    r = connection->broken;
+    r = report_broken_locked(connection);
     pthread_mutex_unlock(&connection->lock);
     return r;
 }
@@ -375,7 +385,7 @@ int connection_finish_locked(struct request **request_pointer, int r) {
     if (!is_kept || !request->is_sent)
         list_remove(&request->link);
     if (connection->broken != 0)
-        r = error_set(connection->broken, "%s", connection->broken_text);
+        r = report_broken_locked(connection);
     else if (r == -EINTR)
         r = error_set(GPUPOOL_E_CANCELLED, "a signal came before the daemon's answer");
     else if (r == -ETIMEDOUT) {

@@ -93,6 +93,7 @@ struct connection {
     uint64_t last_id;
     _Atomic bool is_mute; /* a request was not answered in time, and nothing has come since */
     bool reading; /* some thread is the reader */
+    bool is_greeted; /* the daemon has answered HELLO: the program may have buffers */
     int broken;   /* 0 or the GPUPOOL_E_… that it broke with */
     char broken_text[ERROR_TEXT_SIZE];
     /* the reader's */

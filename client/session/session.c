@@ -69,6 +69,7 @@ static int greet(struct session *session, uint64_t deadline_ns, bool wants_recla
     session->devices.kind = (enum proto_gpu_kind)request->message.hello_reply.gpu;
     session->id = request->message.hello_reply.session;
     session->version = request->message.hello_reply.version;
+    session->connection.is_greeted = true;
     *ret_reclaim_fd = take_fd(&request->fd);
     return 0;
 }

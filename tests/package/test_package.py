@@ -20,12 +20,14 @@ MAJOR_SO = "0"
 LIB, CMAKE = os.environ["GPUPOOL_LIBDIR"], os.environ["GPUPOOL_CMAKE"]
 CC, CXX = os.environ["GPUPOOL_CC"], os.environ.get("GPUPOOL_CXX") or "c++"
 SANITIZE = [f"-fsanitize={os.environ['GPUPOOL_SANITIZE']}"] if os.environ.get("GPUPOOL_SANITIZE") else []
+CXX_WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conversion", "-Wshadow", "-Wold-style-cast",
+                "-Wnon-virtual-dtor", "-Werror")
 WAIT_S = 300
 
 FILES = {
     "bin/gpupoolctl", "sbin/gpupoold", "etc/gpupool/gpupoold.conf", "include/gpupool/gpupool.h",
     "include/gpupool/fence.h", "include/gpupool/hooks.h", "include/gpupool/pair.h", "include/gpupool/staging.h", "include/gpupool/synced.h",
-    "include/gpupool/rmm.hpp", "include/gpupool/tensorrt.hpp", "include/gpupool/thrust.hpp",
+    "include/gpupool/client_name.hpp", "include/gpupool/gpupool.hpp", "include/gpupool/result.hpp", "include/gpupool/rmm.hpp", "include/gpupool/tensorrt.hpp", "include/gpupool/thrust.hpp",
     f"{LIB}/libgpupool-client.a", f"{LIB}/libgpupool-client.so", f"{LIB}/libgpupool-client.so.{MAJOR_SO}",
     f"{LIB}/libgpupool-client.so.{VERSION}", f"{LIB}/libgpupool-torch.so",
     f"{LIB}/libgpupool-hooks.so", f"{LIB}/libgpupool-hooks.so.{MAJOR_SO}", f"{LIB}/libgpupool-hooks.so.{VERSION}",
@@ -312,6 +314,36 @@ class Package(unittest.TestCase):
                     "-lgpupool-client")
                 self.assertEqual(self.run_installed(program), f"{name} in C++\n")
                 self.assertEqual(sum(pool["leased_bytes"] for pool in self.daemon.ask("pools")["pools"]), 0)
+
+    def cplusplus_compilers(self):
+        """Of the build and, where no sanitizer's runtime has to fit, of both kinds. The project names both as build tools."""
+        both = [] if SANITIZE else ["g++", "clang++"]
+        return sorted({shutil.which(CXX), *map(shutil.which, both)})
+
+    def test_the_objects_in_cplusplus_give_back_by_themselves(self):
+        """With exceptions, and with results alone in a program that has no exceptions and no run-time type information."""
+        programs = {"raii": ("objects in C++\n", []), "results": ("results in C++\n", ["-fno-exceptions", "-fno-rtti"])}
+        for compiler in self.cplusplus_compilers():
+            for standard in ("c++17", "c++20"):
+                for name, (output, options) in programs.items():
+                    with self.subTest(compiler=compiler, standard=standard, name=name):
+                        program = self.work / f"{name}-{pathlib.Path(compiler).name}-{standard}"
+                        run(compiler, f"-std={standard}", "-O1", *CXX_WARNINGS, *SANITIZE, *options, f"-I{self.prefix / 'include'}",
+                            HERE / f"{name}.cc", "-o", program, f"-L{self.prefix / LIB}", "-lgpupool-client", "-pthread")
+                        self.assertEqual(self.run_installed(program), output)
+                        self.assertEqual(sum(pool["leased_bytes"] for pool in self.daemon.ask("pools")["pools"]), 0)
+
+    def test_a_result_that_is_not_looked_at_and_a_copy_do_not_compile(self):
+        lines = {"": True, "client.try_trim();": False, "gpupool::client copy = client;": False,
+                 "gpupool::buffer a, b; b = a;": False, "gpupool::parcel a, b(a);": False}
+        for line, compiles in lines.items():
+            with self.subTest(line):
+                source = self.work / "wrong.cc"
+                source.write_text("#include <gpupool/gpupool.hpp>\nvoid wrong(gpupool::client &client) {\n"
+                                  f"    static_cast<void>(client);\n    {line}\n}}\n")
+                done = subprocess.run([CXX, "-std=c++17", "-Wall", "-Werror", "-fsyntax-only", f"-I{self.prefix / 'include'}", source],
+                                      check=False, capture_output=True, text=True, timeout=WAIT_S)
+                self.assertEqual(done.returncode == 0, compiles, done.stderr)
 
     def test_a_program_can_bring_the_installed_daemon_along(self):
         program = self.work / "private"

@@ -56,7 +56,8 @@ enum gpupool_error {
     GPUPOOL_E_NO_MEMORY = -12,    /**< no memory for bookkeeping, here or in the daemon */
     GPUPOOL_E_CANCELLED = -13,    /**< the request was cancelled, see gpupool_request_cancel() */
     GPUPOOL_E_CONNECT = -32,      /**< no daemon answers at the socket */
-    GPUPOOL_E_DISCONNECTED = -33, /**< the daemon is gone. Buffers stay usable; the client has what is idle beside them */
+    GPUPOOL_E_DISCONNECTED = -33, /**< the daemon is gone. Buffers stay usable; the client has what is idle
+                                   * beside them. Close it, and open another: gpupool_is_connected() */
     GPUPOOL_E_TIMED_OUT = -34,    /**< the daemon did not answer in time */
     GPUPOOL_E_PROTOCOL = -35,     /**< the daemon sent something that does not check out; the connection is closed */
     GPUPOOL_E_FORKED = -36,       /**< the client belongs to the parent of this process */
@@ -227,6 +228,24 @@ GPUPOOL_API void gpupool_close(struct gpupool_client *client);
 
 /** Where the daemon listens; for a private daemon, what other processes set GPUPOOL_SOCKET to. Lives with the client. */
 GPUPOOL_API const char *gpupool_socket_path(const struct gpupool_client *client);
+
+/**
+ * Tells whether the client's daemon still serves it. True after gpupool_open(). False for ever once the
+ * daemon has ended, has ended the session, or sent something that does not check out: then this call says so,
+ * also where no other call has failed before. A daemon that is stopped (SIGSTOP) and answers nothing counts
+ * as connected.
+ *
+ * Where the answer is no, gpupool_error_number() and gpupool_error_text() tell why: DISCONNECTED, SHUTDOWN,
+ * PROTOCOL. The client's buffers stay usable, and are copied and released as before; the client has no more
+ * memory than it keeps. The program copies away what it needs, calls gpupool_close(), and gpupool_open()
+ * connects to the daemon that runs then.
+ *
+ * Sends no message and waits for nothing. One system call while the client is connected, none once an end was
+ * met. Thread-safe, also beside calls that are under way.
+ * @return 1: connected; 0: not connected. 0 in a forked child (FORKED), whose parent's client may well be
+ * connected; 0 for NULL (INVALID)
+ */
+GPUPOOL_API int gpupool_is_connected(struct gpupool_client *client);
 
 /** Says which kind of GPU the daemon serves. A program that must not run on a simulation checks this. */
 GPUPOOL_API enum gpupool_gpu gpupool_gpu_kind(const struct gpupool_client *client);

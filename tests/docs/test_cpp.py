@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program and the other pieces of docs/cpp.md, compiled and run as they stand there."""
+import re
+import sys
+import unittest
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import installed  # noqa: E402
+
+PAGE = (installed.SOURCE / "docs/cpp.md").read_text()
+HEADER = "".join((installed.SOURCE / f"client/include/gpupool/{name}.hpp").read_text() for name in ("gpupool", "result"))
+PROGRAM, *PIECES = installed.blocks(PAGE, "cpp")
+COMMANDS = installed.blocks(PAGE, "sh")[0]
+# Against a daemon of the test, since two processes cannot have a private one each.
+WITH_DAEMON = """gpupoold --socket $PWD/data --admin-socket $PWD/admin --gpu sim --log-level error & daemon=$!
+trap 'kill $daemon; wait $daemon' EXIT
+while [ ! -S admin ]; do kill -0 $daemon; sleep 0.1; done
+export GPUPOOL_SOCKET=$PWD/data GPUPOOL_ADMIN_SOCKET=$PWD/admin
+"""
+MAIN = """
+int main() {
+    gpupool::client client = gpupool::client::open();
+    reconnect(client);
+    auto buffer = acquire_or_trim(client, 1 << 20);
+    auto failed = acquire_or_trim(client, 0);
+    std::cout << buffer->size() << " " << failed.error().name() << std::endl;
+}
+"""
+
+
+class Cpp(installed.Installed):
+    def example(self, name, text):
+        directory = self.work / name
+        directory.mkdir()
+        (directory / "example.cc").write_text(text)
+        return directory
+
+    def test_the_program_sends_its_message_and_leaves_nothing(self):
+        output = self.shell(WITH_DAEMON + COMMANDS + "gpupoolctl pools --json\n", self.example("program", PROGRAM))
+        message, _, pools = output.partition("\n")
+        self.assertEqual(message, "a message in GPU memory")
+        leased = re.findall(r'"leased_bytes": *(\d+)', pools)
+        self.assertGreaterEqual(len(leased), 2)
+        self.assertEqual(set(leased), {"0"})
+
+    def test_the_pieces_do_what_the_page_says(self):
+        directory = self.example("pieces", "#include <gpupool/gpupool.hpp>\n#include <iostream>\n" + "".join(PIECES) + MAIN)
+        output = self.shell("c++ -std=c++17 -Wall -Wextra -Werror example.cc -o example $(pkg-config --cflags --libs gpupool)\n"
+                            "GPUPOOL_SOCKET=private GPUPOOL_DAEMON_ARGS='--gpu sim --log-level warning' ./example", directory)
+        self.assertEqual(output, "1048576 GPUPOOL_E_INVALID\n")
+
+    def test_the_page_names_calls_that_the_header_has(self):
+        """Both forms of each call, and no call that is gone."""
+        declared = set(re.findall(r"\b(\w+)\(", HEADER)) | {"code"}  # std::system_error's
+        named = set(re.findall(r"`[^`\n]*?\b(\w+)\(", PAGE))
+        self.assertGreater(len(named), 15)
+        self.assertEqual(named - declared, set())
+        throwing = {name for name in declared if f"try_{name}" in declared}
+        self.assertEqual({f"try_{name}" for name in throwing}, {name for name in declared if name.startswith("try_")})
+
+
+if __name__ == "__main__":
+    unittest.main()
