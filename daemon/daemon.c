@@ -3,13 +3,18 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/file.h>
+#include <sys/random.h>
 #include <systemd/sd-daemon.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -25,6 +30,7 @@
 #include "daemon/decisions.h"
 #include "daemon/supply/pools.h"
 #include "daemon/core/core.h"
+#include "proto/text.h"
 
 /* How long a connection may take to say HELLO. */
 #define HANDSHAKE_NS (10 * NS_PER_S)
@@ -35,6 +41,10 @@
 #define LOOK_MS 5000u
 /* A private daemon ends by itself when no client has come after this time. */
 #define PRIVATE_GRACE_MS 30000
+/* A private daemon that ends looks so often, and at this interval, whether its directory's lock is free: for
+ * longer than a process needs to see that a daemon listens there. */
+#define LOCK_LOOKS   200u
+#define LOCK_LOOK_NS (5 * NS_PER_MS)
 
 void daemon_add_notice(struct daemon *daemon, const char *notice) {
     for (unsigned i = 0; i < daemon->n_notices; i++)
@@ -55,6 +65,19 @@ static int daemon_start_workers(struct daemon *daemon) {
 }
 
 /* --- sockets --- */
+
+/* Notes what clients are told of the admin socket. A path that no client could use is not told. */
+static void daemon_note_admin_path(struct daemon *daemon) {
+    char path[PATH_MAX + CONFIG_PATH_SIZE + 2] = "";
+    const char *given = daemon->admin_listener.path;
+
+    if (given[0] != '/' && given[0] != '\0' && getcwd(path, PATH_MAX) != NULL)
+        strcat(path, "/");
+    strcat(path, given);
+    size_t length = strlen(path);
+    if (path[0] == '/' && length < sizeof daemon->admin_path && text_is_printable(path, length))
+        memcpy(daemon->admin_path, path, length);
+}
 
 static int daemon_open_sockets(struct daemon *daemon) {
     char **names = NULL;
@@ -92,6 +115,7 @@ static int daemon_open_sockets(struct daemon *daemon) {
         if (r < 0)
             return r;
     }
+    daemon_note_admin_path(daemon);
     return 0;
 }
 
@@ -254,6 +278,11 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
     daemon->options = *options;
     daemon->config = options->config;
     daemon->started_ns = clock_now_ns();
+    if (getrandom(daemon->identity, sizeof daemon->identity, 0) != (ssize_t)sizeof daemon->identity) {
+        free(daemon);
+        return -EIO;
+    }
+    hex_write(daemon->identity, sizeof daemon->identity, daemon->identity_text);
     daemon->data_listener.fd = daemon->data_listener.lock_fd = daemon->data_listener.spare_fd = -1;
     daemon->admin_listener = daemon->data_listener;
     scheduler_init(&daemon->scheduler);
@@ -337,20 +366,39 @@ const char *daemon_sim_path(const struct daemon *daemon, char path[DAEMON_SIM_PA
     return path;
 }
 
-void daemon_free(struct daemon *daemon) {
-    char path[DAEMON_SIM_PATH_SIZE];
+/* Locks the directory that a client has made for a private daemon. Clients that start a daemon there hold the
+ * lock meanwhile. A client that keeps it for longer is stopped, or broken. Returns a descriptor, or -1. */
+static int daemon_lock_directory(const char *directory) {
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 
-    daemon->stopping = true;
+    for (unsigned n = 0; fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) < 0 && n < LOCK_LOOKS; n++)
+        nanosleep(&(struct timespec){.tv_nsec = (long)LOCK_LOOK_NS}, NULL);
+    return fd;
+}
+
+/* Clients that come now find no daemon, and may start another one. */
+static void daemon_close_sockets(struct daemon *daemon) {
+    char directory[CONFIG_PATH_SIZE] = "";
+    _cleanup_(close_fdp) int lock_fd = -1;
+
+    if (daemon->options.private) {
+        snprintf(directory, sizeof directory, "%s", daemon->config->socket);
+        *strrchr(directory, '/') = '\0';
+    }
+    if (daemon->options.private && daemon->ready_announced) /* else the client that starts it has the lock */
+        lock_fd = daemon_lock_directory(directory);
+    char path[DAEMON_SIM_PATH_SIZE];
     if (daemon->gpu_kind == PROTO_GPU_SIM && daemon_sim_path(daemon, path) != NULL)
         unlink(path);
     listener_close(&daemon->data_listener);
     listener_close(&daemon->admin_listener);
-    if (daemon->options.private) { /* made for it by the client that started it, named by its socket */
-        char directory[CONFIG_PATH_SIZE];
-        snprintf(directory, sizeof directory, "%s", daemon->config->socket);
-        *strrchr(directory, '/') = '\0';
+    if (daemon->options.private)
         rmdir(directory);
-    }
+}
+
+void daemon_free(struct daemon *daemon) {
+    daemon->stopping = true;
+    daemon_close_sockets(daemon);
     watcher_stop(&daemon->watcher);
     lingering_stop(&daemon->lingering);
     while (!list_is_empty(&daemon->clients))

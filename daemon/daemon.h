@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <uv.h>
 
+#include "base/hex.h"
 #include "base/list.h"
 #include "daemon/admin/admin_budget.h"
 #include "daemon/config/config.h"
@@ -47,6 +48,9 @@ struct daemon {
     const struct gpu *gpu; /* NULL: none */
     enum proto_gpu_kind gpu_kind;
     uint64_t started_ns;
+    uint8_t identity[PROTO_IDENTITY_BYTES]; /* random: no other daemon, and no later one, has it */
+    char identity_text[HEX_SIZE(PROTO_IDENTITY_BYTES)];
+    char admin_path[PROTO_PATH_SIZE]; /* absolute; "": none that a client can be told. NULs fill it up */
     struct core *core;
     struct listener data_listener, admin_listener;
     struct closer *closer;     /* of clients' sockets */

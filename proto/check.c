@@ -73,6 +73,12 @@ static const char *check_hello_reply(const struct proto_message *message) {
         return "HELLO_REPLY.gpu: unknown kind";
     if ((reply->flags & ~PROTO_HELLO_REPLY_FLAGS) != 0)
         return "HELLO_REPLY.flags: unknown ones are set";
+    size_t length = strnlen(reply->admin_path, sizeof reply->admin_path);
+    if (length == sizeof reply->admin_path ||
+        !bytes_are_zero(reply->admin_path + length, sizeof reply->admin_path - length))
+        return "HELLO_REPLY.admin_path: not ended and filled up by NUL";
+    if (!text_is_printable(reply->admin_path, length))
+        return "HELLO_REPLY.admin_path: not printable UTF-8";
     return NULL;
 }
 

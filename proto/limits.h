@@ -11,6 +11,8 @@
 #define PROTO_TEXT_MAX      1024u  /* an error's text without NUL */
 #define PROTO_HANDLE_BYTES  64u    /* CUDA_IPC_HANDLE_SIZE */
 #define PROTO_UUID_BYTES    16u    /* CUuuid */
+#define PROTO_IDENTITY_BYTES 16u    /* 128 random bits: no two daemons have the same */
+#define PROTO_PATH_SIZE      112u   /* a socket's path with NUL: the kernel takes 108 bytes */
 #define PROTO_TOKEN_BYTES   32u    /* 256 random bits: cannot be guessed, whatever the rate */
 #define PROTO_SIZE_MAX      (UINT64_C(1) << 56) /* bytes of one request: sums of a few stay within 64 bits */
 #define PROTO_PAGE_BYTES    65536u /* a session's page: words for its streams, counters for its threads */

@@ -3,15 +3,16 @@
 #define PROTO_PROTO_H
 /*
  * The wire format: what travels between a client and the daemon over a SOCK_SEQPACKET Unix socket. One
- * message is one packet: a header, then the fixed little-endian struct of its operation (ERROR's text and
- * POOLS' array end where the packet ends). This object is pure: it does no I/O and allocates nothing.
+ * message is one packet: a header, then the fixed little-endian struct of its operation (ERROR's text,
+ * POOLS' array and HELLO_REPLY's fields of later versions end where the packet ends). This object is pure: it
+ * does no I/O and allocates nothing.
  *
  * A decoded message is safe to use: its length is right for its operation, its operation is one that the
  * named sender may send, every enum is in range, every count fits the packet, sizes and ends of ranges do not
  * overflow, reserved fields are zero. The receiver checks the meaning of ids.
  *
  * docs/wire.md describes the messages and their order, requests and one-way messages, broken packets,
- * descriptors, reclaim, the page and its fences. This header has versions 1 to PROTO_VERSION_MAX. Beyond that page:
+ * descriptors, reclaim, the page and its fences, and what each version has. Beyond that page:
  *
  * Growth: of a pool of which little is available, an ACQUIRE with a least_bytes is granted the range that
  * fits least_bytes best, up to size_bytes of it. The request keeps its place in the wait queue while the pool
@@ -32,7 +33,7 @@
 
 #define PROTO_MAGIC       UINT32_C(0x4c505047) /* "GPPL" in memory */
 #define PROTO_VERSION_MIN 1u
-#define PROTO_VERSION_MAX 2u
+#define PROTO_VERSION_MAX 3u
 #define PROTO_VERSION_BOARD                                                                                  \
     2u /* from this one on a daemon knows ASK_BOARD, RELEASE_SHARED, ASK_HOLDERS, SEND,                      \
           REVOKE */
@@ -42,6 +43,7 @@
 #define PROTO_VERSION_VMM                                                                                    \
     2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD, rows of them and several in one request,    \
           and PROTO_SEGMENT_HOST_VMM_FD */
+#define PROTO_VERSION_IDENTITY 3u /* from this one on HELLO_REPLY tells which daemon it is */
 
 enum proto_operation {
     /* client → daemon */
@@ -155,6 +157,10 @@ struct proto_hello_reply {
     uint32_t daemon_pid; /* in the daemon's PID namespace */
     uint32_t flags;      /* PROTO_HELLO_REPLY_…; a flag that was asked for may be missing where the daemon
                             has no descriptor left */
+    /* From PROTO_VERSION_IDENTITY on; else not in the packet, and decoded as zeros. */
+    uint8_t identity[PROTO_IDENTITY_BYTES]; /* random, made when the daemon started; zeros: not known */
+    char admin_path[PROTO_PATH_SIZE]; /* of the admin socket, absolute, as the daemon sees it, filled up with
+                                         NULs; "": it cannot be told */
 };
 
 #define PROTO_POOL_VMM   UINT16_C(1) /* its segments are PROTO_SEGMENT_VMM_FD */

@@ -122,6 +122,8 @@ static const struct wire_field wire_fields[] = {
     WIRE_FIELD(PROTO_HELLO_REPLY, proto_hello_reply, session),
     WIRE_FIELD(PROTO_HELLO_REPLY, proto_hello_reply, daemon_pid),
     WIRE_FIELD(PROTO_HELLO_REPLY, proto_hello_reply, flags),
+    WIRE_AS(PROTO_HELLO_REPLY, proto_hello_reply, identity, "identity", WIRE_BYTES),
+    WIRE_AS(PROTO_HELLO_REPLY, proto_hello_reply, admin_path, "admin_path", WIRE_TEXT),
     WIRE_FIELD(PROTO_POOLS, proto_pools, count),
     WIRE_FIELD(PROTO_POOLS, proto_pools, reserved),
     WIRE_POOL(id),

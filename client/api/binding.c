@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/own_mapping.h"
 #include "client/api/client.h"
+#include "client/api/private_daemon.h"
 #include "client/session/error.h"
 
 bool gpupool_internal_acquire_hit(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
@@ -58,6 +59,10 @@ int gpupool_internal_is_captured(struct gpupool_client *client, int device, void
         return r;
     *ret_is_captured = r != 0;
     return error_end(0);
+}
+
+const char *gpupool_internal_private_path(void) {
+    return private_daemon_path();
 }
 
 uint64_t gpupool_internal_alloc_timeout_ns(const struct gpupool_client *client) {

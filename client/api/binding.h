@@ -62,6 +62,10 @@ uint64_t gpupool_internal_answer_end_ns(const struct gpupool_client *client);
  * more. Does nothing in a thread that is not the process's first one, which Python runs handlers in. */
 void gpupool_internal_until_signal(uint64_t end_ns);
 
+/* The path of the private daemon of this process and its children, whether it runs or not; NULL: there is no
+ * place for one. Thread-safe. */
+const char *gpupool_internal_private_path(void);
+
 /* How long gpupool_alloc() waits for room. */
 uint64_t gpupool_internal_alloc_timeout_ns(const struct gpupool_client *client);
 

@@ -2,8 +2,11 @@
 /* Opening and closing clients, and the default client. */
 #include <assert.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
@@ -78,15 +81,62 @@ static int client_new(const struct gpupool_options *options, struct gpupool_clie
     return 0;
 }
 
+/* The path of a socket, absolute where a socket can have it so: the program may change its directory, and it
+ * may hand the path on. */
+static char *absolute_path(const char *path) {
+    char directory[sizeof(((struct sockaddr_un *)NULL)->sun_path)], *absolute;
+    bool fits = path[0] != '/' && path[0] != '\0' && getcwd(directory, sizeof directory) != NULL &&
+                strlen(directory) + 1 + strlen(path) < sizeof directory;
+
+    if (!fits)
+        return strdup(path);
+    return asprintf(&absolute, "%s/%s", directory, path) < 0 ? NULL : absolute;
+}
+
+/* Whether the private daemon is that of the process and its children. One that the program asks for is the
+ * client's own. */
+static bool joins_private(const struct gpupool_options *given, const struct gpupool_options *options) {
+    return strcmp(options->socket, "private") == 0 && (given == NULL || given->socket == NULL) &&
+           options->daemon_path == NULL && options->daemon_arguments == NULL;
+}
+
 /* Finds the path of the daemon's socket, and starts a private daemon where the options ask for one. */
 static int client_find_daemon(struct gpupool_client *client, const struct gpupool_options *options,
-                              uint64_t deadline_ns) {
+                              bool joins, uint64_t deadline_ns) {
+    if (joins)
+        return private_daemon_join(deadline_ns, &client->socket_path);
     if (strcmp(options->socket, "private") == 0)
         return private_daemon_start(options->daemon_path, options->daemon_arguments, deadline_ns,
                                     &client->socket_path);
-    client->socket_path = strdup(options->socket);
+    client->socket_path = absolute_path(options->socket);
     return client->socket_path != NULL ? 0
                                        : error_set(GPUPOOL_E_NO_MEMORY, "no memory for the socket's path");
+}
+
+/* A private daemon may end between the two steps of joining it, as its last client does. So often it is
+ * looked for anew: each time other clients have to come and go. */
+#define JOINS_MAX 5u
+
+/* Makes a client, and connects it. */
+static int client_connect(const struct gpupool_options *options, bool joins, uint64_t deadline_ns,
+                          struct gpupool_client **ret_client, int *ret_reclaim_fd) {
+    bool has_cache = (options->flags & GPUPOOL_OPEN_NO_CACHE) == 0, has_ended;
+    unsigned n_joins = 0;
+    int r;
+
+    do {
+        _cleanup_(client_freep) struct gpupool_client *client = NULL;
+        r = client_new(options, &client);
+        if (r == 0)
+            r = client_find_daemon(client, options, joins, deadline_ns);
+        if (r < 0)
+            return r;
+        r = session_open(&client->session, client->socket_path, deadline_ns, has_cache, ret_reclaim_fd);
+        if (r == 0)
+            *ret_client = take_ptr(&client);
+        has_ended = r == GPUPOOL_E_CONNECT || r == GPUPOOL_E_SHUTDOWN;
+    } while (joins && has_ended && ++n_joins < JOINS_MAX);
+    return r;
 }
 
 static int client_start_cache(struct gpupool_client *client, const struct gpupool_options *options,
@@ -115,12 +165,8 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
     uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), own.connect_timeout_ns);
     bool has_cache = (own.flags & GPUPOOL_OPEN_NO_CACHE) == 0;
 
-    r = client_new(&own, &client);
+    r = client_connect(&own, joins_private(options, &own), deadline_ns, &client, &reclaim_fd);
     assert(r < 0 || client != NULL);
-    if (r == 0)
-        r = client_find_daemon(client, &own, deadline_ns);
-    if (r == 0)
-        r = session_open(&client->session, client->socket_path, deadline_ns, has_cache, &reclaim_fd);
     if (r == 0 && has_cache)
         r = client_start_cache(client, &own, deadline_ns, take_fd(&reclaim_fd));
     if (r < 0)
@@ -193,6 +239,14 @@ int gpupool_is_connected(struct gpupool_client *client) {
     if (connection_hear_end(connection) == 0) /* another thread is reading, and will come to the end */
         error_set(GPUPOOL_E_DISCONNECTED, "the daemon has closed the connection");
     return 0;
+}
+
+const char *gpupool_daemon_identity(const struct gpupool_client *client) {
+    return client != NULL ? client->session.daemon_identity : "";
+}
+
+const char *gpupool_admin_path(const struct gpupool_client *client) {
+    return client != NULL ? client->session.admin_path : "";
 }
 
 enum gpupool_gpu gpupool_gpu_kind(const struct gpupool_client *client) {

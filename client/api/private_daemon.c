@@ -71,6 +71,14 @@ static void launch_remove_files(const struct launch *launch) {
     rmdir(launch->directory);
 }
 
+/* The name leaves room for the sockets' names. */
+static void set_directory(struct launch *launch, const char *path, size_t length) {
+    memcpy(launch->directory, path, length);
+    launch->directory[length] = '\0';
+    snprintf(launch->socket_path, sizeof launch->socket_path, "%.*s/gpupool.sock", (int)length, path);
+    snprintf(launch->admin_path, sizeof launch->admin_path, "%.*s/admin.sock", (int)length, path);
+}
+
 /* A directory whose name leaves room for the sockets' names in it. */
 static int make_directory(struct launch *launch) {
     const char *bases[] = {getenv("XDG_RUNTIME_DIR"), "/tmp"};
@@ -87,11 +95,7 @@ static int make_directory(struct launch *launch) {
             error = errno;
             continue;
         }
-        memcpy(launch->directory, path, sizeof path);
-        memcpy(launch->socket_path, path, (size_t)length);
-        strcpy(launch->socket_path + length, "/gpupool.sock");
-        memcpy(launch->admin_path, path, (size_t)length);
-        strcpy(launch->admin_path + length, "/admin.sock");
+        set_directory(launch, path, (size_t)length);
         return 0;
     }
     return error_set(GPUPOOL_E_CONNECT,
@@ -348,7 +352,8 @@ static int launch_run(struct launch *launch, const char *program, const char *co
     int r = find_program(launch, program);
     if (r < 0)
         return r;
-    r = make_directory(launch);
+    if (launch->directory[0] == '\0')
+        r = make_directory(launch);
     if (r < 0)
         return r;
     r = make_argv(launch, arguments);
@@ -382,4 +387,14 @@ int private_daemon_start(const char *program, const char *const *arguments, uint
     memcpy(path, launch.socket_path, sizeof launch.socket_path);
     *ret_socket_path = take_ptr(&path);
     return 0;
+}
+
+int private_daemon_start_at(const char *socket_path, uint64_t deadline_ns) {
+    _cleanup_(launch_deinit) struct launch launch = {0};
+
+    set_directory(&launch, socket_path, (size_t)(strrchr(socket_path, '/') - socket_path));
+    int r = launch_run(&launch, NULL, NULL, deadline_ns);
+    if (r < 0)
+        launch_remove_files(&launch);
+    return r;
 }

@@ -94,7 +94,8 @@ static const struct option_row {
      "admin-socket",
      "PATH",
      {NULL},
-     "where the daemon listens, by default $GPUPOOL_ADMIN_SOCKET, else " ADMIN_SOCKET_DEFAULT},
+     "where the daemon listens, by default $GPUPOOL_ADMIN_SOCKET, else that of the daemon at $GPUPOOL_SOCKET, "
+     "else " ADMIN_SOCKET_DEFAULT},
     {OPTION_TIMEOUT, "timeout", "TIME", {NULL}, "how long to wait for the answer, by default 10s"},
     {OPTION_COLOR,
      "color",

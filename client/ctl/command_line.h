@@ -8,6 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/ctl/address.h"
 #include "client/ctl/table.h"
 
 enum exit_code {
@@ -33,7 +34,8 @@ enum color_when {
 
 struct options {
     const struct command *command;
-    const char *admin_socket;
+    const char *admin_socket; /* NULL: not named */
+    struct address address;   /* which command_line_read() leaves alone */
     uint64_t timeout_ns;
     uint64_t pool;    /* 0: all */
     uint64_t release; /* a session in quarantine; 0: none */
@@ -42,8 +44,6 @@ struct options {
     bool json;
     enum color_when color;
 };
-
-#define ADMIN_SOCKET_DEFAULT "/run/gpupool/admin.sock"
 
 /* Reads the command line. Options that are not given keep their values. Returns -1 to go on with
  * options->command, which has a view, or the code to exit with: help was printed, or a mistake was told. */

@@ -43,8 +43,8 @@ static const struct object {
     {"config", "file$? settings[setting] pools[configured pool]"},
     {"trim", "trimmed_bytes# pools[trimmed]"},
     {"error", "code$ message$"},
-    {"daemon", "version$ gpu$ pid# uptime_ns#"},
-    {"daemon in full", "socket$ cuda_toolkit$? sessions# sessions_limit# sessions_refused# "
+    {"daemon", "version$ gpu$ identity$ pid# uptime_ns#"},
+    {"daemon in full", "socket$ admin_socket$ cuda_toolkit$? sessions# sessions_limit# sessions_refused# "
                        "lingering_sockets# lingering_oldest_ns#? "
                        "descriptors_limit# described_segments# described_segments_limit# notices[$]"},
     {"pool",

@@ -18,6 +18,7 @@
 #include "base/clock.h"
 #include "base/high_fd.h"
 #include "base/units.h"
+#include "client/ctl/address.h"
 #include "client/ctl/admin_client.h"
 #include "client/ctl/command_line.h"
 #include "client/ctl/json.h"
@@ -28,6 +29,9 @@
 
 /* The daemon answers at once, or as soon as the driver has freed what trim gives back. */
 #define TIMEOUT_DEFAULT_NS (10 * NS_PER_S)
+
+/* How the refusal of a daemon begins that is not the one that the request names. */
+#define OTHER_DAEMON "{\"error\":{\"code\":\"other-daemon\""
 
 static bool wants_color(enum color_when when) {
     if (when != COLOR_AUTO)
@@ -52,9 +56,7 @@ static size_t output_width(void) {
     return isatty(STDOUT_FILENO) ? TERMINAL_COLUMNS : WIDTH_ANY;
 }
 
-static int unreachable(const struct options *options, int error) {
-    const char *path = options->admin_socket;
-
+static int unreachable(const struct options *options, const char *path, int error) {
     switch (-error) {
     case ENOENT:
     case ECONNREFUSED:
@@ -108,16 +110,51 @@ static void answer_deinit(struct answer *answer) {
     answer->line = NULL;
 }
 
+/* Whether the answer is that of a daemon for which the request is not. */
+static bool is_of_other_daemon(const char *line) {
+    return strncmp(line, OTHER_DAEMON, sizeof OTHER_DAEMON - 1) == 0;
+}
+
+/* Asks at the places where the daemon may be. Returns 0 and the line that it answers, or the code to exit
+ * with. *ret_path: where it answered, or the last place. */
+static int ask_places(const struct options *options, const char *request, const char **ret_path,
+                      char **ret_line, size_t *ret_length) {
+    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), options->timeout_ns);
+    const struct address *address = &options->address;
+    char named[256];
+    int r = 0;
+
+    if (address->identity[0] != '\0') {
+        snprintf(named, sizeof named, "{\"daemon\":\"%s\",%s", address->identity, request + 1);
+        request = named;
+    }
+    for (unsigned i = 0; i < address->n_paths; i++) {
+        *ret_path = address->paths[i];
+        r = admin_ask(*ret_path, deadline_ns, request, ret_line, ret_length);
+        if (r == 0 && !is_of_other_daemon(*ret_line))
+            return 0;
+        if (r == 0)
+            free(take_ptr(ret_line));
+    }
+    if (address->data_path == NULL)
+        return unreachable(options, *ret_path, r);
+    return complain(EXIT_UNREACHABLE,
+                    "the daemon %s of %s does not answer at its admin socket, %s, nor at %s (%s): name the "
+                    "admin socket of this daemon with --admin-socket",
+                    address->identity, address->data_path, address->paths[0], *ret_path,
+                    r < 0 ? strerror(-r) : "another daemon answers there");
+}
+
 /* Asks the daemon one thing. Returns EXIT_SUCCESS and the answer, or the code to exit with. */
 static int ask(const struct options *options, const char *command, const char *request,
                struct answer *ret_answer) {
-    const char *path = options->admin_socket;
     _cleanup_(freep) char *line = NULL, *reason = NULL;
+    const char *path = options->address.paths[0];
     size_t length = 0;
 
-    int r = admin_ask(path, clock_deadline_ns(clock_now_ns(), options->timeout_ns), request, &line, &length);
-    if (r < 0)
-        return unreachable(options, r);
+    int r = ask_places(options, request, &path, &line, &length);
+    if (r != 0)
+        return r;
     r = reply_read(line, length, command, &ret_answer->reply, &reason);
     if (r == -EBADMSG)
         return complain(
@@ -302,18 +339,19 @@ static bool names_a_locale(void) {
 }
 
 int main(int argc, char **argv) {
-    struct options options = {.admin_socket = getenv("GPUPOOL_ADMIN_SOCKET"),
-                              .timeout_ns = TIMEOUT_DEFAULT_NS};
+    struct options options = {.timeout_ns = TIMEOUT_DEFAULT_NS};
 
     if (standard_streams_fill(O_RDONLY) < 0) /* a socket among them would be printed to */
         return complain(EXIT_REFUSED, "/dev/null: %s", strerror(errno));
     /* Only the characters are the user's: numbers keep their point, for the reader of JSON too. */
     if (setlocale(LC_CTYPE, "") == NULL || !names_a_locale())
         setlocale(LC_CTYPE, "C.UTF-8");
-    if (options.admin_socket == NULL || options.admin_socket[0] == '\0')
-        options.admin_socket = ADMIN_SOCKET_DEFAULT;
     if (argc > 1 && strcmp(argv[1], "run") == 0)
         return run_program(argc - 1, argv + 1);
     int code = command_line_read(argc, argv, &options);
-    return code >= 0 ? code : run(&options);
+    if (code >= 0)
+        return code;
+    code = address_find(&options.address, options.admin_socket,
+                        clock_deadline_ns(clock_now_ns(), options.timeout_ns), EXIT_UNREACHABLE);
+    return code != 0 ? code : run(&options);
 }

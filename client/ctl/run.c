@@ -8,22 +8,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "base/units.h"
+#include "client/ctl/data_socket.h"
 #include "client/ctl/program.h"
 #include "client/ctl/text.h"
-#include "client/session/socket.h"
 #include "proto/proto.h"
 
-#define LIBRARY        "libgpupool-preload.so"
-#define SOCKET_DEFAULT "/run/gpupool/gpupool.sock"
-
-/* A service that its socket starts needs a moment for its GPUs. */
-#define GREETING_NS (10 * NS_PER_S)
+#define LIBRARY "libgpupool-preload.so"
 
 struct options {
     const char *socket;
@@ -39,7 +33,7 @@ static const char help[] =
     "\n"
     "Options:\n"
     "      --socket=PATH     where the daemon lends, by default $GPUPOOL_SOCKET,\n"
-    "                        else " SOCKET_DEFAULT "\n"
+    "                        else " DATA_SOCKET_DEFAULT "\n"
     "      --library=FILE    the preload library, by default the installed " LIBRARY "\n"
     "      --force           run a program, too, that it cannot serve\n"
     "  -h, --help            print this and exit\n"
@@ -138,104 +132,24 @@ static int preload(const char *library) {
 
 /* --- the daemon --- */
 
-static int read_reply(int fd, uint64_t deadline_ns, char *packet, struct proto_message *ret_reply) {
-    int fds[SOCKET_FDS_MAX];
-    unsigned count = 0;
-    bool has_lost; /* descriptors, which are not looked at */
-    const char *reason;
-    size_t size = 0;
-
-    int r = socket_receive(fd, packet, PROTO_PACKET_MAX, deadline_ns, &size, fds, &count, &has_lost, false);
-    if (r < 0)
-        return r;
-    for (unsigned i = 0; i < count; i++)
-        close_fd(fds[i]);
-    if (size == 0)
-        return -ECONNRESET;
-    return proto_decode(PROTO_FROM_DAEMON, packet, size, ret_reply, &reason);
-}
-
-/* Greets the daemon as a client would: does a daemon answer at the data socket, may this user borrow, and
- * what GPU does it serve? The session ends with the call. Returns 0; a positive PROTO_E_… with the daemon's
- * text in *ret_text (PROTO_TEXT_MAX + 1 bytes); -EBADMSG where what answers is not gpupoold; -ECONNRESET
- * where it hung up; -ETIMEDOUT, -ENAMETOOLONG or what connect(2) said. */
-static int greet(const char *path, uint64_t deadline_ns, enum proto_gpu_kind *ret_gpu, char *ret_text) {
-    struct proto_message message = {.header = {.operation = PROTO_HELLO, .request = 1}};
-    _cleanup_(close_fdp) int fd = -1;
-    char packet[PROTO_PACKET_MAX];
-
-    message.hello = (struct proto_hello){.magic = PROTO_MAGIC,
-                                         .version_min = PROTO_VERSION_MIN,
-                                         .version_max = PROTO_VERSION_MAX,
-                                         .flags = PROTO_HELLO_NO_GPU};
-    int r = socket_connect(path, SOCK_SEQPACKET, deadline_ns, &fd);
-    if (r == 0)
-        r = socket_send(fd, packet, proto_encode(&message, packet), deadline_ns);
-    if (r == 0)
-        r = read_reply(fd, deadline_ns, packet, &message);
-    if (r < 0)
-        return r == -EPIPE ? -ECONNRESET : r;
-    if (message.header.operation == PROTO_ERROR) {
-        memcpy(ret_text, message.failure.text, sizeof message.failure.text);
-        return (int)message.failure.error;
-    }
-    if (message.header.operation != PROTO_HELLO_REPLY)
-        return -EBADMSG;
-    *ret_gpu = (enum proto_gpu_kind)message.hello_reply.gpu;
-    message = (struct proto_message){.header = {.operation = PROTO_BYE, .request = 2}};
-    (void)socket_send(fd, packet, proto_encode(&message, packet), deadline_ns);
-    return 0;
-}
-
 static int check_daemon(const struct options *options) {
+    struct proto_hello_reply reply;
     char text[PROTO_TEXT_MAX + 1];
-    enum proto_gpu_kind gpu = PROTO_GPU_NONE;
     const char *path = options->socket;
 
     if (strcmp(path, "private") == 0)
         return complain(RUN_FAILED,
                         "run: each process of the program would start a private daemon of its own: start one "
                         "gpupoold, and name its socket with --socket");
-    int r = greet(path, clock_deadline_ns(clock_now_ns(), GREETING_NS), &gpu, text);
-    switch (r) {
-    case 0:
-        break;
-    case -ENOENT:
-    case -ECONNREFUSED:
-        return complain(
-            RUN_FAILED,
-            "no gpupoold answers at %s: start it (systemctl start gpupoold), or name its socket with "
-            "--socket",
-            path);
-    case -EACCES:
-    case -EPERM:
-        return complain(RUN_FAILED,
-                        "this user may not connect to %s: ask its owner for access (the group gpupool)",
-                        path);
-    case -EPROTOTYPE:
-        return complain(
-            RUN_FAILED,
-            "%s is not the socket that gpupoold lends by (the admin socket, perhaps): name that with "
-            "--socket",
-            path);
-    case -ETIMEDOUT:
-        return complain(RUN_FAILED, "gpupoold at %s did not answer within %s: look at its log", path,
-                        NS_TEXT(GREETING_NS));
-    case -EBADMSG:
-    case -EMSGSIZE:
-        return complain(RUN_FAILED, "what answers at %s does not speak gpupoold's protocol: check the path",
-                        path);
-    default:
-        if (r > 0)
-            return complain(RUN_FAILED, "gpupoold at %s refused: %s", path, text);
-        return complain(RUN_FAILED, "cannot talk to gpupoold at %s: %s", path, strerror(-r));
-    }
+    int r = data_greet(path, clock_deadline_ns(clock_now_ns(), GREETING_NS), &reply, text);
+    if (r != 0)
+        return data_complain(RUN_FAILED, path, "--socket", r, text);
     if (options->force)
         return 0;
-    if (gpu == PROTO_GPU_NONE)
+    if (reply.gpu == PROTO_GPU_NONE)
         return complain(RUN_FAILED, "gpupoold at %s serves no GPU: it has nothing to lend to a CUDA program",
                         path);
-    if (gpu == PROTO_GPU_SIM)
+    if (reply.gpu == PROTO_GPU_SIM)
         complain(0, "warning: gpupoold at %s simulates its GPU: no kernel can use its memory", path);
     return 0;
 }
@@ -286,7 +200,7 @@ int run_program(int argc, char **argv) {
     if (code >= 0)
         return code;
     if (options.socket == NULL || options.socket[0] == '\0')
-        options.socket = SOCKET_DEFAULT;
+        options.socket = DATA_SOCKET_DEFAULT;
     char **program = argv + optind;
     code = check_program(program[0], &options);
     if (code == 0)

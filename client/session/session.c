@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/session/session.h"
 
+#include <string.h>
+
 #include "base/cleanup.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
@@ -48,6 +50,17 @@ void session_forget(struct session *session) {
     fork_guard_deinit(&session->guard);
 }
 
+static void note_daemon(struct session *session, const struct proto_hello_reply *reply) {
+    static const uint8_t unknown[PROTO_IDENTITY_BYTES];
+
+    session->devices.kind = (enum proto_gpu_kind)reply->gpu;
+    session->id = reply->session;
+    session->version = reply->version;
+    if (memcmp(reply->identity, unknown, sizeof unknown) != 0)
+        hex_write(reply->identity, sizeof reply->identity, session->daemon_identity);
+    memcpy(session->admin_path, reply->admin_path, sizeof session->admin_path);
+}
+
 static int greet(struct session *session, uint64_t deadline_ns, bool wants_reclaim, int *ret_reclaim_fd) {
     _cleanup_(request_recyclep) struct request *request =
         connection_request(&session->connection, PROTO_HELLO);
@@ -66,9 +79,7 @@ static int greet(struct session *session, uint64_t deadline_ns, bool wants_recla
         return r == GPUPOOL_E_DISCONNECTED ? GPUPOOL_E_CONNECT : r;
     if (request->has_lost_fd)
         return error_lost_descriptor("the reply");
-    session->devices.kind = (enum proto_gpu_kind)request->message.hello_reply.gpu;
-    session->id = request->message.hello_reply.session;
-    session->version = request->message.hello_reply.version;
+    note_daemon(session, &request->message.hello_reply);
     session->connection.is_greeted = true;
     *ret_reclaim_fd = take_fd(&request->fd);
     return 0;

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/hex.h"
 #include "client/session/board.h"
 #include "client/session/connection.h"
 #include "client/session/device.h"
@@ -47,6 +48,8 @@ struct session {
     struct fences board_fences;      /* in this session's slot on the board */
     uint64_t id;                     /* in the daemon's stats */
     unsigned version;           /* of the protocol */
+    char daemon_identity[HEX_SIZE(PROTO_IDENTITY_BYTES)]; /* "": the daemon is too old to tell it */
+    char admin_path[PROTO_PATH_SIZE]; /* of its admin socket, as the daemon sees it; "": it did not tell */
 };
 
 /* Makes a session without a connection. answer_timeout_ns: how long the daemon may take over an answer. */

@@ -107,6 +107,7 @@ static bool read_integer(const cJSON *item, uint64_t maximum, uint64_t *ret_inte
 
 struct request_keys {
     const char *command;
+    const char *daemon; /* the identity of the daemon that is meant; NULL: any */
     bool has_pool, has_session;
     uint64_t pool, session;
 };
@@ -137,9 +138,15 @@ static const char *read_keys(const cJSON *request, struct request_keys *ret_keys
             if (!read_integer(item, UINT64_C(1) << 53, &keys.session))
                 return "'session' is a session's id, a whole number";
             keys.has_session = true;
+        } else if (strcmp(item->string, "daemon") == 0) {
+            if (keys.daemon != NULL)
+                return "'daemon' is given twice";
+            if (!cJSON_IsString(item))
+                return "'daemon' is the identity of the daemon that is meant, a string";
+            keys.daemon = item->valuestring;
         } else {
-            return "the request has an unknown key: there are 'command', 'pool' (for trim) and 'session' "
-                   "(for quarantine-release and parcels-revoke)";
+            return "the request has an unknown key: there are 'command', 'daemon', 'pool' (for trim) and "
+                   "'session' (for quarantine-release and parcels-revoke)";
         }
     }
     if (keys.command == NULL)
@@ -331,6 +338,8 @@ static const struct command {
 static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
     const struct command *command = NULL;
 
+    if (keys->daemon != NULL && strcmp(keys->daemon, daemon->identity_text) != 0)
+        return admin_json_error("other-daemon", "the request is for another daemon than this one");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(commands[i].name, keys->command) == 0)
             command = &commands[i];

@@ -62,9 +62,11 @@ void report_daemon(cJSON *reply, const struct daemon *daemon, bool brief) {
     report_integer(object, "pid", (uint64_t)getpid());
     report_integer(object, "uptime_ns", clock_now_ns() - daemon->started_ns);
     cJSON_AddStringToObject(object, "gpu", gpu_name(daemon->gpu_kind));
+    cJSON_AddStringToObject(object, "identity", daemon->identity_text);
     if (brief)
         return;
     cJSON_AddStringToObject(object, "socket", daemon->data_listener.path);
+    cJSON_AddStringToObject(object, "admin_socket", daemon->admin_path);
     report_string(object, "cuda_toolkit", gpu_cuda_built() ? gpu_cuda_toolkit() : NULL);
     report_integer(object, "sessions", daemon->core->n_sessions);
     report_integer(object, "sessions_limit", daemon->core->sessions_limit);

@@ -229,6 +229,8 @@ static int handle_hello(struct client *client, const struct proto_message *messa
         .daemon_pid = (uint32_t)getpid(),
         .flags = client->reclaim_fd >= 0 ? PROTO_HELLO_REPLY_EVENTFD : 0,
     };
+    memcpy(reply.hello_reply.identity, daemon->identity, sizeof daemon->identity);
+    memcpy(reply.hello_reply.admin_path, daemon->admin_path, sizeof daemon->admin_path);
     return client_send(client, &reply, client->reclaim_fd);
 }
 

@@ -140,7 +140,7 @@ class Tables(unittest.TestCase):
                 self.assertEqual(value, int(known[name]))
         only_in_text = {"PROTO_VERSION_MIN", "PROTO_VERSION_MAX", "PROTO_MAGIC"}
         self.assertEqual(set(known) - set(shown), only_in_text)
-        self.assertEqual((known["PROTO_VERSION_MIN"], known["PROTO_VERSION_MAX"]), ("1", "2"))
+        self.assertEqual((known["PROTO_VERSION_MIN"], known["PROTO_VERSION_MAX"]), ("1", "3"))
         self.assertIn(f"{int(known['PROTO_MAGIC']):#x}", section("HELLO (1)"))
 
     def test_the_page_of_a_session_has_the_parts_of_the_struct(self):

@@ -132,6 +132,9 @@ static void check_body(const struct proto_message *message) {
         MUST(message->hello_reply.magic == PROTO_MAGIC);
         MUST(message->hello_reply.version >= 1 && message->hello_reply.version <= PROTO_VERSION_MAX &&
              message->hello_reply.gpu <= PROTO_GPU_SIM);
+        MUST(memchr(message->hello_reply.admin_path, 0, PROTO_PATH_SIZE) != NULL);
+        MUST(message->hello_reply.version >= PROTO_VERSION_IDENTITY ||
+             is_zero(message->hello_reply.identity, PROTO_IDENTITY_BYTES + PROTO_PATH_SIZE));
         return;
     case PROTO_POOLS:
         check_pools(&message->pools);

@@ -303,11 +303,18 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         break;
     case PROTO_HELLO_REPLY:
         message->hello_reply.magic = PROTO_MAGIC;
-        message->hello_reply.version = PROTO_VERSION_MAX;
+        message->hello_reply.version =
+            (uint16_t)(PROTO_VERSION_MIN + random_to(PROTO_VERSION_MAX - PROTO_VERSION_MIN));
         message->hello_reply.gpu = (uint16_t)random_to(PROTO_GPU_SIM);
         message->hello_reply.session = random64();
         message->hello_reply.daemon_pid = (uint32_t)random64();
         message->hello_reply.flags = (uint32_t)random_to(PROTO_HELLO_REPLY_FLAGS);
+        memset(message->hello_reply.identity, 0, sizeof message->hello_reply.identity);
+        memset(message->hello_reply.admin_path, 0, sizeof message->hello_reply.admin_path);
+        if (message->hello_reply.version >= PROTO_VERSION_IDENTITY) {
+            random_bytes(message->hello_reply.identity, sizeof message->hello_reply.identity);
+            random_text(message->hello_reply.admin_path, random_to(PROTO_PATH_SIZE - 1));
+        }
         break;
     case PROTO_POOLS:
         message->pools.count = (uint32_t)random_to(pools_max);

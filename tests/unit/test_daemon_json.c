@@ -321,6 +321,26 @@ static void bad_lines_are_answered_with_an_error(void **state) {
     expect_error(0, "{\"command\":\"trim\",\"pool\":4294967295}", 36, "no-such-pool");
 }
 
+/* A client that found the daemon by a path says which daemon it means. */
+static void a_request_for_another_daemon_is_refused(void **state) {
+    char line[128];
+    (void)state;
+
+    hex_write((const uint8_t *)"0123456789abcdef", PROTO_IDENTITY_BYTES, the_daemon->identity_text);
+    snprintf(line, sizeof line, "{\"daemon\":\"%s\",\"command\":\"stats\"}", the_daemon->identity_text);
+    struct reply *reply = expect_reply(0, line, "stats");
+    assert_string_equal(reply_text(reply->root, "daemon.identity"), "30313233343536373839616263646566");
+    reply_free(reply);
+    line[strlen("{\"daemon\":\"")] ^= 1;
+    expect_error(0, line, strlen(line), "other-daemon");
+    snprintf(line, sizeof line, "{\"daemon\":\"\",\"command\":\"trim\"}");
+    expect_error(0, line, strlen(line), "other-daemon");
+    snprintf(line, sizeof line, "{\"daemon\":7,\"command\":\"trim\"}");
+    expect_error(0, line, strlen(line), "invalid-request");
+    snprintf(line, sizeof line, "{\"daemon\":\"%s\",\"daemon\":\"%s\",\"command\":\"ping\"}", "a", "a");
+    expect_error(0, line, strlen(line), "invalid-request");
+}
+
 static void the_longest_line_is_answered(void **state) {
     static const char fillings[] = {'[', '{', '"', '\\', ' ', '1', 'a', '-', ','};
     char *line = malloc(ADMIN_LINE_MAX);
@@ -441,6 +461,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(good_lines_are_answered, make_daemon, drop_daemon),
         cmocka_unit_test_setup_teardown(bad_lines_are_answered_with_an_error, make_daemon, drop_daemon),
+        cmocka_unit_test_setup_teardown(a_request_for_another_daemon_is_refused, make_daemon, drop_daemon),
         cmocka_unit_test_setup_teardown(the_longest_line_is_answered, make_daemon, drop_daemon),
         cmocka_unit_test_setup_teardown(any_byte_of_a_good_line_may_be_another, make_daemon, drop_daemon),
         cmocka_unit_test_setup_teardown(trim_is_for_root_and_the_daemons_own_user, make_daemon, drop_daemon),

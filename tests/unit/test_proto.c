@@ -88,13 +88,17 @@ static bool holders_promises_hold(const struct proto_holders *holders) {
     return true;
 }
 
+static const uint8_t zero[PROTO_PATH_SIZE];
+
+/* A text in an array of so many bytes, which NULs fill up. */
+static bool padded_text_is_sane(const char *text, size_t size) {
+    size_t length = strnlen(text, size);
+    return length < size && memcmp(text + length, zero, size - length) == 0 && is_printable(text, length);
+}
+
 static bool pool_promises_hold(const struct proto_pool *pool) {
-    static const uint8_t zero[PROTO_NAME_SIZE];
-    size_t length = strnlen(pool->name, sizeof pool->name);
-    if (length == sizeof pool->name || memcmp(pool->name + length, zero, sizeof pool->name - length) != 0)
-        return false;
     if (pool->id == 0 || pool->numa_node < -1 || pool->flags > PROTO_POOL_VMM ||
-        !is_printable(pool->name, length))
+        !padded_text_is_sane(pool->name, sizeof pool->name))
         return false;
     if (pool->reserved_bytes > PROTO_SIZE_MAX || pool->leased_bytes > PROTO_SIZE_MAX ||
         pool->free_bytes > PROTO_SIZE_MAX || pool->quarantined_bytes > PROTO_SIZE_MAX ||
@@ -186,9 +190,11 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
     case PROTO_PARTS:
         return size == 2056 && parts_promises_hold(&message->parts);
     case PROTO_HELLO_REPLY:
-        return size == 24 && message->hello_reply.magic == PROTO_MAGIC && message->hello_reply.version >= 1 &&
+        return size == (message->hello_reply.version < PROTO_VERSION_IDENTITY ? 24 : 152) &&
+               message->hello_reply.magic == PROTO_MAGIC && message->hello_reply.version >= 1 &&
                message->hello_reply.version <= PROTO_VERSION_MAX && message->hello_reply.gpu <= 2 &&
-               message->hello_reply.flags <= 1;
+               message->hello_reply.flags <= 1 &&
+               padded_text_is_sane(message->hello_reply.admin_path, sizeof message->hello_reply.admin_path);
     case PROTO_POOLS:
         if (message->pools.reserved != 0 || message->pools.count > PROTO_POOLS_MAX ||
             size != 8 + message->pools.count * sizeof(struct proto_pool))

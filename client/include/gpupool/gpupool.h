@@ -122,8 +122,10 @@ enum gpupool_gpu {
 /** Options of gpupool_open(). Start from GPUPOOL_OPTIONS_INIT; members left 0 take the defaults. */
 struct gpupool_options {
     size_t struct_size;           /**< sizeof(struct gpupool_options), set by the initialiser */
-    /** Socket's path. NULL: $GPUPOOL_SOCKET, else /run/gpupool/gpupool.sock. "private": start a daemon for this
-     * client, which ends with its last client; gpupool_socket_path() tells where others can join it. */
+    /** Socket's path. NULL: $GPUPOOL_SOCKET, else /run/gpupool/gpupool.sock. "private": start a daemon for
+     * this client, which ends with its last client; gpupool_socket_path() tells where others can join it.
+     * NULL, and $GPUPOOL_SOCKET is "private": the daemon of this process and its children, started if need
+     * be. */
     const char *socket;
     /** For "private": the daemon's program. NULL: $GPUPOOL_DAEMON, else the installed one, else gpupoold in PATH. */
     const char *daemon_path;
@@ -246,6 +248,20 @@ GPUPOOL_API const char *gpupool_socket_path(const struct gpupool_client *client)
  * connected; 0 for NULL (INVALID)
  */
 GPUPOOL_API int gpupool_is_connected(struct gpupool_client *client);
+
+/**
+ * Names the daemon, by 32 hexadecimal digits that it made at random when it started: no other daemon, and no
+ * later one at the same path, has them. A program that sends tokens by a path sends this along; the receiver
+ * compares it with that of its own client. "": the daemon speaks an older protocol than version 3. Lives with
+ * the client.
+ */
+GPUPOOL_API const char *gpupool_daemon_identity(const struct gpupool_client *client);
+
+/**
+ * The path of the daemon's admin socket, as the daemon sees it: in a container the socket may lie elsewhere,
+ * usually beside the data socket. "": the daemon did not tell it. Lives with the client.
+ */
+GPUPOOL_API const char *gpupool_admin_path(const struct gpupool_client *client);
 
 /** Says which kind of GPU the daemon serves. A program that must not run on a simulation checks this. */
 GPUPOOL_API enum gpupool_gpu gpupool_gpu_kind(const struct gpupool_client *client);

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pickled buffers. The receiver finds the client of the sender's daemon, and attaches. The sender holds the memory.
+"""Pickled buffers. The receiver finds a client of the sender's daemon, by the daemon's identity, and attaches. The sender holds the memory.
 
 A message holds its memory until it is received, as long as its sender lives, and LIFETIME_S longer. A message whose receiver has ended
 is taken back. An argument of a process that is being started goes to that process. Nothing tells to which process another pickle goes,
@@ -16,23 +16,75 @@ import threading
 import time
 import weakref
 
-from gpupool._gpupool import Client, Error, NoTokenError, _send_held, attach, default_client, revoke
+from gpupool._gpupool import Client, ConnectError, Error, NoTokenError, _find_client, _private_socket, _send_held, attach, default_client, revoke
 
 DEFAULT_PATH = "/run/gpupool/gpupool.sock"
 
 _lock = threading.Lock()
-_clients = {}  # by process and path: of daemons that are not the default client's
+_clients = {}  # by process and origin: of daemons that are not the default client's
 
 
-def _client_of(path):
-    configured = os.environ.get("GPUPOOL_SOCKET") or DEFAULT_PATH
-    if path == configured or (configured == "private" and path == default_client().socket_path):
-        return default_client()
-    key = os.getpid(), path
-    with _lock:
-        if key not in _clients or not _clients[key].connected:
-            _clients[key] = Client(path)
+def origin_of(client):
+    """Which daemon a message is of. The path is its last resort: here it may lead to another daemon than there, or nowhere."""
+    return client.identity, client.socket_path
+
+
+def client_of(origin):
+    """A client of the daemon: an open one, else a new one by this process's own path, else one by the sender's."""
+    identity, path = origin
+    client = _find_client(identity) if identity else None
+    if client is None:
+        with _lock:
+            client = _open_client_of(identity, path)
+    return client
+
+
+def _open_client_of(identity, path):
+    key = os.getpid(), identity, path
+    if key in _clients and _clients[key].connected:
         return _clients[key]
+    others, failed = [], []
+    for place, opener in _places(identity, path):
+        try:
+            client = opener()
+        except Error as error:
+            failed.append(str(error))
+            continue
+        is_default = opener is default_client
+        if not identity or client.identity == identity:
+            if not is_default:
+                _clients[key] = client
+            return client
+        others.append(f"at {place} there is the daemon {client.identity}")
+        if not is_default:
+            client.close()
+    raise _not_found(identity, path, others, failed)
+
+
+def _places(identity, path):
+    """Paths at which the daemon may listen, the likeliest first, each with what opens a client there."""
+    is_private = os.environ.get("GPUPOOL_SOCKET") == "private"
+    own = _private_socket() if is_private else os.environ.get("GPUPOOL_SOCKET") or DEFAULT_PATH
+    default = _find_client(None)
+    places = [(path, lambda: Client(path))]
+    if default is None and path == own:
+        places = [(own, default_client)]
+    elif not identity or is_private:
+        pass  # an older daemon is known by its path alone, and a private one is not started only to look at it
+    elif default is None:
+        places.insert(0, (own, default_client))
+    elif own not in (path, default.socket_path):
+        places.insert(0, (own, lambda: Client(own)))
+    return places
+
+
+def _not_found(identity, path, others, failed):
+    text = f"the memory is in the daemon {identity}, which listened at {path}, and this process does not find it: "
+    text += "; ".join(others + failed)
+    if others:
+        return NoTokenError(f"{text}. A daemon that was started anew does not have the memory of the one before. "
+                            "For one that runs, set GPUPOOL_SOCKET to where it listens in this process")
+    return ConnectError(text)
 
 
 LIFETIME_S = 600  # a message can wait for so long for a process that is to be started, and holds memory for so long in vain
@@ -183,13 +235,12 @@ def send(client, buffer, stream=None):
 
 def reduce_buffer(buffer):
     client = buffer.pool.client
-    path = client.socket_path
-    return attach_sent, (send(client, buffer), path, buffer.read_only)
+    return attach_sent, (send(client, buffer), origin_of(client), buffer.read_only)
 
 
-def attach_sent(token, path, read_only):
+def attach_sent(token, origin, read_only):
     """A Buffer over the memory that was pickled."""
-    return attach(token, read_only=read_only, client=_client_of(path))
+    return attach(token, read_only=read_only, client=client_of(origin))
 
 
 def view_of_other(buffer, shape, dtype, offset):

@@ -20,7 +20,7 @@ from typing import Any
 
 import gpupool
 from gpupool._gpupool import _wait_for_device
-from gpupool._transfer import attach_sent
+from gpupool._transfer import attach_sent, origin_of
 
 try:
     from numba.cuda.cudadrv import driver
@@ -139,15 +139,15 @@ class IpcHandle(driver.IpcHandle):
 
     open() returns when the work is done that the default stream, and all streams that Numba made, had when the handle was made."""
 
-    def __init__(self, base: Any, token: bytes, socket_path: str, size: int, offset: int) -> None:
+    def __init__(self, base: Any, token: bytes, origin: tuple[str, str], size: int, offset: int) -> None:
         super().__init__(base, token, size, offset=offset)
-        self._socket_path = socket_path
+        self._origin = origin
         self._memory: Any = None
 
     def open(self, context: Any) -> Any:
         if self._memory is not None:
             raise ValueError("IpcHandle is already opened")
-        buffer = attach_sent(self.handle, self._socket_path, False)
+        buffer = attach_sent(self.handle, self._origin, False)
         if buffer.device != context.device.id:
             buffer.close(gpupool.NO_STREAM)
             raise ValueError(f"the memory is on device {buffer.device}, and the context is device {context.device.id}'s: open the handle "
@@ -165,11 +165,11 @@ class IpcHandle(driver.IpcHandle):
         self._memory = None
 
     def __reduce__(self):
-        return _rebuild_handle, (self.handle, self._socket_path, self.size, self.offset)
+        return _rebuild_handle, (self.handle, self._origin, self.size, self.offset)
 
 
-def _rebuild_handle(token, socket_path, size, offset):
-    return IpcHandle(None, token, socket_path, size, offset)
+def _rebuild_handle(token, origin, size, offset):
+    return IpcHandle(None, token, origin, size, offset)
 
 
 # --- the manager ---
@@ -246,7 +246,7 @@ class MemoryManager(driver.GetIpcHandleMixin, driver.HostOnlyCUDAMemoryManager):
         if buffer is None:
             return super().get_ipc_handle(memory)
         address = getattr(memory.handle, "value", memory.handle)
-        return IpcHandle(memory, buffer.share(_LEGACY), buffer.pool.client.socket_path, memory.size, int(address) - buffer.ptr)
+        return IpcHandle(memory, buffer.share(_LEGACY), origin_of(buffer.pool.client), memory.size, int(address) - buffer.ptr)
 
     def get_memory_info(self) -> Any:
         """Returns the bytes that the pool may still hand out, and its limit. Memory that clients keep idle counts as used."""

@@ -304,11 +304,13 @@ def _reduce_keeper(keeper):
     token = _transfer.send(client, buffer, _writer_of(buffer))
     if keeper.is_of_batch:
         _note_sent(client, token)
-    return _attach, (token, client.socket_path, buffer.pool.id, buffer.read_only)
+    return _attach, (token, _transfer.origin_of(client), buffer.pool.id, buffer.read_only)
 
 
-def _attach(token, path, pool_id, read_only):
-    client = _client_without_cuda() if torch.utils.data.get_worker_info() else _transfer._client_of(path)
+def _attach(token, origin, pool_id, read_only):
+    client = _client_without_cuda() if torch.utils.data.get_worker_info() else None
+    if client is None or client.identity != origin[0]:
+        client = _transfer.client_of(origin)
     return _keep(gpupool.attach(token, _stream_of(client, _device_of(client, pool_id)), read_only=read_only, client=client))
 
 

@@ -51,7 +51,16 @@ static struct client_object *client_new(struct module_state *state, struct gpupo
     memset((char *)self + sizeof self->ob_base, 0, sizeof *self - sizeof self->ob_base);
     self->handle = handle;
     self->state = state;
+    self->next = state->clients;
+    state->clients = self;
     return self;
+}
+
+static void client_leave_list(struct client_object *self) {
+    struct client_object **link = &self->state->clients;
+    while (*link != self)
+        link = &(*link)->next;
+    *link = self->next;
 }
 
 /* --- the default client --- */
@@ -96,6 +105,18 @@ static bool default_enter(struct default_client *opened) {
     return !is_late;
 }
 
+/* Tells the processes that this one starts which private daemon is theirs. It is for them alone, so nothing
+ * that goes wrong matters here. */
+static void hand_on(void) {
+    PyObject *module = PyImport_ImportModule("gpupool._private");
+    PyObject *done = module == NULL ? NULL : PyObject_CallMethod(module, "hand_on", NULL);
+
+    if (done == NULL)
+        PyErr_Clear();
+    Py_XDECREF(done);
+    Py_XDECREF(module);
+}
+
 /* Opens a default client, or takes that of a thread that is faster. Counts an object in it. NULL with an
  * exception. */
 static struct default_client *default_open(struct module_state *state) {
@@ -112,8 +133,10 @@ static struct default_client *default_open(struct module_state *state) {
         Py_BEGIN_ALLOW_THREADS;
         r = opened->is_librarys ? gpupool_default(&opened->handle) : gpupool_open(NULL, &opened->handle);
         Py_END_ALLOW_THREADS;
-        if (r == 0 && default_enter(opened))
+        if (r == 0 && default_enter(opened)) {
+            hand_on();
             return opened;
+        }
         if (r == 0 && !opened->is_librarys)
             close_without_lock(opened->handle);
     } while (r == 0 && !is_usable(current));
@@ -156,6 +179,20 @@ PyObject *client_default_object(struct module_state *state) {
     bool is_present = client != NULL && is_usable(client->as_default);
 
     return is_present ? Py_NewRef((PyObject *)client) : default_renew(state);
+}
+
+PyObject *client_find(struct module_state *state, const char *identity) {
+    struct client_object *found = NULL;
+
+    for (struct client_object *client = state->clients; client != NULL; client = client->next) {
+        bool is_default = current != NULL && client->as_default == current;
+        bool is_of_daemon =
+            client->handle != NULL && gpupool_internal_is_connected(client->handle) &&
+            (identity == NULL ? is_default : strcmp(gpupool_daemon_identity(client->handle), identity) == 0);
+        if (is_of_daemon && !client->has_no_cuda && (found == NULL || is_default))
+            found = client;
+    }
+    return Py_NewRef(found != NULL ? (PyObject *)found : Py_None);
 }
 
 struct client_object *client_read_argument(struct module_state *state, PyObject *value) {
@@ -270,6 +307,9 @@ static PyObject *client_open(PyTypeObject *type, PyObject *positional, PyObject 
         self = r < 0 ? error_raise(state, r) : (PyObject *)client_new(state, handle);
         if (self == NULL)
             gpupool_close(handle);
+        else if (r == 0)
+            ((struct client_object *)self)->has_no_cuda =
+                (arguments.options.flags & GPUPOOL_OPEN_NO_CUDA) != 0;
     }
     Py_XDECREF(arguments.socket);
     Py_XDECREF(arguments.daemon_path);
@@ -334,6 +374,7 @@ static void client_dealloc(PyObject *object) {
         PyObject_ClearWeakRefs(object);
     if (self->handle != NULL)
         close_handle(self);
+    client_leave_list(self);
     PyMem_Free(self->pools);
     PyObject_Free(self);
     Py_DECREF(type);
@@ -477,6 +518,18 @@ static PyObject *client_get_socket_path(PyObject *object, void *closure) {
     return client_is_open(self) ? PyUnicode_DecodeFSDefault(gpupool_socket_path(self->handle)) : NULL;
 }
 
+static PyObject *client_get_identity(PyObject *object, void *closure) {
+    struct client_object *self = (struct client_object *)object;
+    (void)closure;
+    return client_is_open(self) ? PyUnicode_FromString(gpupool_daemon_identity(self->handle)) : NULL;
+}
+
+static PyObject *client_get_admin_path(PyObject *object, void *closure) {
+    struct client_object *self = (struct client_object *)object;
+    (void)closure;
+    return client_is_open(self) ? PyUnicode_DecodeFSDefault(gpupool_admin_path(self->handle)) : NULL;
+}
+
 static PyObject *client_get_gpu_kind(PyObject *object, void *closure) {
     struct client_object *self = (struct client_object *)object;
     (void)closure;
@@ -529,6 +582,14 @@ static PyGetSetDef properties[] = {
     {"socket_path", client_get_socket_path, NULL,
      "The path of the daemon's socket. Other processes set GPUPOOL_SOCKET to it to join a private daemon.",
      NULL},
+    {"identity", client_get_identity, NULL,
+     "32 hexadecimal digits that the daemon made when it started: no other daemon, and no later one, has "
+     "them. "
+     "Empty: an "
+     "older daemon, which does not tell.",
+     NULL},
+    {"admin_path", client_get_admin_path, NULL,
+     "The path of the daemon's admin socket, as the daemon sees it. Empty: the daemon does not tell.", NULL},
     {"gpu_kind", client_get_gpu_kind, NULL,
      "The kind of GPU that the daemon serves: \"cuda\", \"sim\" (simulated) or \"none\".", NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -547,7 +608,9 @@ static const char docstring[] =
     "Most programs use the process's default client, by gpupool.host_pool() and gpupool.device_pool().\n\n"
     "socket: the path of the daemon's socket. None: $GPUPOOL_SOCKET, else /run/gpupool/gpupool.sock. "
     "\"private\": a "
-    "daemon is started for this client, and ends with its last client.\n"
+    "daemon is started for this client, and ends with its last client; in $GPUPOOL_SOCKET: one daemon for "
+    "this process "
+    "and those that it starts.\n"
     "daemon_path, daemon_arguments: for a private daemon, its program and further arguments, such as "
     "[\"--gpu\", \"sim\"].\n"
     "connect_timeout, answer_timeout: seconds to be connected, for an answer. None: 10, 30.\n"

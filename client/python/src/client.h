@@ -24,6 +24,8 @@ struct client_object {
     uint32_t uses, exports;
     uint64_t buffers; /* open ones */
     struct default_client *as_default; /* NULL: opened by gpupool.Client() */
+    bool has_no_cuda;                  /* opened with cuda=False */
+    struct client_object *next;        /* in the module's state */
 };
 
 extern PyType_Spec client_spec;
@@ -31,6 +33,10 @@ extern PyType_Spec client_spec;
 /* The default client, opened if need be. It was connected a moment ago. Returns a new reference; NULL with an
  * exception. */
 PyObject *client_default_object(struct module_state *state);
+
+/* An open Client of the daemon with this identity that serves all its pools, the default one if it is one;
+ * NULL: the default one, if it is open. Returns a new reference, to None if there is none. */
+PyObject *client_find(struct module_state *state, const char *identity);
 
 /* From now on the allocators of gpupool.torch use the library's default client. */
 void client_keep_for_allocators(void);

@@ -15,6 +15,18 @@ static PyObject *module_default_client(PyObject *module, PyObject *none) {
     return client_default_object(PyModule_GetState(module));
 }
 
+static PyObject *module_find_client(PyObject *module, PyObject *identity) {
+    const char *text = identity == Py_None ? NULL : PyUnicode_AsUTF8AndSize(identity, NULL);
+    return text == NULL && identity != Py_None ? NULL : client_find(PyModule_GetState(module), text);
+}
+
+static PyObject *module_private_socket(PyObject *module, PyObject *none) {
+    const char *path = gpupool_internal_private_path();
+    (void)module;
+    (void)none;
+    return path != NULL ? PyUnicode_DecodeFSDefault(path) : Py_NewRef(Py_None);
+}
+
 static PyObject *module_end_default_client(PyObject *module, PyObject *none) {
     (void)none;
     client_end_default(PyModule_GetState(module));
@@ -39,6 +51,11 @@ static PyMethodDef methods[] = {
      "_keep_for_allocators()\n--\n\nThe allocators of this library are about to be used: the default client "
      "that they "
      "take memory of stays open."},
+    {"_find_client", module_find_client, METH_O,
+     "_find_client(identity)\n--\n\nReturns an open Client of a daemon, None: the default one, or None."},
+    {"_private_socket", module_private_socket, METH_NOARGS,
+     "_private_socket()\n--\n\nReturns the path of the private daemon of this process and its children, or "
+     "None."},
     {"_end_default_client", module_end_default_client, METH_NOARGS,
      "_end_default_client()\n--\n\nSays farewell to the daemon, if no buffer of the default client is open."},
     {"_wait_for_device", (PyCFunction)(void (*)(void))hooks_wait_for_device, METH_FASTCALL,

@@ -26,6 +26,7 @@ struct module_state {
     PyObject *error;                                 /* gpupool.Error */
     PyObject *errors[ERROR_KINDS];        /* its subclasses, in the order of the table in error.c */
     struct client_object *default_client; /* NULL: not asked for yet; perhaps to be renewed (client.h) */
+    struct client_object *clients;        /* all, by their next; borrowed */
 };
 
 /* The state by any object of the module's types. */

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which daemon gpupoolctl asks: that of the data socket which programs use, and never another one."""
+import json
+import os
+import pathlib
+import socket
+import struct
+import tempfile
+import threading
+import unittest
+
+from gpupool_system import WAIT_S, Daemon, FakeAdmin, check_schema, ctl
+
+UNREACHABLE = 3
+
+
+def identity_of(daemon):
+    return daemon.ask("ping")["daemon"]["identity"]
+
+
+def asked(**environment):
+    """The identity of the daemon that answers, or what gpupoolctl says where none does."""
+    done = ctl("ping", "--json", environment=environment)
+    if done.returncode == 0:
+        return json.loads(done.stdout)["daemon"]["identity"]
+    assert done.returncode == UNREACHABLE, done
+    return done.stderr
+
+
+class OldDaemon:
+    """Greets one client in version 2, which has no identity."""
+
+    def __init__(self, path):
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.listener.bind(path)
+        self.listener.listen()
+        self.listener.settimeout(WAIT_S)
+        self.thread = threading.Thread(target=self.serve)
+        self.thread.start()
+
+    def serve(self):
+        client, _ = self.listener.accept()
+        with client:
+            client.settimeout(WAIT_S)
+            request = struct.unpack_from("<Q", client.recv(16384), 8)[0]
+            client.send(struct.pack("<HHIQIHHQII", 64, 0, 40, request, 0x4C505047, 2, 2, 1, 1, 0))
+            client.recv(16384)
+
+    def close(self):
+        self.thread.join(WAIT_S)
+        self.listener.close()
+
+
+class Address(unittest.TestCase):
+    def setUp(self):
+        self.daemon, self.other = Daemon(), Daemon()
+        self.addCleanup(self.daemon.close)
+        self.addCleanup(self.other.close)
+        self.identities = identity_of(self.daemon), identity_of(self.other)
+        self.assertNotEqual(*self.identities)
+
+    def test_the_data_socket_is_enough(self):
+        for daemon, identity in zip((self.daemon, self.other), self.identities, strict=True):
+            self.assertEqual(asked(GPUPOOL_SOCKET=str(daemon.socket)), identity)
+            self.assertEqual(asked(GPUPOOL_SOCKET="private", GPUPOOL_PRIVATE_SOCKET=str(daemon.socket)), identity)
+            done = ctl("stats", "--json", environment={"GPUPOOL_SOCKET": str(daemon.socket)})
+            check_schema(json.loads(done.stdout), "stats")
+            self.assertEqual(json.loads(done.stdout)["daemon"]["admin_socket"], str(daemon.admin_socket))
+            self.assertEqual(json.loads(done.stdout)["sessions"], [], "the greeting's own session is over")
+
+    def test_an_admin_socket_that_is_named_wins(self):
+        environment = {"GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_ADMIN_SOCKET": str(self.other.admin_socket)}
+        self.assertEqual(asked(**environment), self.identities[1])
+        done = ctl("ping", "--json", socket_path=self.daemon.admin_socket, environment=environment)
+        self.assertEqual(json.loads(done.stdout)["daemon"]["identity"], self.identities[0])
+
+    def test_a_restart_makes_another_daemon(self):
+        self.daemon.kill()
+        self.daemon.start()
+        again = asked(GPUPOOL_SOCKET=str(self.daemon.socket))
+        self.assertEqual(again, identity_of(self.daemon))
+        self.assertNotIn(again, self.identities)
+
+    def move(self):
+        """Moves the daemon's sockets, as the mounts of a container do: the path that it tells leads nowhere. Returns the new folder."""
+        folder = tempfile.TemporaryDirectory(prefix="gpupool-mount-")
+        self.addCleanup(folder.cleanup)
+        for path in (self.daemon.socket, self.daemon.admin_socket):
+            os.rename(path, os.path.join(folder.name, path.name))
+        return pathlib.Path(folder.name)
+
+    def test_the_admin_socket_is_found_beside_the_data_socket(self):
+        folder = self.move()
+        self.assertEqual(asked(GPUPOOL_SOCKET=str(folder / "gpupool.sock")), self.identities[0])
+        os.symlink(self.other.admin_socket, self.daemon.admin_socket)  # another daemon where this one says that it is
+        self.addCleanup(os.unlink, self.daemon.admin_socket)
+        self.assertEqual(asked(GPUPOOL_SOCKET=str(folder / "gpupool.sock")), self.identities[0])
+
+    def test_no_other_daemon_is_asked(self):
+        folder = self.move()
+        os.unlink(folder / "admin.sock")
+        os.symlink(self.other.admin_socket, folder / "admin.sock")
+        for place in (None, self.daemon.admin_socket):
+            if place is not None:
+                os.symlink(self.other.admin_socket, place)
+                self.addCleanup(os.unlink, place)
+            said = asked(GPUPOOL_SOCKET=str(folder / "gpupool.sock"))
+            self.assertIn(self.identities[0], said)
+            self.assertIn("another daemon answers there", said)
+            self.assertIn("--admin-socket", said)
+            trimmed = ctl("trim", environment={"GPUPOOL_SOCKET": str(folder / "gpupool.sock")})
+            self.assertEqual((trimmed.returncode, trimmed.stdout), (UNREACHABLE, ""))
+
+    def test_where_no_daemon_lends_nothing_is_asked(self):
+        with FakeAdmin(b"") as fake:
+            said = asked(GPUPOOL_SOCKET=os.path.join(os.path.dirname(fake.path), "gpupool.sock"))
+            self.assertIn("no gpupoold answers", said)
+            self.assertIn("GPUPOOL_SOCKET", said)
+            self.assertEqual(fake.requests, [])
+        self.assertIn("gpupool_socket_path()", asked(GPUPOOL_SOCKET="private"))
+
+    def test_an_older_daemon_does_not_tell(self):
+        with FakeAdmin(b"") as fake:
+            path = os.path.join(os.path.dirname(fake.path), "gpupool.sock")
+            old = OldDaemon(path)
+            self.assertIn("too old to tell its admin socket", asked(GPUPOOL_SOCKET=path))
+            old.close()
+            self.assertEqual(fake.requests, [])
+
+
+if __name__ == "__main__":
+    unittest.main()
