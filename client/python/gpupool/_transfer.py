@@ -43,8 +43,9 @@ def _open_client_of(identity, path):
     key = os.getpid(), identity, path
     if key in _clients and _clients[key].connected:
         return _clients[key]
-    others, failed = [], []
-    for place, opener in _places(identity, path):
+    default = _find_client(None)
+    others, failed = [] if default is None else [_other(default, default.socket_path)], []
+    for place, opener in _places(identity, path, default):
         try:
             client = opener()
         except Error as error:
@@ -55,17 +56,20 @@ def _open_client_of(identity, path):
             if not is_default:
                 _clients[key] = client
             return client
-        others.append(f"at {place} there is the daemon {client.identity}")
+        others.append(_other(client, place))
         if not is_default:
             client.close()
     raise _not_found(identity, path, others, failed)
 
 
-def _places(identity, path):
+def _other(client, place):
+    return f"at {place} there is the daemon {client.identity}"
+
+
+def _places(identity, path, default):
     """Paths at which the daemon may listen, the likeliest first, each with what opens a client there."""
     is_private = os.environ.get("GPUPOOL_SOCKET") == "private"
     own = _private_socket() if is_private else os.environ.get("GPUPOOL_SOCKET") or DEFAULT_PATH
-    default = _find_client(None)
     places = [(path, lambda: Client(path))]
     if default is None and path == own:
         places = [(own, default_client)]
