@@ -35,8 +35,10 @@ from torch.utils.data._utils.collate import collate as _collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 import gpupool
-from gpupool import _gpupool, _transfer
+from gpupool import _gpupool, _torch_handles, _transfer
+from gpupool import _torch_memory as _memory
 from gpupool._gpupool import _alloc_timeout
+from gpupool._torch_memory import DLPACK_LEGACY as _DLPACK_LEGACY
 
 try:
     import numpy
@@ -54,62 +56,14 @@ _worker_clients = {}  # of this process: without CUDA
 _places = weakref.WeakKeyDictionary()  # of each client's pools, by id
 _allocators = []  # PyTorch calls them as long as there are tensors
 
-_DTYPES = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32,
-           torch.float64, torch.complex64, torch.complex128}
-_DLPACK_CUDA = 2  # the type of a device
-_DLPACK_LEGACY = 1  # the legacy default stream
-
-# --- streams, and what becomes of host memory ---
-
-
-def _current_stream(device):
-    """The handle of torch.cuda.current_stream(device), which takes some microseconds to make its object."""
-    return torch._C._cuda_getCurrentRawStream(device)
-
 
 def _stream_of(client, device):
-    """The stream on which the memory of a tensor on a device goes back: the current one. Host memory (None) has none: _Keeper."""
+    """The stream on which the memory of a tensor on a device goes back: the current one. Host memory (None) has none: HostKeeper."""
     if device is None or client.gpu_kind != "cuda":
         return None
     if not torch.cuda.is_initialized():
         torch.cuda.init()
-    return _current_stream(device)
-
-
-def _used_devices():
-    """Those that this process has a context on. Asked when each tensor in host memory dies, so by the quickest calls there are."""
-    if not torch.cuda.is_initialized():
-        return []
-    return [device for device in range(torch._C._cuda_getDeviceCount()) if torch._C._cuda_hasPrimaryContext(device)]
-
-
-class _Keeper:
-    """Of a storage: its buffer. The storages of one keeper are sent with one token, where they are in one message."""
-
-    __slots__ = ("buffer", "is_of_batch")
-
-    def __init__(self, buffer):
-        self.buffer, self.is_of_batch = buffer, False
-
-
-class _HostKeeper(_Keeper):
-    """Copies to and from GPUs may not be over when the last storage dies. As a rule they are on the streams that are current then, so
-    that the memory goes back behind these."""
-
-    __slots__ = ()
-
-    def __del__(self):
-        current = torch._C._cuda_getDevice() if torch.cuda.is_initialized() else -1
-        for device in _used_devices():
-            with contextlib.nullcontext() if device == current else torch.cuda.device(device):
-                try:
-                    self.buffer.record_stream(_current_stream(device) or _DLPACK_LEGACY)
-                except gpupool.StaleError:  # closed by the program
-                    return
-
-
-def _keep(buffer):
-    return (_HostKeeper if buffer.kind == "host" else _Keeper)(buffer)
+    return _memory.current_stream(device)
 
 
 # --- the clients of this process ---
@@ -161,20 +115,7 @@ def from_buffer(
     """Returns a tensor over a gpupool.Buffer, without a copy. The tensor keeps the buffer.
 
     shape: an integer or a tuple; None: all elements that there are. offset: in bytes, of the tensor's first element."""
-    return _make_over(_keep(buffer), shape, dtype, offset)
-
-
-def _make_over(keeper, shape, dtype, offset):
-    buffer = keeper.buffer
-    view = buffer.view(shape, dtype, offset)
-    if buffer.read_only:
-        tensor = torch.from_dlpack(view)  # which says that it cannot be, where PyTorch does not know such memory
-    else:
-        on_gpu = view.__dlpack_device__()[0] == _DLPACK_CUDA
-        stream = (_current_stream(buffer.device) or _DLPACK_LEGACY) if on_gpu else None
-        tensor = torch.from_dlpack(view.__dlpack__(stream=stream))
-    tensor.untyped_storage()._gpupool = keeper
-    return tensor
+    return _memory.over(_memory.keep(buffer), shape, dtype, offset)
 
 
 def _make(shape, dtype, device, pool, timeout, zero):
@@ -224,26 +165,18 @@ def zeros(
 # --- the buffer of a tensor ---
 
 
-def _mark_of(tensor):
-    """The note of this module at the storage of a tensor: the _Keeper of an open buffer, _SMALL, or None."""
-    if tensor.layout != torch.strided or tensor.device.type not in ("cpu", "cuda") or tensor.is_quantized:
-        return None
-    try:
-        mark = getattr(tensor.untyped_storage(), "_gpupool", None)
-    except RuntimeError:  # a tensor without a storage
-        return None
-    return None if isinstance(mark, _Keeper) and mark.buffer.closed else mark
-
-
 def _find(tensor):
     """The Buffer that a tensor lies in, or None."""
-    mark = _mark_of(tensor)
-    return mark.buffer if isinstance(mark, _Keeper) else None
+    keeper = _memory.keeper_of(tensor)
+    return None if keeper is None else keeper.buffer
 
 
 def _need(tensor):
     buffer = _find(tensor)
     if buffer is None:
+        if _memory.mark_of(tensor) is not None:
+            raise ValueError("the tensor is not in memory of gpupool.torch any more: PyTorch has moved it, as share_memory_() does, or "
+                             "its buffer is closed")
         raise ValueError("the tensor is not in memory of gpupool.torch: make it by empty(), zeros() or from_buffer()")
     return buffer
 
@@ -268,7 +201,7 @@ def _writer_of(buffer):
     """The stream behind which a tensor is sent: the current one, which comes behind the one that the tensor was made on. Host memory
     is sent when the GPUs that this process uses are idle."""
     if buffer.kind == "host":
-        for device in _used_devices():
+        for device in _memory.used_devices():
             torch.cuda.synchronize(device)
         return None
     stream, made_on = _stream_of(buffer.pool.client, buffer.device), buffer.stream
@@ -280,22 +213,43 @@ def _writer_of(buffer):
 
 
 def _reduce(tensor):
-    mark = _mark_of(tensor)
-    if mark is None:
-        return torch.multiprocessing.reductions.reduce_tensor(tensor)
-    if tensor.requires_grad and not tensor.is_leaf:
-        raise RuntimeError("a tensor that has a history of operations cannot be sent to another process: send tensor.detach()")
-    if tensor.is_neg() or tensor.is_conj():
-        raise RuntimeError("a lazily negated or conjugated tensor cannot be sent: send tensor.resolve_neg().resolve_conj()")
+    is_small, keeper = _memory.mark_of(tensor) is _SMALL, _memory.keeper_of(tensor)
+    if keeper is None and not is_small:
+        with _torch_handles.sending():
+            return torch.multiprocessing.reductions.reduce_tensor(tensor)
+    _torch_handles.check(tensor)
     kind, size = (type(tensor) is torch.nn.Parameter, tensor.requires_grad), tuple(tensor.size())
     if tensor.numel() == 0:
         return _rebuild_empty, (tensor.device, tensor.dtype, size, tensor.stride(), *kind)
-    if mark is _SMALL:
-        whole = tensor.contiguous()
+    if is_small:
+        whole = tensor.resolve_neg().resolve_conj().contiguous()
         return _rebuild_small, (ctypes.string_at(whole.data_ptr(), whole.nbytes), tensor.dtype, size, *kind)
-    offset = tensor.data_ptr() - mark.buffer.ptr
-    is_plain_view = tensor.is_contiguous() and offset % tensor.dtype.itemsize == 0
-    return _rebuild, (mark, offset, tensor.dtype, size, None if is_plain_view else tensor.stride(), *kind)
+    return _rebuild, (tensor.untyped_storage(), tensor.storage_offset(), tensor.dtype, size, tensor.stride(), _traits_of(tensor), *kind)
+
+
+def _traits_of(tensor):
+    """A tensor has these beside its memory: is it lazily conjugated, is it lazily negated, its quantiser. None: nothing."""
+    if tensor.is_quantized:
+        return False, False, _quantizer_of(tensor)
+    return (tensor.is_conj(), tensor.is_neg(), None) if tensor.is_conj() or tensor.is_neg() else None
+
+
+def _quantizer_of(tensor):
+    """As torch._utils._rebuild_qtensor() takes it. None: the tensor has none, as torch.empty() makes it."""
+    try:
+        scheme = tensor.qscheme()
+    except RuntimeError:
+        return None
+    if scheme == torch.per_tensor_affine:
+        return scheme, tensor.q_scale(), tensor.q_zero_point()
+    return torch.per_channel_affine, tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points(), tensor.q_per_channel_axis()
+
+
+def _reduce_storage(storage):
+    keeper = _memory.keeper_of_storage(storage)
+    if keeper is None:
+        return torch.multiprocessing.reductions.reduce_storage(storage)
+    return _memory.storage_over, (keeper, storage.nbytes(), storage.data_ptr() - keeper.buffer.ptr)
 
 
 def _reduce_keeper(keeper):
@@ -304,14 +258,19 @@ def _reduce_keeper(keeper):
     token = _transfer.send(client, buffer, _writer_of(buffer))
     if keeper.is_of_batch:
         _note_sent(client, token)
-    return _attach, (token, _transfer.origin_of(client), buffer.pool.id, buffer.read_only)
+    return _attach, (token, *_place_of(buffer))
+
+
+def _place_of(buffer):
+    """The arguments of _attach() beside the token."""
+    return _transfer.origin_of(buffer.pool.client), buffer.pool.id, buffer.read_only
 
 
 def _attach(token, origin, pool_id, read_only):
     client = _client_without_cuda() if torch.utils.data.get_worker_info() else None
     if client is None or client.identity != origin[0]:
         client = _transfer.client_of(origin)
-    return _keep(gpupool.attach(token, _stream_of(client, _device_of(client, pool_id)), read_only=read_only, client=client))
+    return _memory.keep(gpupool.attach(token, _stream_of(client, _device_of(client, pool_id)), read_only=read_only, client=client))
 
 
 def _finish(tensor, is_parameter, requires_grad):
@@ -319,16 +278,18 @@ def _finish(tensor, is_parameter, requires_grad):
 
 
 def _rebuild_empty(device, dtype, size, stride, is_parameter, requires_grad):
-    return _finish(torch.empty_strided(size, stride, dtype=dtype, device=device), is_parameter, requires_grad)
+    return _finish(_memory.typed(torch.UntypedStorage(0, device=device), dtype, size, stride), is_parameter, requires_grad)
 
 
-def _rebuild(keeper, offset, dtype, size, stride, is_parameter, requires_grad):
-    if stride is None:
-        return _finish(_make_over(keeper, size, dtype, offset), is_parameter, requires_grad)
-    start = offset % dtype.itemsize  # the elements of a view need not begin at the buffer's
-    n_bytes = (keeper.buffer.nbytes - start) // dtype.itemsize * dtype.itemsize
-    flat = _make_over(keeper, n_bytes, torch.uint8, start).view(dtype) if start else _make_over(keeper, n_bytes // dtype.itemsize, dtype, 0)
-    return _finish(flat.as_strided(size, stride, offset // dtype.itemsize), is_parameter, requires_grad)
+def _rebuild(storage, offset, dtype, size, stride, traits, is_parameter, requires_grad):
+    is_conj, is_neg, quantizer = traits or (False, False, None)
+    if quantizer is not None:
+        typed = torch.storage.TypedStorage(wrap_storage=storage, dtype=dtype, _internal=True)
+        tensor = torch._utils._rebuild_qtensor(typed, offset, size, stride, quantizer, False, {})
+    else:
+        tensor = _memory.typed(storage, dtype, size, stride, offset)
+    tensor = tensor.conj() if is_conj else tensor
+    return _finish(torch._neg_view(tensor) if is_neg else tensor, is_parameter, requires_grad)
 
 
 def _device_of(client, pool_id):
@@ -342,7 +303,8 @@ def _device_of(client, pool_id):
 
 for _type in (torch.Tensor, torch.nn.Parameter):
     multiprocessing.reduction.ForkingPickler.register(_type, _reduce)
-for _type in (_Keeper, _HostKeeper):
+multiprocessing.reduction.ForkingPickler.register(torch.UntypedStorage, _reduce_storage)
+for _type in (_memory.Keeper, _memory.HostKeeper):
     multiprocessing.reduction.ForkingPickler.register(_type, _reduce_keeper)
 
 
@@ -387,14 +349,15 @@ def _rebuild_small(contents, dtype, size, is_parameter, requires_grad):
     try:
         buffer = _host_pool().acquire(len(contents), timeout=0)
     except gpupool.Error:
-        return _finish(torch.frombuffer(bytearray(contents), dtype=dtype).view(size), is_parameter, requires_grad)
+        storage = torch.frombuffer(bytearray(contents), dtype=torch.uint8).untyped_storage()
+        return _finish(_memory.typed(storage, dtype, size), is_parameter, requires_grad)
     memoryview(buffer)[:] = contents
     return _finish(from_buffer(buffer, size, dtype), is_parameter, requires_grad)
 
 
 def _is_plain(tensor):
     return (tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_nested and tensor.numel() > 0
-            and not tensor.requires_grad and tensor.dtype in _DTYPES)
+            and not tensor.requires_grad and not tensor.is_quantized)
 
 
 def _is_small(n_bytes):
@@ -446,9 +409,9 @@ def _empty_of_batch(size, dtype):
             _has_warned = True
             warnings.warn(f"gpupool.torch.collate: no room for a batch, so it is not in pinned memory: {error}", RuntimeWarning, stacklevel=2)
         return None
-    tensor = from_buffer(buffer, tuple(size), dtype)
-    tensor.untyped_storage()._gpupool.is_of_batch = torch.utils.data.get_worker_info() is not None
-    return tensor
+    keeper = _memory.keep(buffer)
+    keeper.is_of_batch = torch.utils.data.get_worker_info() is not None
+    return _memory.over(keeper, tuple(size), dtype, 0)
 
 
 def _stack(batch, *, collate_fn_map=None):
@@ -461,9 +424,9 @@ def _stack(batch, *, collate_fn_map=None):
     if not _is_plain(first) or any(part.requires_grad or part.dtype != first.dtype for part in batch):
         return default_collate_fn_map[torch.Tensor](batch, collate_fn_map=collate_fn_map)
     if _is_small(len(batch) * first.nbytes):
-        return _mark_small(torch.stack(batch, 0))
+        return _mark_small(_memory.stack(batch))
     out = _empty_of_batch(torch.Size((len(batch), *first.size())), first.dtype)
-    return default_collate_fn_map[torch.Tensor](batch, collate_fn_map=collate_fn_map) if out is None else torch.stack(batch, 0, out=out)
+    return default_collate_fn_map[torch.Tensor](batch, collate_fn_map=collate_fn_map) if out is None else _memory.stack(batch, out)
 
 
 def _with_pinned_numbers(make):

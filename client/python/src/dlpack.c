@@ -16,6 +16,7 @@ struct handed_out {
         struct dlpack_versioned versioned;
     };
     struct buffer_object *buffer; /* an export of it */
+    PyObject *owner;              /* lives as long as the export; NULL: none */
     int64_t extents[];
 };
 
@@ -52,6 +53,7 @@ static void end_export(struct handed_out *tensor) {
     if (!Py_IsInitialized())
         return;
     PyGILState_STATE state = PyGILState_Ensure();
+    Py_XDECREF(tensor->owner); /* may run code of the program, which finds the buffer open */
     buffer_end_export(tensor->buffer);
     Py_DECREF(tensor->buffer);
     PyGILState_Release(state);
@@ -74,6 +76,29 @@ static void destroy_capsule(PyObject *capsule) {
         delete_managed(PyCapsule_GetPointer(capsule, "dltensor"));
     else if (PyCapsule_IsValid(capsule, "dltensor_versioned"))
         delete_versioned(PyCapsule_GetPointer(capsule, "dltensor_versioned"));
+}
+
+/* The tensor of a capsule of this file that no consumer has taken; NULL: it is none. */
+static struct handed_out *tensor_in(PyObject *capsule) {
+    if (PyCapsule_IsValid(capsule, "dltensor")) {
+        const struct dlpack_managed *managed = PyCapsule_GetPointer(capsule, "dltensor");
+        return managed->deleter == delete_managed ? managed->context : NULL;
+    }
+    if (PyCapsule_IsValid(capsule, "dltensor_versioned")) {
+        const struct dlpack_versioned *versioned = PyCapsule_GetPointer(capsule, "dltensor_versioned");
+        return versioned->deleter == delete_versioned ? versioned->context : NULL;
+    }
+    return NULL;
+}
+
+PyObject *dlpack_set_owner(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+    struct handed_out *tensor = count == 2 ? tensor_in(given[0]) : NULL;
+    (void)module;
+    if (tensor == NULL || tensor->owner != NULL)
+        return PyErr_Format(PyExc_TypeError,
+                            "_set_owner() takes a capsule of __dlpack__() and an object, once");
+    tensor->owner = Py_NewRef(given[1]);
+    return Py_NewRef(given[0]);
 }
 
 /* --- the beginning --- */

@@ -13,6 +13,10 @@
 /* __dlpack__(*, stream, max_version, dl_device, copy). NULL with an exception. */
 PyObject *dlpack_make(const struct part *part, PyObject *const *given, Py_ssize_t count, PyObject *names);
 
+/* _set_owner(capsule, object): the object lives as long as the export. Returns the capsule; NULL with an
+ * exception. */
+PyObject *dlpack_set_owner(PyObject *module, PyObject *const *given, Py_ssize_t count);
+
 /* __dlpack_device__() */
 PyObject *dlpack_device(const struct buffer_object *buffer);
 

@@ -4,6 +4,7 @@
 #include "client/python/src/array.h"
 #include "client/python/src/buffer.h"
 #include "client/python/src/client.h"
+#include "client/python/src/dlpack.h"
 #include "client/python/src/error.h"
 #include "client/python/src/hooks.h"
 #include "client/python/src/pool.h"
@@ -67,6 +68,10 @@ static PyMethodDef methods[] = {
      "the end of the session."},
     {"_alloc_timeout", hooks_alloc_timeout, METH_O,
      "_alloc_timeout(client)\n--\n\nThe seconds that alloc_timeout says; math.inf: no limit."},
+    {"_set_owner", (PyCFunction)(void (*)(void))dlpack_set_owner, METH_FASTCALL,
+     "_set_owner(capsule, owner)\n--\n\nHas the owner live as long as the consumer of a DLPack capsule. "
+     "Returns "
+     "the capsule."},
     {"_check_memory", hooks_check_memory, METH_O,
      "_check_memory(address)\n--\n\nRaises ForkedError for memory of a pool that a parent of this process "
      "has."},
