@@ -9,7 +9,8 @@
  * - It passes the stream that is current when a tensor is made, to malloc and again to free: our stream order
  * is its.
  * - It does not look at what malloc returns: NULL would become a tensor whose first kernel reads address 0.
- * So a failure is thrown, as std::runtime_error, which Python sees as RuntimeError with our text.
+ * So a failure is thrown, as std::runtime_error, which Python sees as RuntimeError with our text, behind
+ * "CUDA out of memory." where there is no memory.
  * - It asks for 0 bytes, and does not free the NULL that it gets for them.
  * - Of tensors that other streams use (Tensor.record_stream) it tells through a function of its own, if it
  * was given one.
@@ -24,7 +25,9 @@
  * - Any stream may use a segment at once, and free waits for the device: any_stream.h.
  */
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <sys/types.h>
 
 #include <gpupool/gpupool.h>
@@ -34,6 +37,7 @@
 
 #define EXPORT      __attribute__((visibility("default")))
 #define DEVICES_MAX 64
+#define TEXT_SIZE   2048 /* of an exception: the library's texts are shorter */
 /* How long a segment may take: a pool's growth takes 0.1 to 10 ms, and others' idle memory some more to come.
  * Memory that others use is not waited for. */
 #define POOL_WAIT_NS UINT64_C(200000000)
@@ -61,18 +65,25 @@ static int find_pool(int device, uint32_t *ret_pool) {
     return r;
 }
 
+/* Loops of PyTorch's programs that try again with a smaller batch know the want of memory by the first words.
+ */
+static __attribute__((noinline)) void *throw_error(void) {
+    int error = gpupool_error_number();
+    bool is_no_memory =
+        error == GPUPOOL_E_TOO_LARGE || error == GPUPOOL_E_EXHAUSTED || error == GPUPOOL_E_LIMIT;
+    char text[TEXT_SIZE];
+
+    (void)snprintf(text, sizeof text, "%s%s", is_no_memory ? "CUDA out of memory. " : "",
+                   gpupool_error_text());
+    plugin_throw(text);
+    return NULL;
+}
+
 /* The first call for a device. */
 static __attribute__((noinline)) void *malloc_slowly(uint64_t size_bytes, int device, void *stream) {
     uint32_t pool;
     void *memory = find_pool(device, &pool) == 0 ? gpupool_alloc(NULL, pool, size_bytes, stream) : NULL;
-    if (memory == NULL)
-        plugin_throw(gpupool_error_text());
-    return memory;
-}
-
-static __attribute__((noinline)) void *throw_error(void) {
-    plugin_throw(gpupool_error_text());
-    return NULL;
+    return memory != NULL ? memory : throw_error();
 }
 
 void *gpupool_torch_malloc(ssize_t size_bytes, int device, void *stream) {

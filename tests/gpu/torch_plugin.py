@@ -106,7 +106,7 @@ def with_lean(torch, library, admin_socket):
     numbers = train(torch)
     shows_a_tensor(torch, admin_socket)
     check(other_streams(torch) == 0, "memory was lent again while another stream used it")
-    with refused(RuntimeError, "acquiring", "a tensor of 1 PiB"):
+    with refused(RuntimeError, "CUDA out of memory. ", "a tensor of 1 PiB"):
         torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
     torch.cuda.synchronize()
     before = leased_bytes(admin_socket)

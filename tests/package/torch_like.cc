@@ -127,6 +127,7 @@ static void try_it() {
     std::string text = thrown_by([&] { allocate(ssize_t(1) << 50, 0, own); });
     check(text.find("1 PiB") != std::string::npos || text.find("1024 TiB") != std::string::npos,
           text.c_str());
+    check(text.rfind("CUDA out of memory. ", 0) == 0, text.c_str()); // for loops that try again
     thrown_by([&] { allocate(512, 63, own); });
     thrown_by([&] { allocate(512, 1000, own); });
     text = thrown_by([&] { begin_pool(0, pool_id(1, 2), [](void *) { return true; }); });

@@ -44,7 +44,7 @@ from gpupool._gpupool import (  # noqa: F401
     default_client,
     revoke,
 )
-from gpupool import _farewell, _private  # noqa: F401
+from gpupool import _errors, _farewell, _private  # noqa: F401
 from gpupool._stats import stats  # noqa: F401
 
 

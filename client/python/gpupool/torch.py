@@ -146,7 +146,7 @@ def empty(
     device. timeout: seconds to wait for room; None: the client's alloc_timeout (GPUPOOL_ALLOC_TIMEOUT, 10 s); math.inf: no limit.
 
     Memory of a GPU belongs to the stream that is current, as with torch.empty(); of further streams record_stream() tells. Raises
-    gpupool.ExhaustedError, a MemoryError, when there was no room until the timeout."""
+    gpupool.ExhaustedError when there was no room until the timeout: a MemoryError, and of a GPU a torch.OutOfMemoryError."""
     return _make(shape, dtype, device, pool, timeout, False)
 
 

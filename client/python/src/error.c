@@ -18,7 +18,8 @@ struct error_kind {
 
 static const struct error_kind kinds[ERROR_KINDS] = {
     {GPUPOOL_E_INVALID, "InvalidError", &PyExc_ValueError, "An argument is out of its range."},
-    {GPUPOOL_E_VERSION, "VersionError", NULL, "Library and daemon have no protocol version in common."},
+    {GPUPOOL_E_VERSION, "VersionError", &PyExc_RuntimeError,
+     "Library and daemon have no protocol version in common."},
     {GPUPOOL_E_NO_POOL, "NoPoolError", &PyExc_LookupError,
      "There is no such pool, or its device is not visible in this process."},
     {GPUPOOL_E_TOO_LARGE, "TooLargeError", &PyExc_MemoryError,
@@ -28,22 +29,26 @@ static const struct error_kind kinds[ERROR_KINDS] = {
     {GPUPOOL_E_STALE, "StaleError", &PyExc_ValueError, "The buffer is closed, or its client is."},
     {GPUPOOL_E_NO_TOKEN, "NoTokenError", &PyExc_LookupError,
      "Nothing is shared under this token, or not with this user."},
-    {GPUPOOL_E_SHARED, "SharedError", NULL, "Other processes hold the buffer too."},
-    {GPUPOOL_E_LIMIT, "LimitError", NULL, "The user has as much as it may have."},
-    {GPUPOOL_E_DRIVER, "DriverError", NULL,
+    {GPUPOOL_E_SHARED, "SharedError", &PyExc_BufferError, "Other processes hold the buffer too."},
+    {GPUPOOL_E_LIMIT, "LimitError", &PyExc_MemoryError, "The user has as much as it may have."},
+    {GPUPOOL_E_DRIVER, "DriverError", &PyExc_RuntimeError,
      "CUDA or the kernel refused. The text has the name of its error."},
-    {GPUPOOL_E_SHUTDOWN, "ShutdownError", NULL, "The daemon is stopping."},
+    {GPUPOOL_E_SHUTDOWN, "ShutdownError", &PyExc_ConnectionError, "The daemon is stopping."},
     {GPUPOOL_E_NO_MEMORY, "NoMemoryError", &PyExc_MemoryError, "There is no memory for bookkeeping."},
     {GPUPOOL_E_CONNECT, "ConnectError", &PyExc_ConnectionError, "No daemon answers at the socket."},
     {GPUPOOL_E_DISCONNECTED, "DisconnectedError", &PyExc_ConnectionError,
      "The daemon is gone. Buffers stay usable. Ask for the pool again: gpupool.host_pool(), "
      "gpupool.device_pool()."},
     {GPUPOOL_E_TIMED_OUT, "TimedOutError", &PyExc_TimeoutError, "The daemon did not answer in time."},
-    {GPUPOOL_E_PROTOCOL, "ProtocolError", NULL, "The daemon sent something that does not check out."},
-    {GPUPOOL_E_FORKED, "ForkedError", NULL, "The client belongs to the parent of this process."},
-    {GPUPOOL_E_CAPTURING, "CapturingError", NULL, "The stream is being captured into a graph."},
-    {GPUPOOL_E_NO_GPU, "NoGpuError", NULL, "The call needs a GPU, and this process or the daemon has none."},
-    {GPUPOOL_E_LOST, "LostError", NULL,
+    {GPUPOOL_E_PROTOCOL, "ProtocolError", &PyExc_RuntimeError,
+     "The daemon sent something that does not check out."},
+    {GPUPOOL_E_FORKED, "ForkedError", &PyExc_RuntimeError,
+     "The client belongs to the parent of this process."},
+    {GPUPOOL_E_CAPTURING, "CapturingError", &PyExc_RuntimeError,
+     "The stream is being captured into a graph."},
+    {GPUPOOL_E_NO_GPU, "NoGpuError", &PyExc_RuntimeError,
+     "The call needs a GPU, and this process or the daemon has none."},
+    {GPUPOOL_E_LOST, "LostError", &PyExc_RuntimeError,
      "A process that shared a buffer ended before its GPU work on it was done."},
     {GPUPOOL_E_CANCELLED, "CancelledError", NULL, "The request was cancelled."},
 };
@@ -110,4 +115,34 @@ PyObject *error_raise(const struct module_state *state, int number) {
     if (number == GPUPOOL_E_CANCELLED && PyErr_Occurred() != NULL)
         return NULL; /* a signal's handler has raised it */
     return error_raise_text(state, number, gpupool_error_text());
+}
+
+/* Makes the exception that is set one of PyTorch's, too. Where that fails, it stays as it is. */
+static void let_torch_catch(void) {
+    PyObject *class, *value, *traceback;
+
+    PyErr_Fetch(&class, &value, &traceback);
+    PyObject *module = PyImport_ImportModule("gpupool._errors");
+    PyObject *error =
+        module == NULL ? NULL : PyObject_CallMethod(module, "no_device_memory", "OO", class, value);
+    Py_XDECREF(module);
+    if (error == NULL) {
+        PyErr_Restore(class, value, traceback); /* the interpreter ends, and imports nothing any more */
+        return;
+    }
+    PyErr_SetObject((PyObject *)Py_TYPE(error), error);
+    Py_DECREF(error);
+    Py_DECREF(class);
+    Py_XDECREF(value);
+    Py_XDECREF(traceback);
+}
+
+PyObject *error_raise_of_pool(const struct module_state *state, int number, const struct gpupool_pool *pool) {
+    bool is_no_memory =
+        number == GPUPOOL_E_TOO_LARGE || number == GPUPOOL_E_EXHAUSTED || number == GPUPOOL_E_LIMIT;
+
+    error_raise(state, number);
+    if (is_no_memory && pool->kind == GPUPOOL_POOL_DEVICE)
+        let_torch_catch();
+    return NULL;
 }

@@ -13,6 +13,10 @@ int errors_add(PyObject *module, struct module_state *state);
 /* Raises the calling thread's last error of the library. Returns NULL. */
 PyObject *error_raise(const struct module_state *state, int number);
 
+/* As error_raise(), for a call that takes memory of a pool. Where there is none in a device pool, the
+ * exception is a torch.OutOfMemoryError as well, if PyTorch is loaded. May run code of Python's modules. */
+PyObject *error_raise_of_pool(const struct module_state *state, int number, const struct gpupool_pool *pool);
+
 /* Raises an error of this module's own, of a number of the library. Returns NULL. */
 PyObject *error_raise_text(const struct module_state *state, int number, const char *text);
 

@@ -41,8 +41,8 @@ struct buffer_object *pool_take(struct pool_object *self, uint64_t size_bytes, s
     }
     if ((flags != 0 || !gpupool_internal_acquire_hit(client->handle, self->pool.id, size_bytes, stream.handle,
                                                      &buffer->buffer)) &&
-        waiting_acquire(client, self->pool.id, size_bytes, stream.handle, timeout_ns, flags,
-                        &buffer->buffer) < 0) {
+        waiting_acquire(client, &self->pool, size_bytes, stream.handle, timeout_ns, flags, &buffer->buffer) <
+            0) {
         Py_DECREF(buffer);
         return NULL;
     }
@@ -93,7 +93,7 @@ static PyObject *pool_prepare(PyObject *object, PyObject *value) {
         return NULL;
     WITHOUT_LOCK(r = gpupool_prepare(self->client->handle, self->pool.id, bytes));
     client_unuse(self->client);
-    return r < 0 ? error_raise(self->client->state, r) : Py_NewRef(Py_None);
+    return r < 0 ? error_raise_of_pool(self->client->state, r, &self->pool) : Py_NewRef(Py_None);
 }
 
 /* --- Pool.info() and the pool's attributes --- */

@@ -84,8 +84,8 @@ static int acquire_looking(struct gpupool_client *handle, uint32_t pool, uint64_
     return waiting.result;
 }
 
-int waiting_acquire(struct client_object *client, uint32_t pool, uint64_t size_bytes, void *stream,
-                    uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer) {
+int waiting_acquire(struct client_object *client, const struct gpupool_pool *pool, uint64_t size_bytes,
+                    void *stream, uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer) {
     struct gpupool_client *handle = client->handle;
     int r;
 
@@ -94,12 +94,13 @@ int waiting_acquire(struct client_object *client, uint32_t pool, uint64_t size_b
     if (timeout_ns == WAITING_AS_CLIENT)
         timeout_ns = gpupool_internal_alloc_timeout_ns(handle);
     if (getpid() == gettid() && timeout_ns > LOOK_NS) {
-        r = acquire_looking(handle, pool, size_bytes, stream, timeout_ns, flags, ret_buffer);
+        r = acquire_looking(handle, pool->id, size_bytes, stream, timeout_ns, flags, ret_buffer);
     } else {
-        WITHOUT_LOCK(r = gpupool_acquire(handle, pool, size_bytes, stream, timeout_ns, flags, ret_buffer));
+        WITHOUT_LOCK(
+            r = gpupool_acquire(handle, pool->id, size_bytes, stream, timeout_ns, flags, ret_buffer));
     }
     client_unuse(client);
     if (r < 0 && PyErr_Occurred() == NULL)
-        error_raise(client->state, r);
+        error_raise_of_pool(client->state, r, pool);
     return r < 0 ? -1 : 0;
 }

@@ -13,7 +13,7 @@
 #define WAITING_AS_CLIENT (GPUPOOL_FOREVER - 1)
 
 /* As gpupool_acquire(), and timeout_ns may be WAITING_AS_CLIENT. -1 with an exception. */
-int waiting_acquire(struct client_object *client, uint32_t pool, uint64_t size_bytes, void *stream,
-                    uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer);
+int waiting_acquire(struct client_object *client, const struct gpupool_pool *pool, uint64_t size_bytes,
+                    void *stream, uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer);
 
 #endif
