@@ -5,7 +5,8 @@ process's. Triton asks the driver for the address that the current context reach
 
 Each kind of memory has a process of its own, and is tried in four states: at first, after a copy by PyTorch from GPU to GPU, after
 cuCtxEnablePeerAccess(), and memory that is made or received after that. Each line tells the driver's answer, what Triton says, and the
-kernel's result. Memory of a pool can be used wherever PyTorch's own memory of the same kind can: else the exit status is 1.
+kernel's result. Memory of a pool can be used wherever PyTorch's memory of its kind can: else the exit status is 1. All memory of an ipc
+pool is of the kind that PyTorch receives from another process, by a legacy handle. The driver lets the GPU use it that it was opened for.
 
     python3 tests/gpu/two_gpus_triton.py
 
@@ -35,7 +36,7 @@ RAW_STATES = STATES[:2]  # in which a kernel is tried past the check, in a proce
 KINDS = {
     "PyTorch's own": (None, None),
     "PyTorch's, received": (None, None),
-    "ipc, own": ("ipc", "PyTorch's own"),
+    "ipc, own": ("ipc", "PyTorch's, received"),
     "ipc, received": ("ipc", "PyTorch's, received"),
     "vmm, own": ("vmm", "PyTorch's own"),
     "vmm, received": ("vmm", "PyTorch's, received"),
@@ -241,9 +242,10 @@ def play_handle(first):
         if device == 0:
             print(f"handle, opened on GPU {first} first: cuCtxEnablePeerAccess: {driver.enable_peer_access(0)}", flush=True)
             told("with peer access")
-    for device, pointer in pointers.items():
-        print(f"handle, opened on GPU {first} first: a kernel of GPU 1 on what was opened on GPU {device}: "
-              f"{copy_to_gpu_1(cuda, driver, pointer)}", flush=True)
+    for device in (1, 0):  # the second one costs the context
+        if device in pointers:
+            print(f"handle, opened on GPU {first} first: a kernel of GPU 1 on what was opened on GPU {device}: "
+                  f"{copy_to_gpu_1(cuda, driver, pointers[device])}", flush=True)
     owner.stdin.close()
     owner.wait()
 
