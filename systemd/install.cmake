@@ -4,7 +4,8 @@
 include("${SOURCE}/paths.cmake")
 gpupool_paths("${CMAKE_INSTALL_PREFIX}")
 
-set(unit "${UNITDIR}/gpupoold.service")
+cmake_path(ABSOLUTE_PATH UNITDIR NORMALIZE OUTPUT_VARIABLE unit) # the prefix may be relative to the caller's folder
+cmake_path(APPEND unit gpupoold.service)
 configure_file("${SOURCE}/gpupoold.service.in" "$ENV{DESTDIR}${unit}" @ONLY
   FILE_PERMISSIONS OWNER_READ OWNER_WRITE GROUP_READ WORLD_READ)
 message(STATUS "Installing: $ENV{DESTDIR}${unit}")

@@ -163,6 +163,12 @@ class Removal(Folder):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("There is nothing to remove", done.stdout + done.stderr)
 
+    def test_a_relative_prefix_is_removed_too(self):
+        run(CMAKE, "--install", BUILD, "--prefix", "prefix", cwd=self.work)
+        self.assertEqual(exec_start(self.work / "prefix" / UNIT)[0], f"{self.work}/prefix/sbin/gpupoold")
+        self.assertEqual(uninstall().returncode, 0)
+        self.assertEqual(files_below(self.work), set())
+
     def test_a_configuration_that_was_edited_stays_also_after_an_upgrade(self):
         prefix = self.work / "prefix"
         install(prefix)
