@@ -115,6 +115,17 @@ class Stats(unittest.TestCase):
             self.assertEqual(daemon.ask("stats")["daemon"]["sessions_refused"], 1)
             self.assertIn("1 session refused", ctl("stats", socket_path=daemon.admin_socket).stdout)
 
+    def test_a_revocation_tells_a_session_that_there_is_not_from_one_that_sent_nothing(self):
+        with Daemon() as daemon, Client(daemon):
+            session, = daemon.ask("sessions")["sessions"]
+            for options in ([], ["--yes"]):
+                done = ctl("parcels", "--revoke", str(session["id"]), *options, socket_path=daemon.admin_socket)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertIn("0 buffers revoked", done.stdout)
+                done = ctl("parcels", "--revoke", str(session["id"] + 1), *options, socket_path=daemon.admin_socket)
+                self.assertEqual((done.returncode, done.stdout), (1, ""))
+                self.assertIn("there is no session of this number", done.stderr)
+
     @unittest.skipUnless(os.geteuid() == 0, "needs root, to be another user")
     def test_other_users_are_not_told_what_a_session_has_and_waits_for(self):
         asked = """
