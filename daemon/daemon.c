@@ -221,7 +221,7 @@ static void daemon_on_terminate(uv_signal_t *signal, int number) {
 static void daemon_on_reload(uv_signal_t *signal, int number) {
     struct daemon *daemon = signal->data;
     (void)number;
-    reload_ask(&daemon->reload, daemon);
+    reload_ask(&daemon->reload, daemon, NULL);
 }
 
 static void daemon_on_private_timer(uv_timer_t *timer) {
@@ -291,6 +291,7 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
     list_init(&daemon->greeting);
     list_init(&daemon->admin_clients);
     list_init(&daemon->admin_resting);
+    reload_init(&daemon->reload);
     int r = core_new(&daemon->core);
     if (r < 0) {
         free(daemon);

@@ -33,7 +33,7 @@ struct core;
 /* Options of the start that the configuration does not have. */
 struct daemon_options {
     struct config *config;   /* borrowed; reload.h replaces its content */
-    const char *config_path; /* NULL: none; read again on SIGHUP */
+    const char *config_path; /* of the file, which may not be there; NULL: none */
     /* File and command line again. Returns 0, or a negative errno with mistakes. NULL: there are none. */
     int (*reread)(void *user, struct config *ret_config, struct config_mistakes *mistakes);
     void *reread_user;

@@ -183,7 +183,7 @@ int main(int argc, char **argv) {
     log_set_level(config.log_level);
     struct daemon_options options = {
         .config = &config,
-        .config_path = has_file(&line) ? line.config_path : NULL,
+        .config_path = line.config_path,
         .reread = read_configuration,
         .reread_user = &line,
         .private = line.private,

@@ -47,6 +47,9 @@ static const struct command commands[] = {
     {"config", view_config, "the configuration in force, and where each value comes from",
      "Shows each value that the daemon uses, with the line of the file that has it, or the command line, or "
      "the default, and what the daemon made of it."},
+    {"reload", view_reload, "read the configuration again, and say what changed; for root and the daemon's user",
+     "Has the daemon read its configuration again, and shows what changed, which keys need a restart, and the "
+     "mistakes, with which nothing changes. For root and the daemon's user."},
     {"trim", view_trim, "give memory that nobody uses back to the driver and the kernel",
      "Gives segments of which nothing is leased and which no process has mapped back to the driver and the "
      "kernel. For root and "

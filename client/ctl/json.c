@@ -40,6 +40,8 @@ static const struct object {
     {"quota", "quotas[user]"},
     {"parcels", "parcels[parcel] total#"},
     {"parcels-revoke", "revoked# revoked_bytes#"},
+    {"reload", "file$? applied! mistakes[$] mistakes_total# warnings[$] warnings_total# changes[change] "
+               "changes_total#"},
     {"config", "file$? settings[setting] pools[configured pool]"},
     {"trim", "trimmed_bytes# pools[trimmed]"},
     {"error", "code$ message$"},
@@ -74,6 +76,7 @@ static const struct object {
     {"quota pool", "id# kind$ bytes# bytes_limit#?"},
     {"trimmed", "id# trimmed_bytes#"},
     {"setting", "section$ key$ value$? source$ line#? needs_restart! in_force$? reason$?"},
+    {"change", "section$ key$ before$? after$? source$ line#? needs_restart!"},
     {"configured pool", "id# kind$ name$ settings[setting]"},
 };
 

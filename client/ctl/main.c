@@ -322,7 +322,12 @@ static int run(const struct options *options) {
     else
         snprintf(request, sizeof request, "{\"command\":\"%s\"}", options->command->name);
     int code = ask(options, options->command->name, request, &answer);
-    return code != EXIT_SUCCESS ? code : show(options, &answer, options->command->view);
+    if (code == EXIT_SUCCESS)
+        code = show(options, &answer, options->command->view);
+    if (code == EXIT_SUCCESS && options->command->view == view_reload &&
+        !reply_flag(answer.reply->root, "applied"))
+        code = EXIT_REFUSED;
+    return code;
 }
 
 /* Whether the environment says which characters the terminal knows. Where it does not, they are those of

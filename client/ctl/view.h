@@ -21,6 +21,8 @@ void view_revoked(struct output *output, const struct cJSON *reply);
 void view_released(struct output *output, const struct cJSON *reply);
 /* The configuration, and the origin of each value. */
 void view_config(struct output *output, const struct cJSON *reply);
+/* The outcome of a reload. */
+void view_reload(struct output *output, const struct cJSON *reply);
 void view_trim(struct output *output, const struct cJSON *reply);
 
 #endif

@@ -87,3 +87,40 @@ void view_config(struct output *output, const struct cJSON *reply) {
     }
     reply_each(pool, reply, "pools") print_pool(output, pool, file);
 }
+
+static void print_rest(struct output *output, const struct cJSON *reply, const char *array,
+                       const char *total) {
+    uint64_t n_told = 0;
+
+    reply_each(element, reply, array) n_told++;
+    if (reply_count(reply, total) > n_told)
+        print_line(output, STYLE_QUIET, "%" PRIu64 " more %s are not shown.",
+                   reply_count(reply, total) - n_told, array);
+}
+
+static void print_change(struct output *output, const struct cJSON *change, const char *file) {
+    const char *before = reply_text(change, "before"), *after = reply_text(change, "after");
+    bool needs_restart = reply_flag(change, "needs_restart");
+    char origin[512];
+
+    print_line(output, needs_restart ? STYLE_WARNING : STYLE_PLAIN, "[%s] %s: %s -> %s (%s)%s",
+               reply_text(change, "section"), reply_text(change, "key"), before != NULL ? before : "default",
+               after != NULL ? after : "default", origin_of(change, file, origin, sizeof origin),
+               needs_restart ? " needs a restart" : "");
+}
+
+void view_reload(struct output *output, const struct cJSON *reply) {
+    const char *file = reply_text(reply, "file");
+
+    reply_each(mistake, reply, "mistakes") print_line(output, STYLE_ALARM, "%s", reply_string(mistake));
+    print_rest(output, reply, "mistakes", "mistakes_total");
+    reply_each(change, reply, "changes") print_change(output, change, file);
+    print_rest(output, reply, "changes", "changes_total");
+    reply_each(warning, reply, "warnings")
+        print_line(output, STYLE_WARNING, "warning: %s", reply_string(warning));
+    print_rest(output, reply, "warnings", "warnings_total");
+    if (!reply_flag(reply, "applied"))
+        print_line(output, STYLE_HEADING, "The configuration stays as it was.");
+    else if (reply_first(reply, "changes") == NULL)
+        print_line(output, STYLE_QUIET, "Nothing changed.");
+}

@@ -32,6 +32,7 @@ void admin_drop(struct admin_client *client) {
         return;
     list_remove(&client->link);
     list_remove(&client->resting_link);
+    list_remove(&client->reloading.link);
     turn_leave(&client->turn);
     client->daemon->n_admin_clients--;
     /* libuv closes its descriptor of the socket on the loop: not the last one. */
@@ -97,14 +98,24 @@ static void admin_write(struct admin_client *client, char *reply) {
         admin_drop(client);
 }
 
-/* Answers the line that ends at newline. */
+static void admin_on_reloaded(struct reload_waiter *waiter, const struct reload_outcome *outcome) {
+    struct admin_client *client = container_of(waiter, struct admin_client, reloading);
+    admin_write(client, admin_json_reloaded(client->daemon, outcome));
+}
+
+/* Answers the line that ends at newline. A reload is answered when it is over. */
 static void admin_answer_line(struct admin_client *client, const char *newline) {
     char *reply =
         admin_json_answer(client->daemon, client->uid, client->line, (size_t)(newline - client->line));
     size_t used = (size_t)(newline - client->line) + 1;
     client->line_size -= used;
     memmove(client->line, client->line + used, client->line_size);
-    admin_write(client, reply);
+    if (reply != admin_json_later) {
+        admin_write(client, reply);
+        return;
+    }
+    client->reloading.done = admin_on_reloaded;
+    reload_ask(&client->daemon->reload, client->daemon, &client->reloading);
 }
 
 static void admin_on_timer(uv_timer_t *timer) {
@@ -192,6 +203,7 @@ static bool admin_begin(struct daemon *daemon, int fd) {
         return false;
     }
     list_init(&client->resting_link);
+    list_init(&client->reloading.link);
     client->daemon = daemon;
     client->uid = uid;
     list_append(&daemon->admin_clients, &client->link);

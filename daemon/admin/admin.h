@@ -13,6 +13,7 @@
 #include <uv.h>
 
 #include "base/list.h"
+#include "daemon/config/reload.h"
 #include "daemon/loop/scheduler.h"
 
 struct daemon;
@@ -32,6 +33,8 @@ struct admin_client {
     bool has_nothing;         /* to be read, as rights_look() says */
     struct list link;         /* in daemon->admin_clients, the one heard last at the end */
     struct turn turn;         /* waits with a whole line */
+    struct reload_waiter
+        reloading;            /* linked while the reload that it asked for is under way: it reads nothing */
     struct list resting_link; /* in daemon->admin_resting, while its user's budget is used up */
 };
 

@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/units.h"
 #include "daemon/admin/admin_report.h"
+#include "daemon/config/changes.h"
 #include "daemon/core/core.h"
 #include "daemon/core/policy.h"
 #include "daemon/core/pool.h"
@@ -40,7 +41,7 @@ static void put_text(cJSON *object, const char *key, char *text) {
     report_string(object, key, text);
 }
 
-void report_origin(cJSON *object, int line) {
+static void put_origin(cJSON *object, int line) {
     cJSON_AddStringToObject(object, "source",
                             line > 0                      ? "file"
                             : line == CONFIG_COMMAND_LINE ? "command-line"
@@ -65,7 +66,7 @@ static cJSON *describe(const struct config *config, const struct config_view *vi
     cJSON_AddStringToObject(object, "section", config_section_name(&holder, section));
     cJSON_AddStringToObject(object, "key", key->name);
     put_text(object, "value", value);
-    report_origin(object, config_line(&holder, key));
+    put_origin(object, config_line(&holder, key));
     cJSON_AddBoolToObject(object, "needs_restart", key->needs_restart);
     bool is_same = value != NULL && in_force != NULL && strcmp(value, in_force) == 0;
     put_text(object, "in_force", is_same ? NULL : in_force);
@@ -218,10 +219,56 @@ static cJSON *describe_pool(const struct config *config, const struct pool *pool
     return object;
 }
 
+static const char *file_of(const struct daemon *daemon) {
+    return daemon->config->has_file ? daemon->options.config_path : NULL;
+}
+
 void report_config(cJSON *reply, const struct daemon *daemon) {
-    report_string(reply, "file", daemon->options.config_path);
+    report_string(reply, "file", file_of(daemon));
     put_settings(reply, daemon);
     cJSON *pools = cJSON_AddArrayToObject(reply, "pools");
     for (unsigned i = 0; i < daemon->core->n_pools; i++)
         cJSON_AddItemToArray(pools, describe_pool(daemon->config, daemon->core->pools[i]));
+}
+
+/* --- a reload --- */
+
+/* The lines of a copy of the log, as an array. */
+static void put_lines(cJSON *reply, const char *key, const struct log_copy *copy) {
+    cJSON *lines = cJSON_AddArrayToObject(reply, key);
+    _cleanup_(freep) char *text = strdup(copy->text);
+    char *rest = NULL;
+
+    for (char *line = text != NULL ? strtok_r(text, "\n", &rest) : NULL; line != NULL;
+         line = strtok_r(NULL, "\n", &rest)) {
+        config_clean(line);
+        cJSON_AddItemToArray(lines, cJSON_CreateString(line));
+    }
+}
+
+static cJSON *describe_change(const struct config_change *change) {
+    cJSON *object = cJSON_CreateObject();
+
+    cJSON_AddStringToObject(object, "section", change->section);
+    cJSON_AddStringToObject(object, "key", change->key->name);
+    put_text(object, "before", change->before);
+    put_text(object, "after", change->after);
+    put_origin(object, change->line);
+    cJSON_AddBoolToObject(object, "needs_restart", change->key->needs_restart);
+    return object;
+}
+
+void report_reload(cJSON *reply, const struct daemon *daemon, const struct reload_outcome *outcome) {
+    report_string(reply, "file", file_of(daemon));
+    cJSON_AddBoolToObject(reply, "applied", outcome->result == 0);
+    cJSON *mistakes = cJSON_AddArrayToObject(reply, "mistakes");
+    for (unsigned i = 0; i < config_mistakes_told(outcome->mistakes); i++)
+        cJSON_AddItemToArray(mistakes, cJSON_CreateString(outcome->mistakes->first[i].text));
+    report_integer(reply, "mistakes_total", outcome->mistakes->count);
+    put_lines(reply, "warnings", outcome->warnings);
+    report_integer(reply, "warnings_total", outcome->warnings->count);
+    cJSON *changes = cJSON_AddArrayToObject(reply, "changes");
+    for (unsigned i = 0; outcome->result == 0 && i < config_changes_told(outcome->changes); i++)
+        cJSON_AddItemToArray(changes, describe_change(&outcome->changes->first[i]));
+    report_integer(reply, "changes_total", outcome->result == 0 ? outcome->changes->count : 0);
 }

@@ -8,11 +8,12 @@
 #include <cjson/cJSON.h>
 
 struct daemon;
+struct reload_outcome;
 
 /* Adds "file", "settings" and "pools". */
 void report_config(cJSON *reply, const struct daemon *daemon);
 
-/* Adds the origin of a value: "source" and "line". line: as config_line() returns it. */
-void report_origin(cJSON *object, int line);
+/* Adds what came of a reload (docs/schema/reload.json). */
+void report_reload(cJSON *reply, const struct daemon *daemon, const struct reload_outcome *outcome);
 
 #endif

@@ -2,6 +2,7 @@
 #include "daemon/admin/admin_json.h"
 
 #include <cjson/cJSON.h>
+#include <errno.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -102,7 +103,7 @@ static bool read_integer(const cJSON *item, uint64_t maximum, uint64_t *ret_inte
 }
 
 #define COMMANDS                                                                                             \
-    "ping, stats, pools, sessions, quota, quarantine, parcels, config, trim, quarantine-release, "           \
+    "ping, stats, pools, sessions, quota, quarantine, parcels, config, trim, reload, quarantine-release, "   \
     "parcels-revoke"
 
 struct request_keys {
@@ -305,6 +306,27 @@ static char *answer_parcels_revoke(struct daemon *daemon, const struct request_k
     return finish(reply);
 }
 
+char admin_json_later[] = "";
+
+static char *answer_reload(struct daemon *daemon, const struct request_keys *keys) {
+    (void)keys;
+    if (daemon->options.reread == NULL)
+        return admin_json_error("internal", "this daemon was not given a configuration to read again");
+    return admin_json_later;
+}
+
+char *admin_json_reloaded(const struct daemon *daemon, const struct reload_outcome *outcome) {
+    if (outcome->result < 0 && (outcome->mistakes == NULL || outcome->mistakes->count == 0))
+        return admin_json_error("internal",
+                                outcome->result == -ECANCELED
+                                    ? "the daemon is stopping: the configuration was not read again"
+                                    : "there is no memory or thread to read the configuration again; "
+                                      "it stays as it was");
+    cJSON *reply = cJSON_CreateObject();
+    report_reload(reply, daemon, outcome);
+    return finish(reply);
+}
+
 enum command_user {
     FOR_ALL,
     FOR_OPERATORS,
@@ -329,6 +351,8 @@ static const struct command {
     {.name = "config", .parts = PART_CONFIG},
     {"trim", FOR_OPERATORS, 0, true, false, false, answer_trim,
      "trim is for root and for the daemon's own user"},
+    {"reload", FOR_OPERATORS, 0, false, false, false, answer_reload,
+     "reload is for root and for the daemon's own user"},
     {"quarantine-release", FOR_ROOT, 0, false, true, true, answer_quarantine_release,
      "what is in quarantine is for root alone to release"},
     {"parcels-revoke", FOR_OPERATORS, 0, false, false, true, answer_parcels_revoke,

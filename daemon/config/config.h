@@ -104,6 +104,7 @@ struct config {
     struct list rules;          /* struct config_rule.link */
     unsigned n_unknown_names;   /* that access_look_up() left out */
     int lines[CONFIG_KEYS_MAX]; /* the origins of the values of [daemon] */
+    bool has_file;              /* a file was read */
     struct policy_range *ranges; /* what access_look_up() read in the file */
     unsigned n_ranges;
 };

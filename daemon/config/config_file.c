@@ -163,6 +163,7 @@ int config_read_file(struct config *config, const char *path, struct config_mist
         return r;
     }
     reading.file = file;
+    config->has_file = true;
     int r = ini_parse_stream(read_line, &reading, on_key, &reading);
     end_section(&reading);
     reading.place.line = 0;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/config/config_value.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -324,4 +325,21 @@ char *config_value_text(const struct config_key *key, const void *values) {
         return strdup(*(char *const *)value);
     }
     return NULL;
+}
+
+void config_value_copy(const struct config_key *key, void *to, const void *from) {
+    static const size_t sizes[] = {
+        [CONFIG_NUMBER] = sizeof(uint32_t),
+        [CONFIG_BYTES] = sizeof(uint64_t),
+        [CONFIG_SIZE] = sizeof(struct config_size),
+        [CONFIG_QUOTA_COUNT] = sizeof(struct config_size),
+        [CONFIG_QUOTA_BYTES] = sizeof(struct config_size),
+        [CONFIG_QUOTA_SIZE] = sizeof(struct config_size),
+        [CONFIG_CHOICE] = sizeof(int),
+        [CONFIG_PATH] = CONFIG_PATH_SIZE,
+        [CONFIG_PATH_OR_NO] = CONFIG_PATH_SIZE,
+        [CONFIG_GROUP] = CONFIG_NAME_SIZE,
+    };
+    assert(key->type != CONFIG_USERS);
+    memcpy((char *)to + key->offset, (const char *)from + key->offset, sizes[key->type]);
 }

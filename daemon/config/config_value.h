@@ -66,6 +66,9 @@ int config_value_set(const struct config_key *key, void *values, const struct co
 /* A value that is set, as the file would have it; exact. Owned by the caller; NULL: no memory. */
 char *config_value_text(const struct config_key *key, const void *values);
 
+/* Copies a value; not of lists of users, which are owned. */
+void config_value_copy(const struct config_key *key, void *to, const void *from);
+
 /* A size in the largest unit that divides it. Owned by the caller; NULL: no memory. */
 char *config_bytes_text(uint64_t bytes);
 

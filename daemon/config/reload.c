@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/config/reload.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/clock.h"
 #include "daemon/config/access.h"
+#include "daemon/config/changes.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
 #include "daemon/core/core.h"
@@ -17,6 +19,8 @@ struct reload_job {
     struct reload *reload;
     struct config fresh; /* with result 0 */
     struct config_mistakes mistakes;
+    struct config_changes changes;
+    struct log_copy warnings; /* of the reading and of taking it over */
     int result;
 };
 
@@ -27,21 +31,17 @@ static void reload_run(struct worker_job *worker_job) {
     const struct daemon_options *options = &job->reload->daemon->options;
 
     worker_enter_call(&job->reload->worker, "reading the configuration");
+    log_copy_to(&job->warnings);
     job->result = options->reread(options->reread_user, &job->fresh, &job->mistakes);
     if (job->result == 0) {
         job->result = access_look_up(&job->fresh);
+        if (job->result == 0) /* no one else changes the configuration in force, or reads the fresh one */
+            job->result = config_compare(&job->fresh, job->reload->daemon->config, &job->changes);
         if (job->result < 0)
             config_deinit(&job->fresh);
     }
+    log_copy_to(NULL);
     worker_leave_call(&job->reload->worker);
-}
-
-static void warn_of_restart(const struct config *config, const struct config *fresh) {
-    if (strcmp(fresh->socket, config->socket) != 0 ||
-        strcmp(fresh->admin_socket, config->admin_socket) != 0 || fresh->gpu != config->gpu ||
-        strcmp(fresh->group, config->group) != 0 || fresh->sim_gpus != config->sim_gpus ||
-        fresh->sim_memory_bytes != config->sim_memory_bytes)
-        log_warning("sockets and gpu settings changed: they need a restart");
 }
 
 static void configure_pool(struct pool *pool, const struct config *fresh) {
@@ -53,8 +53,6 @@ static void configure_pool(struct pool *pool, const struct config *fresh) {
                    supplier->total.bytes, &sizes);
     config_cut_limit(pool->name, supplier->total.bytes, supplier->total.of, &sizes);
     config_check_sizes(pool->name, &sizes);
-    if (!sizes.enabled)
-        log_warning("%s is disabled now: that needs a restart", pool->name);
     supplier->huge_pages = sizes.huge_pages;
     supplier->zero = sizes.zero;
     if (supplier->segment_kind != pools_segment_kind(pool->kind, &sizes))
@@ -67,24 +65,33 @@ static void configure_pool(struct pool *pool, const struct config *fresh) {
 static void reload_apply(struct daemon *daemon, struct config *fresh) {
     struct config *config = daemon->config;
 
-    warn_of_restart(config, fresh);
     for (unsigned i = 0; i < daemon->core->n_pools; i++)
         configure_pool(daemon->core->pools[i], fresh);
     daemon_share_descriptors(daemon, fresh->sessions_limit);
     daemon->core->session_leases_limit = fresh->session_leases_limit;
     log_set_level(fresh->log_level);
-    /* Sockets and GPUs stay as they are, so that the next reload compares with what is in force. */
-    memcpy(fresh->socket, config->socket, sizeof fresh->socket);
-    memcpy(fresh->admin_socket, config->admin_socket, sizeof fresh->admin_socket);
-    memcpy(fresh->group, config->group, sizeof fresh->group);
-    fresh->gpu = config->gpu;
-    fresh->sim_gpus = config->sim_gpus;
-    fresh->sim_memory_bytes = config->sim_memory_bytes;
     config_deinit(config);
     config_move(config, fresh);
     if (access_apply(daemon) < 0)
         log_error("no memory: quotas and who may use which pool stay as they were");
-    log_info("configuration read again");
+}
+
+static void tell_changes(const struct config_changes *changes, const char *path) {
+    config_changes_log(changes, path);
+    if (changes->count == 0)
+        log_info("configuration read again: nothing changed");
+    else
+        log_info("configuration read again: %u changed, of which %u need a restart", changes->count,
+                 changes->n_restarts);
+}
+
+/* Tells all that wait for the reading that is over. */
+static void tell(struct reload *reload, const struct reload_outcome *outcome) {
+    while (!list_is_empty(&reload->waiting)) {
+        struct reload_waiter *waiter = list_first(&reload->waiting, struct reload_waiter, link);
+        list_remove(&waiter->link);
+        waiter->done(waiter, outcome);
+    }
 }
 
 static void reload_end(struct reload *reload) {
@@ -97,14 +104,22 @@ static void reload_end(struct reload *reload) {
 static void reload_done(struct worker_job *worker_job) {
     struct reload_job *job = container_of(worker_job, struct reload_job, job);
     struct reload *reload = job->reload;
+    struct reload_outcome outcome = {job->result, &job->mistakes, &job->changes, &job->warnings};
 
     config_mistakes_log(&job->mistakes);
-    if (job->result < 0)
+    if (job->result < 0) {
         log_error("the configuration stays as it was");
-    else if (reload->daemon->stopping)
+    } else if (reload->daemon->stopping) {
         config_deinit(&job->fresh);
-    else
+        outcome.result = -ECANCELED;
+    } else {
+        log_copy_to(&job->warnings);
         reload_apply(reload->daemon, &job->fresh);
+        log_copy_to(NULL);
+        tell_changes(&job->changes, reload->daemon->options.config_path);
+    }
+    tell(reload, &outcome);
+    config_changes_deinit(&job->changes);
     free(job);
     reload_end(reload);
 }
@@ -115,6 +130,11 @@ static void reload_begin(struct reload *reload) {
 
     reload->reading = true;
     reload->again = false;
+    while (!list_is_empty(&reload->next)) {
+        struct list *first = reload->next.next;
+        list_remove(first);
+        list_append(&reload->waiting, first);
+    }
     snprintf(reloading, sizeof reloading, "RELOADING=1\nMONOTONIC_USEC=%llu",
              (unsigned long long)(clock_now_ns() / 1000));
     notifier_tell(&daemon->notifier, reloading);
@@ -122,6 +142,7 @@ static void reload_begin(struct reload *reload) {
     struct reload_job *job = r == 0 ? calloc(1, sizeof *job) : NULL;
     if (job == NULL) {
         log_error("the configuration stays as it was: %s", r < 0 ? strerror(-r) : "no memory");
+        tell(reload, &(struct reload_outcome){.result = r < 0 ? r : -ENOMEM});
         reload_end(reload);
         return;
     }
@@ -131,7 +152,14 @@ static void reload_begin(struct reload *reload) {
     worker_submit(&reload->worker, &job->job);
 }
 
-void reload_ask(struct reload *reload, struct daemon *daemon) {
+void reload_init(struct reload *reload) {
+    list_init(&reload->waiting);
+    list_init(&reload->next);
+}
+
+void reload_ask(struct reload *reload, struct daemon *daemon, struct reload_waiter *waiter) {
+    if (waiter != NULL)
+        list_append(&reload->next, &waiter->link);
     reload->again = true;
     if (reload->reading)
         return; /* the thread reads what is set below */

@@ -2,8 +2,9 @@
 #ifndef DAEMON_CONFIG_RELOAD_H
 #define DAEMON_CONFIG_RELOAD_H
 /*
- * A reload: reads the configuration again on SIGHUP. A file and the system's user database can lie on another
- * machine, so both are read on a thread of the reload's own, and the loop takes over what came of it.
+ * A reload: reads the configuration again, on SIGHUP and for admin clients. A file and the system's user
+ * database can lie on another machine, so both are read on a thread of the reload's own, and the loop takes
+ * over what came of it. A configuration with a mistake changes nothing.
  *
  *   IDLE --reload_ask--> READING --done--> IDLE; asked meanwhile: READING again
  *
@@ -12,18 +13,38 @@
  */
 #include <stdbool.h>
 
+#include "base/list.h"
 #include "daemon/loop/worker.h"
 
 struct daemon;
+
+/* The outcome of a reload. */
+struct reload_outcome {
+    int result; /* 0: the changes hold; -EINVAL: mistakes; another negative errno */
+    const struct config_mistakes *mistakes; /* borrowed; NULL: none were looked for */
+    const struct config_changes *changes;   /* likewise; none without result 0 */
+    const struct log_copy *warnings;        /* likewise */
+};
+
+/* One that waits for the outcome of a reload; embedded in its owner, which may leave with list_remove(). */
+struct reload_waiter {
+    struct list link;
+    void (*done)(struct reload_waiter *waiter, const struct reload_outcome *outcome);
+};
 
 struct reload {
     struct daemon *daemon;
     struct worker worker;
     bool reading, again;
+    struct list waiting; /* struct reload_waiter.link: for the reading that is under way */
+    struct list next;    /* for the one after it: the file may have changed since that began */
 };
 
+void reload_init(struct reload *reload);
+
 /* Reads the configuration again. Changes hold soon. Without memory or a thread it stays as it was
- * (logged). */
-void reload_ask(struct reload *reload, struct daemon *daemon);
+ * (logged). waiter: is told of the outcome of a reading that begins after this call, on the loop and perhaps
+ * within this call; NULL: none. */
+void reload_ask(struct reload *reload, struct daemon *daemon, struct reload_waiter *waiter);
 
 #endif

@@ -22,19 +22,28 @@ static _Atomic enum log_level log_level = LOG_LEVEL_INFO;
 static const char *const level_names[] = {"error", "warning", "info", "debug"};
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static _Thread_local struct log_copy *thread_copy;
 static unsigned long n_lost; /* messages, since the last one that was written; under lock */
 
 void log_set_level(enum log_level level) {
     log_level = level;
 }
 
-int log_parse_level(const char *text, enum log_level *ret_level) {
-    for (unsigned i = 0; i < sizeof level_names / sizeof *level_names; i++)
-        if (strcmp(text, level_names[i]) == 0) {
-            *ret_level = (enum log_level)i;
-            return 0;
-        }
-    return -EINVAL;
+void log_copy_to(struct log_copy *copy) {
+    thread_copy = copy;
+}
+
+static void copy_line(struct log_copy *copy, const char *format, va_list arguments) {
+    unsigned room = LOG_COPY_SIZE - copy->used;
+
+    copy->count++;
+    int n = vsnprintf(copy->text + copy->used, room, format, arguments);
+    if (n < 0 || (unsigned)n + 1 >= room)
+        copy->text[copy->used] = '\0'; /* it does not fit */
+    else
+        copy->used += (unsigned)n;
+    if (copy->used > 0 && copy->text[copy->used - 1] != '\n' && copy->used + 1 < LOG_COPY_SIZE)
+        memcpy(copy->text + copy->used++, "\n", 2);
 }
 
 /* Writes a line, and never waits for the log's reader. poll() tells of a pipe that it has room for PIPE_BUF
@@ -118,6 +127,11 @@ void log_message(enum log_level level, const char *format, ...) {
     char line[2048];
     va_list arguments;
 
+    if (thread_copy != NULL && level <= LOG_LEVEL_WARNING) {
+        va_start(arguments, format);
+        copy_line(thread_copy, format, arguments);
+        va_end(arguments);
+    }
     if (level > log_level)
         return;
     size_t begin = put_prefix(line, sizeof line, level), used = begin;

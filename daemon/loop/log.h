@@ -17,8 +17,17 @@ enum log_level {
 };
 
 void log_set_level(enum log_level level);
-/* "error", "warning", "info", "debug". Returns 0 or -EINVAL. */
-int log_parse_level(const char *text, enum log_level *ret_level);
+
+/* Warnings and errors of one thread, for a reader beside the log's: a line each, as many as fit. */
+#define LOG_COPY_SIZE 4096u
+struct log_copy {
+    unsigned count; /* of all */
+    unsigned used;  /* of text */
+    char text[LOG_COPY_SIZE];
+};
+
+/* Has the thread's warnings and errors copied, whatever the level of the log. NULL: no longer. */
+void log_copy_to(struct log_copy *copy);
 
 void log_message(enum log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 #define log_error(...)   log_message(LOG_LEVEL_ERROR, __VA_ARGS__)

@@ -79,8 +79,8 @@ static uint64_t fingerprint(void) {
 
 static void check_reply(char *reply) {
     static const char *const commands[] = {
-        "stats",   "pools",          "sessions",           "trim",  "quota", "ping",
-        "parcels", "parcels-revoke", "quarantine-release", "config"};
+        "stats",   "pools",          "sessions",           "trim",   "quota", "ping",
+        "parcels", "parcels-revoke", "quarantine-release", "config", "reload"};
     size_t length = strlen(reply);
     bool read = false;
 
@@ -107,7 +107,7 @@ static void ask(uid_t uid, const uint8_t *line, size_t size) {
     MUST(copy != NULL);
     memcpy(copy, line, size);
     char *reply = admin_json_answer(stage->daemon, uid, copy, size);
-    MUST(reply != NULL);
+    MUST(reply != NULL && reply != admin_json_later); /* there is no configuration to read again */
     MUST(uid == 0 || fingerprint() == before);
     check_reply(reply);
     free(reply);

@@ -393,7 +393,7 @@ static void another_export_needs_a_restart(void **state) {
     start(&daemon, NULL);
     daemon_write_config(&daemon, "[device]\nexport = ipc\n");
     assert_int_equal(kill(daemon.pid, SIGHUP), 0);
-    WAIT_UNTIL(daemon_logged(&daemon, "has another export now: that needs a restart"));
+    WAIT_UNTIL(daemon_logged(&daemon, "[device] export: vmm -> ipc"));
     daemon_stop(&daemon);
 }
 

@@ -68,6 +68,10 @@ PARCEL = {"session": 7, "pid": 815, "uid": 1000, "pool": 1, "bytes": 24 << 20, "
           "left_ns": 56_000_000_000}
 
 
+def change(section, key, before, after, source="file", line_=None, needs_restart=False):
+    return {"section": section, "key": key, "before": before, "after": after, "source": source, "line": line_, "needs_restart": needs_restart}
+
+
 def setting(section, key, value, source="default", line_=None, needs_restart=False, in_force=None, reason=None):
     return {"section": section, "key": key, "value": value, "source": source, "line": line_, "needs_restart": needs_restart,
             "in_force": in_force, "reason": reason}
@@ -89,6 +93,10 @@ REPLIES = {
                "pools": [{"id": 1, "kind": "device", "name": "Simulated GPU 0", "settings": [
                    setting("device", "limit", "80%", "file", 12, in_force="6553MiB", reason="of the 8 GiB that the GPU has"),
                    setting("device", "reserve", "0")]}]},
+    "reload": {"file": "/etc/gpupool/gpupoold.conf", "applied": True, "mistakes": [], "mistakes_total": 0,
+               "warnings": ["there is no user 'alice'"], "warnings_total": 3, "changes_total": 103,
+               "changes": [change("device", "limit", "90%", "80%", line_=4), change("daemon", "gpu", "auto", "sim", line_=2, needs_restart=True),
+                           change("quota", "sessions", None, "5", line_=9), change("host", "limit", "1GiB", "50%", "default")]},
     "trim": {"trimmed_bytes": 64 << 20, "pools": [{"id": 1, "trimmed_bytes": 64 << 20}, {"id": 2, "trimmed_bytes": 0}]},
 }
 
@@ -495,6 +503,27 @@ class ForPeople(unittest.TestCase):
         self.assertEqual([line for line in lines if line.startswith("[")], ["[daemon]", "[device]", "[device 0]"])
         self.assertFalse([line for line in lines if "reserve" in line])
         self.assertIn("there is no file", self.show("config", {**REPLIES["config"], "file": None}))
+
+    def test_reload_tells_what_changed_and_what_needs_a_restart(self):
+        self.assertEqual(self.show("reload").splitlines(), [
+            "[device] limit: 90% -> 80% (/etc/gpupool/gpupoold.conf:4)",
+            "[daemon] gpu: auto -> sim (/etc/gpupool/gpupoold.conf:2) needs a restart",
+            "[quota] sessions: default -> 5 (/etc/gpupool/gpupoold.conf:9)",
+            "[host] limit: 1GiB -> 50% (default)", "99 more changes are not shown.",
+            "warning: there is no user 'alice'", "2 more warnings are not shown."])
+        nothing = {**REPLIES["reload"], "changes": [], "changes_total": 0, "warnings": [], "warnings_total": 0}
+        self.assertEqual(self.show("reload", nothing), "Nothing changed.\n")
+
+    def test_a_reload_that_was_refused_is_exit_1_with_its_mistakes(self):
+        reply = {**REPLIES["reload"], "applied": False, "mistakes": ["/etc/gpupool/gpupoold.conf:3: gpu: 'x' is none of"], "mistakes_total": 5,
+                 "changes": [], "changes_total": 0, "warnings": [], "warnings_total": 0}
+        for options in ([], ["--json"]):
+            with FakeAdmin(line(reply)) as fake:
+                done = ctl("reload", *options, socket_path=fake.path)
+                self.assertEqual(done.returncode, 1)
+        with FakeAdmin(line(reply)) as fake:
+            self.assertEqual(ctl("reload", socket_path=fake.path).stdout.splitlines(), [
+                reply["mistakes"][0], "4 more mistakes are not shown.", "The configuration stays as it was."])
 
     def test_trim_tells_what_came_back(self):
         text = self.show("trim")
