@@ -85,8 +85,8 @@ static void number_in_force(struct effect *effect, uint64_t number) {
         effect->value = NULL;
 }
 
-static void socket_in_force(struct effect *effect, const struct listener *listener, const char *path) {
-    if (listener->fd < 0 || strcmp(listener->path, path) == 0)
+static void socket_in_force(struct effect *effect, const struct listener *listener) {
+    if (listener->fd < 0 || listener->owned)
         return;
     effect->value = strdup(listener->path);
     give_reason(effect, "the socket that the service manager passed");
@@ -106,9 +106,9 @@ static void daemon_effect(const struct daemon *daemon, const struct config_key *
     const struct config *config = daemon->config;
 
     if (is_key(key, "socket")) {
-        socket_in_force(effect, &daemon->data_listener, config->socket);
+        socket_in_force(effect, &daemon->data_listener);
     } else if (is_key(key, "admin_socket")) {
-        socket_in_force(effect, &daemon->admin_listener, config->admin_socket);
+        socket_in_force(effect, &daemon->admin_listener);
     } else if (is_key(key, "group") && config->group[0] == '\0') {
         group_in_force(effect, daemon);
     } else if (is_key(key, "gpu") && config->gpu == CONFIG_GPU_AUTO) {

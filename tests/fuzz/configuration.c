@@ -13,6 +13,7 @@
 
 #include "base/cleanup.h"
 #include "base/units.h"
+#include "daemon/config/changes.h"
 #include "daemon/config/config.h"
 #include "daemon/core/limits.h"
 #include "daemon/core/pool.h"
@@ -254,6 +255,41 @@ static void check_all_are_told(const char *text, size_t size, const struct confi
     MUST(mistakes.count == before->count + 1);
 }
 
+static unsigned compare(struct config *fresh, const struct config *in_force, unsigned *ret_n_restarts) {
+    struct config_changes changes = {0};
+
+    MUST(config_compare(fresh, in_force, &changes) == 0);
+    unsigned count = changes.count;
+    if (ret_n_restarts != NULL)
+        *ret_n_restarts = changes.n_restarts;
+    MUST(changes.n_restarts <= count);
+    for (unsigned i = 0; i < config_changes_told(&changes); i++)
+        MUST(changes.first[i].section[0] != '\0' && changes.first[i].key != NULL);
+    config_changes_deinit(&changes);
+    MUST(config_changes_told(&changes) == 0);
+    return count;
+}
+
+/* A reading that is compared with itself has no changes. One that took effect beside another one differs from
+ * the file only in the keys that need a restart. */
+static void check_changes(const char *text, size_t size) {
+    struct config first, second, defaults;
+    unsigned n_restarts, n_restarts_again;
+
+    MUST(read_text(text, size, &first, NULL) == 0 && read_text(text, size, &second, NULL) == 0);
+    MUST(compare(&second, &first, NULL) == 0);
+    MUST(configs_are_equal(&first, &second, false));
+    config_init(&defaults);
+    compare(&first, &defaults, &n_restarts);
+    MUST(compare(&second, &first, &n_restarts_again) == n_restarts && n_restarts_again == n_restarts);
+    /* back to the defaults: the keys that wait for a restart have them already */
+    compare(&defaults, &first, &n_restarts);
+    MUST(n_restarts == 0);
+    config_deinit(&first);
+    config_deinit(&second);
+    config_deinit(&defaults);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct config_mistakes mistakes;
     struct config config, moved;
@@ -270,6 +306,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     check_all_are_told((const char *)data, size, &mistakes);
     check_config(&config);
     check_text(&config);
+    check_changes((const char *)data, size);
     check_same(commented, commented_size, &config, false);
 
     /* Twice over. A byte order mark may stand at the beginning only. */

@@ -663,6 +663,8 @@ class ServiceManager(unittest.TestCase):
                 listener.close()
             self.wait_for("READY=1", daemon)
             self.assertEqual(daemon.ask("ping")["daemon"]["pid"], daemon.process.pid)
+            self.assertEqual([setting["key"] for setting in daemon.ask("config")["settings"] if "service manager" in (setting["reason"] or "")],
+                             ["socket", "admin_socket"])
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as data:
                 data.connect(str(daemon.socket))
                 wait_until(lambda: select.select([data], [], [], 0)[0] or daemon.ask("ping"), "it serves")

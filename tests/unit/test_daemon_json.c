@@ -373,6 +373,9 @@ static void trim_is_for_root_and_the_daemons_own_user(void **state) {
     struct session *session = open_session(core, 1, UID_A);
     take_growing(session, core->pools[0], MIB, 0);
     close_session(session, 0);
+    static const char reload[] = "{\"command\":\"reload\"}";
+    expect_error(UID_STRANGER, reload, sizeof reload - 1, "permission-denied");
+    expect_error(geteuid(), reload, sizeof reload - 1, "internal"); /* this daemon has no command line */
     expect_error(UID_STRANGER, trim, sizeof trim - 1, "permission-denied");
     expect_error(UID_STRANGER, one, sizeof one - 1, "permission-denied");
     assert_int_equal(core->pools[0]->retiring_bytes, 0);
