@@ -33,7 +33,8 @@ void log_copy_to(struct log_copy *copy) {
     thread_copy = copy;
 }
 
-static void copy_line(struct log_copy *copy, const char *format, va_list arguments) {
+__attribute__((format(printf, 2, 0))) static void copy_line(struct log_copy *copy, const char *format,
+                                                            va_list arguments) {
     unsigned room = LOG_COPY_SIZE - copy->used;
 
     copy->count++;
