@@ -34,7 +34,7 @@ struct command_line {
     const char *config_path;
     bool config_given;
     const char *values[KEYED];
-    bool private, check_config;
+    bool private, check_config, print_config;
     int ready_fd;
 };
 
@@ -49,6 +49,7 @@ static void print_help(const char *config_path) {
            "  --sim-memory SIZE     memory of each (default 8GiB)\n"
            "  --log-level LEVEL     error, warning, info or debug (default info)\n"
            "  --check-config        read the configuration, say what is wrong with it, and exit\n"
+           "  --print-config        print the configuration and where each value comes from, and exit\n"
            "  --private             end with the last client, and remove the sockets' directory\n"
            "  --ready-fd N          write a byte to this descriptor when clients can connect\n"
            "  --help, --version\n\n"
@@ -74,6 +75,7 @@ static int parse_command_line(int argc, char **argv, struct command_line *line) 
     options[KEYED + 1] = (struct option){"private", no_argument, NULL, 'p'};
     options[KEYED + 2] = (struct option){"ready-fd", required_argument, NULL, 'r'};
     options[KEYED + 3] = (struct option){"check-config", no_argument, NULL, 'k'};
+    options[KEYED + 6] = (struct option){"print-config", no_argument, NULL, 'P'};
     options[KEYED + 4] = (struct option){"help", no_argument, NULL, 'h'};
     options[KEYED + 5] = (struct option){"version", no_argument, NULL, 'v'};
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
@@ -98,6 +100,9 @@ static int parse_command_line(int argc, char **argv, struct command_line *line) 
             break;
         case 'k':
             line->check_config = true;
+            break;
+        case 'P':
+            line->print_config = true;
             break;
         case 'h':
             print_help(config_place((char[PATH_MAX]){0}));
@@ -180,6 +185,11 @@ int main(int argc, char **argv) {
     }
     if (line.check_config)
         return check_configuration(&line, &config);
+    if (line.print_config) {
+        int r = config_print(&config, line.config_path, stdout);
+        config_deinit(&config);
+        return r == 0 && fflush(stdout) == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    }
     log_set_level(config.log_level);
     struct daemon_options options = {
         .config = &config,

@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "base/list.h"
 #include "daemon/config/config_keys.h"
@@ -160,6 +161,10 @@ const struct config_section *config_pool_section(const struct config *config, en
  * the caller. Returns 0 and the text, NULL where the daemon computes the value; or -ENOMEM. */
 int config_text(const struct config *config, const struct config_view *view, const struct config_key *key,
                 char **ret_text);
+
+/* Prints a configuration in the form of its file, with the origin of each value in a comment. path: of the
+ * file. Returns 0 or -ENOMEM. */
+int config_print(const struct config *config, const char *path, FILE *stream);
 
 /* Sets one key of a section. Of a file (with a path in the place) a key is set once. Returns 0, or -EINVAL
  * with a complaint. */

@@ -10,6 +10,8 @@
 #include "daemon/config/config.h"
 #include "gpu/gpu.h"
 
+#define PRINT_WIDTH 38 /* as gpupoolctl config has it */
+
 /* --- sections --- */
 
 static struct config_view view_of_pool(struct config_pool *pool, enum proto_pool_kind kind) {
@@ -319,4 +321,40 @@ int config_text(const struct config *config, const struct config_view *view, con
     }
     *ret_text = text;
     return 0;
+}
+
+static int print_key(const struct config *config, const struct config_view *view,
+                     const struct config_key *key, const char *path, FILE *stream) {
+    int line = config_line(view, key), width = PRINT_WIDTH;
+    char *value;
+
+    int r = config_text(config, view, key, &value);
+    if (r < 0)
+        return r;
+    int n =
+        value != NULL ? fprintf(stream, "%s = %s", key->name, value) : fprintf(stream, "# %s =", key->name);
+    free(value);
+    fprintf(stream, "%*s ; ", n < width ? width - n : 0, "");
+    if (line > 0)
+        fprintf(stream, "%s:%d", path, line);
+    else
+        fputs(line == CONFIG_COMMAND_LINE ? "command line" : "default", stream);
+    fputs(key->needs_restart ? " (restart)\n" : "\n", stream);
+    return 0;
+}
+
+int config_print(const struct config *config, const char *path, FILE *stream) {
+    char name[CONFIG_SECTION_NAME_SIZE];
+    struct config_view view = {0};
+    int r = 0;
+
+    while (r == 0 && config_next_section(config, &view)) {
+        bool is_common = view.section == NULL && view.rule == NULL;
+        fprintf(stream, "%s[%s]\n", view.table == &config_daemon_keys ? "" : "\n",
+                config_section_name(&view, name));
+        for (unsigned i = 0; r == 0 && i < view.table->count; i++)
+            if (is_common || view.lines[i] != CONFIG_UNSET)
+                r = print_key(config, &view, &view.table->keys[i], path, stream);
+    }
+    return r;
 }

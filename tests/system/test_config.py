@@ -96,6 +96,19 @@ class Origins(unittest.TestCase):
                                      timeout=WAIT_S)
         self.assertEqual(checked.returncode, 0, checked.stderr)
 
+    def test_the_daemon_prints_what_a_start_would_have(self):
+        done = subprocess.run([*self.daemon.command(), "--print-config"], check=False, capture_output=True, text=True, timeout=WAIT_S)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        told = ctl(self.daemon, "config").stdout
+
+        def lines(text):  # without what the running daemon made of it, which stands behind another ';'
+            return [";".join(line.split(";")[:2]).replace(" (restart)", "").rstrip() for line in text.splitlines() if re.match(r"\[|(# )?\w+ =", line)]
+
+        self.assertEqual(lines(done.stdout), lines(told))
+        wrong = subprocess.run([*self.daemon.command(), "--print-config", "--sim-gpus", "0"], check=False, capture_output=True, text=True, timeout=WAIT_S)
+        self.assertNotEqual(wrong.returncode, 0)
+        self.assertEqual(wrong.stdout, "")
+
     def test_descriptors_that_do_not_suffice_are_the_reason(self):
         with Daemon(CONFIG, prefix=["prlimit", "--nofile=256:256", "--"]) as daemon:
             limit = settings(daemon.ask("config"))["daemon", "sessions_limit"]
