@@ -56,6 +56,7 @@ PLANTED = {
     "a key in a page": ("docs/a.md", "With `lanes = 4` there are four.\n", "docs/a.md:1: no key `lanes = "),
     "a member of the stats": ("docs/a.md", "`lane_bytes` says.\n", "docs/a.md:1: no name lane_bytes"),
     "a member at the end of a sentence": ("docs/a.md", "It is in lane_bytes.\n", "docs/a.md:1: no name lane_bytes"),
+    "a member of a schema": ("docs/schema/a.json", '{\n"lane_bytes": {}\n}\n', "docs/schema/a.json:2: no name lane_bytes"),
     "a manual page": ("docs/a.md", "See `gpupool_lanes(3)`.\n", "docs/a.md:1: no manual page gpupool_lanes(3)"),
     "a name of the package": ("docs/a.md", "With gpupool.torch.lanes it is.\n", "docs/a.md:1: no name gpupool.torch.lanes"),
     "a setting of the build": ("docs/a.md", "`cmake -DGPUPOOL_LANES=ON`\n", "docs/a.md:1: no constant GPUPOOL_LANES"),
