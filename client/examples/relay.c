@@ -8,7 +8,7 @@
  * First a loader reads the files into pinned host buffers, copies them to device buffers and hands these to a
  * writer, which copies them back and writes them out; the copies are compared with the files, byte by byte.
  * Then a holder acquires buffers and is killed, and its memory is seen to come back. Last, acquire and
- * release are timed, beside plain allocation.
+ * release are timed, beside plain allocation. Each part says in a line what it does, and then what came out.
  *
  * Without files it chooses some. Without a GPU it has the daemon simulate one, and its first line says so. It
  * exits with 0 when all of this held.
@@ -33,7 +33,7 @@
 #define WORKERS_MAX    8
 #define RETURN_NS      (30 * NS_PER_S) /* how long a killed worker's memory may stay away */
 #define RETURN_POLL_MS 5               /* how often it is looked for */
-#define NO_PROGRAM     127             /* the exit status of a child that could not execute its program */
+#define NO_PROGRAM     127             /* the exit status of a child that could not execute this program */
 
 const char *relay_role = "relay";
 
@@ -161,7 +161,7 @@ int wait_for_worker(int pid, const char *role) {
     return WEXITSTATUS(status) != 0 ? fail("the %s failed", role) : 0;
 }
 
-/* --- pools and what they show --- */
+/* --- the pools --- */
 
 static int list_pools(struct gpupool_client *client, struct gpupool_pool *pools, size_t *ret_count) {
     if (gpupool_pools(client, pools, POOLS_MAX, ret_count) < 0)
@@ -182,56 +182,6 @@ static int sum_taken(struct gpupool_client *client, uint64_t *ret_bytes) {
         bytes += pools[i].leased_bytes + pools[i].quarantined_bytes;
     *ret_bytes = bytes;
     return 0;
-}
-
-/* gpupoolctl where it lies beside this program, else the one in PATH. A private daemon's admin socket lies
- * beside its data socket. */
-static void exec_gpupoolctl(const char *socket_path) {
-    char path[4096], option[4096];
-    const char *slash = strrchr(socket_path, '/');
-
-    snprintf(option, sizeof option, "--admin-socket=%.*s/admin.sock", (int)(slash - socket_path),
-             socket_path);
-    char *argv[] = {(char *)"gpupoolctl", option, (char *)"stats", NULL};
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - sizeof "gpupoolctl");
-    while (length > 0 && path[length - 1] != '/')
-        length--;
-    if (length > 0) {
-        memcpy(path + length, "gpupoolctl", sizeof "gpupoolctl");
-        execv(path, argv);
-    }
-    execvp("gpupoolctl", argv);
-    _exit(NO_PROGRAM);
-}
-
-static int show_pools(struct gpupool_client *client) {
-    struct gpupool_pool pools[POOLS_MAX];
-    size_t count;
-
-    if (list_pools(client, pools, &count) < 0)
-        return -1;
-    printf("  %-32s %12s %12s %12s %12s\n", "pool", "leased MiB", "free MiB", "quarantined", "reserved");
-    for (size_t i = 0; i < count; i++)
-        printf("  %-32s %12.1f %12.1f %12.1f %12.1f\n", pools[i].name,
-               (double)pools[i].leased_bytes / (double)MIB, (double)pools[i].free_bytes / (double)MIB,
-               (double)pools[i].quarantined_bytes / (double)MIB,
-               (double)pools[i].reserved_bytes / (double)MIB);
-    return 0;
-}
-
-/* Shows the stats as an operator sees them. */
-static int show_stats(struct gpupool_client *client, const char *title) {
-    printf("\n--- %s\n", title);
-    fflush(stdout);
-    pid_t pid = fork();
-    if (pid < 0)
-        return fail_system("starting gpupoolctl");
-    if (pid == 0)
-        exec_gpupoolctl(gpupool_socket_path(client));
-    int status = collect_worker(pid);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == NO_PROGRAM)
-        return show_pools(client);
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : fail("gpupoolctl failed");
 }
 
 /* --- the first part: the relay --- */
@@ -276,7 +226,7 @@ static int spawn_writer(const struct pipes *pipes, const struct file_list *files
                         (char *[]){numbers[0], numbers[1], numbers[2], (char *)directory, count, NULL});
 }
 
-static int relay_files(const struct file_list *files, const char *directory, struct work_report *ret_report) {
+static int relay_files(const struct file_list *files, const char *directory) {
     struct work_report loaded, written;
     struct pipes pipes;
 
@@ -298,10 +248,10 @@ static int relay_files(const struct file_list *files, const char *directory, str
         return r;
     if (!reported || loaded.parcels != written.parcels || loaded.size_bytes != written.size_bytes)
         return fail("loader and writer do not agree on what was relayed");
-    *ret_report = written;
-    ret_report->begin_ns = loaded.begin_ns;
-    printf("relayed: %zu files, %.1f MiB in %llu parcels, loader to writer\n", files->count,
-           (double)written.size_bytes / (double)MIB, (unsigned long long)written.parcels);
+    double seconds = (double)(written.end_ns - loaded.begin_ns) / (double)NS_PER_S;
+    printf("   %zu files, %.1f MiB in %llu parcels: %.2f GB/s, growth of the pools and first maps included\n",
+           files->count, (double)written.size_bytes / (double)MIB, (unsigned long long)written.parcels,
+           (double)written.size_bytes / 1e9 / (seconds > 0 ? seconds : 1));
     return 0;
 }
 
@@ -316,7 +266,7 @@ static void remove_copies(const char *directory, size_t count) {
         fail_system("removing %s", directory);
 }
 
-static int relay_and_compare(const struct file_list *files, struct work_report *ret_report) {
+static int relay_and_compare(const struct file_list *files) {
     char directory[DIRECTORY_SIZE];
     const char *base = getenv("TMPDIR");
 
@@ -324,7 +274,10 @@ static int relay_and_compare(const struct file_list *files, struct work_report *
              base != NULL && *base == '/' ? base : "/tmp");
     if (mkdtemp(directory) == NULL)
         return fail_system("making %s", directory);
-    int r = relay_files(files, directory, ret_report);
+    printf("\n1. Files go from process to process through GPU memory, which both processes map.\n"
+           "   A loader copies them to the GPU. A writer takes the same memory by its tokens, and writes the "
+           "files.\n");
+    int r = relay_files(files, directory);
     if (r == 0)
         r = files_compare(files, directory);
     remove_copies(directory, files->count);
@@ -333,46 +286,51 @@ static int relay_and_compare(const struct file_list *files, struct work_report *
 
 /* --- the second part: a worker is killed --- */
 
-static int wait_until_returned(struct gpupool_client *client, uint64_t taken_before, uint64_t killed_ns) {
+/* Waits until nothing more is taken than before. *ret_ns: since the kill. */
+static int wait_until_returned(struct gpupool_client *client, uint64_t taken_before, uint64_t killed_ns,
+                               uint64_t *ret_ns) {
     uint64_t taken;
 
     do {
         if (sum_taken(client, &taken) < 0)
             return -1;
-        if (taken == taken_before) {
-            printf("\nthe holder's memory was back %.1f ms after it was killed\n",
-                   (double)(now_ns() - killed_ns) / 1e6);
+        *ret_ns = now_ns() - killed_ns;
+        if (taken == taken_before)
             return 0;
-        }
         poll(NULL, 0, RETURN_POLL_MS);
     } while (now_ns() - killed_ns < RETURN_NS && !interrupted);
     return fail("%.1f MiB of the killed holder did not come back",
                 (double)(taken - taken_before) / (double)MIB);
 }
 
-static int kill_holder(struct gpupool_client *client) {
-    struct holdings held;
+/* Starts the holder, and waits until it has its memory. */
+static int start_holder(struct holdings *ret_held, int *ret_pid) {
     char number[16];
-    uint64_t before, during;
     int report[2];
 
-    if (show_stats(client, "before a worker holds memory") < 0 || sum_taken(client, &before) < 0)
-        return -1;
     if (pipe2(report, O_CLOEXEC) < 0)
         return fail_system("making a pipe");
     snprintf(number, sizeof number, "%d", report[1]);
-    int pid = spawn_worker("holder", (const int[]){report[1], -1}, (char *[]){number, NULL});
+    *ret_pid = spawn_worker("holder", (const int[]){report[1], -1}, (char *[]){number, NULL});
     close(report[1]);
-    if (pid < 0 || read_whole(report[0], &held, sizeof held) != 1) {
-        close(report[0]);
-        return pid < 0 ? -1 : wait_for_worker(pid, "holder") < 0 ? -1 : fail("the holder did not report");
-    }
+    int r = *ret_pid < 0 ? -1 : 0;
+    if (r == 0 && read_whole(report[0], ret_held, sizeof *ret_held) != 1)
+        r = wait_for_worker(*ret_pid, "holder") < 0 ? -1 : fail("the holder did not report");
     close(report[0]);
-    int r = show_stats(client, "while a worker holds memory");
-    if (r == 0)
-        r = sum_taken(client, &during);
+    return r;
+}
+
+static int kill_holder(struct gpupool_client *client) {
+    struct holdings held;
+    uint64_t before, during, returned_ns;
+    int pid = -1;
+
+    printf("\n2. A process is killed while it holds memory, and the memory comes back to the pools.\n");
+    if (sum_taken(client, &before) < 0 || start_holder(&held, &pid) < 0)
+        return -1;
+    int r = sum_taken(client, &during);
     if (r == 0 && during - before != held.device_bytes + held.host_bytes)
-        r = fail("the stats do not show what the holder holds");
+        r = fail("the pools do not show what the holder holds");
     if (r == 0)
         r = measure_first_maps(client, &held);
     uint64_t killed_ns = now_ns();
@@ -381,8 +339,13 @@ static int kill_holder(struct gpupool_client *client) {
     if (r == 0 && !(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL))
         r = fail("the holder ended before it was killed");
     if (r == 0)
-        r = wait_until_returned(client, before, killed_ns);
-    return r < 0 ? r : show_stats(client, "after the worker was killed");
+        r = wait_until_returned(client, before, killed_ns, &returned_ns);
+    if (r == 0)
+        printf("   process %d held %.0f MiB of the GPU and %.0f MiB of host memory: all back %.1f ms after "
+               "the kill\n",
+               pid, (double)held.device_bytes / (double)MIB, (double)held.host_bytes / (double)MIB,
+               (double)returned_ns / 1e6);
+    return r;
 }
 
 /* --- the whole --- */
@@ -431,18 +394,17 @@ static int start(const char *gpu, struct gpupool_client **ret_client) {
 
 static int run(const char *gpu, const struct file_list *files) {
     struct gpupool_client *client = NULL;
-    struct work_report relayed;
 
     int r = start(gpu, &client);
     if (r == 0 &&
         setenv("GPUPOOL_SOCKET", gpupool_socket_path(client), 1) < 0) /* where the workers connect */
         r = fail_system("setting GPUPOOL_SOCKET");
     if (r == 0)
-        r = relay_and_compare(files, &relayed);
+        r = relay_and_compare(files);
     if (r == 0)
         r = kill_holder(client);
     if (r == 0)
-        r = measure_and_print(client, &relayed);
+        r = measure_and_print(client);
     gpupool_close(client);
     return r;
 }

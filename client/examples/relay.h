@@ -96,8 +96,8 @@ int files_compare(const struct file_list *files, const char *directory);
 
 /* --- relay_measure.c --- */
 
-/* Measures and prints the table; relayed: what the relay itself took. */
-int measure_and_print(struct gpupool_client *client, const struct work_report *relayed);
+/* Measures acquire and release beside plain allocation, and prints the times. */
+int measure_and_print(struct gpupool_client *client);
 /* Times what mapping a segment costs: by fresh clients that attach what the holder holds. To be called before
  * the client that measures has mapped anything itself. */
 int measure_first_maps(struct gpupool_client *client, const struct holdings *held);

@@ -13,17 +13,16 @@
 
 #include "relay.h"
 
-#define SMALL_BYTES  (1 * MIB)
-#define LARGE_BYTES  (32 * MIB)
+#define SIZE_BYTES   (1 * MIB)
 #define PACKET_BYTES 64u /* about what a request has */
 
-/* The numbers of repetitions, in all. Measurements that take turns repeat a multiple of TURNS times. */
+/* The numbers of repetitions, in all. Measurements that take turns repeat a multiple of TURNS times. Pairs
+ * are timed in batches: to look at the clock takes longer than one of them. */
 #define TURNS       20u
 #define ROUND_TRIPS 2000u
-#define SMALL_PAIRS 2000u
-#define LARGE_PAIRS 500u
-#define PLAIN_SMALL 200u /* plain allocation takes long */
-#define PLAIN_LARGE 20u
+#define BATCHES     200u
+#define BATCH_PAIRS 100u
+#define PLAIN       200u /* plain allocation takes long */
 #define MAP_ROUNDS  20u
 #define SAMPLES_MAX 2000u
 
@@ -44,24 +43,27 @@ static int compare_ns(const void *a, const void *b) {
     return (left > right) - (left < right);
 }
 
-/* The sample that so many percent of all do not exceed; sorts them. */
-static uint64_t percentile(struct samples *samples, unsigned percent) {
+/* The sample in the middle of all; sorts them. */
+static uint64_t median(struct samples *samples) {
     qsort(samples->ns, samples->count, sizeof *samples->ns, compare_ns);
-    return samples->ns[(samples->count - 1) * percent / 100];
+    return samples->ns[(samples->count - 1) / 2];
 }
 
-static const char *format_ns(uint64_t ns, char text[16]) {
+static const char *format_ns(uint64_t ns, char text[24]) {
     double value = (double)ns;
-    snprintf(text, 16, value < 1e6 ? "%.1f us" : "%.2f ms", value < 1e6 ? value / 1e3 : value / 1e6);
+    snprintf(text, 24,
+             ns < 1000      ? "%.0f ns"
+             : ns < 1000000 ? "%.1f µs"
+                            : "%.1f ms",
+             ns < 1000      ? value
+             : ns < 1000000 ? value / 1e3
+                            : value / 1e6);
     return text;
 }
 
-static void print_row(const char *what, struct samples *samples) {
-    char p50[16], p99[16];
-    if (samples->count == 0)
-        return;
-    printf("  %-58s %6u %12s %12s\n", what, samples->count, format_ns(percentile(samples, 50), p50),
-           format_ns(percentile(samples, 99), p99));
+static void print_row(const char *what, uint64_t ns, const char *note) {
+    char text[24];
+    printf("   %-40s %10s%s\n", what, format_ns(ns, text), note);
 }
 
 /* --- a segment's first map --- */
@@ -143,42 +145,42 @@ static int measure_round_trips(struct echo *echo, unsigned count, struct samples
 
 /* --- acquire and release --- */
 
-struct pairs {
-    struct samples acquire, release, both;
-};
+static int acquire_and_release(struct gpupool_client *client, uint32_t pool, void *stream) {
+    struct gpupool_buffer buffer;
 
-static int measure_pairs(struct gpupool_client *client, uint32_t pool, void *stream, uint64_t size_bytes,
-                         unsigned count, struct pairs *pairs) {
-    for (unsigned i = 0; i <= count; i++) { /* the first lets the pool grow and maps the segment */
-        struct gpupool_buffer buffer;
+    if (gpupool_acquire(client, pool, SIZE_BYTES, stream, ROOM_NS, 0, &buffer) < 0)
+        return fail_gpupool("acquiring a buffer");
+    if (gpupool_release(client, &buffer, stream) < 0)
+        return fail_gpupool("releasing a buffer");
+    return 0;
+}
+
+static int measure_pairs(struct gpupool_client *client, uint32_t pool, void *stream, unsigned batches,
+                         struct samples *samples) {
+    for (unsigned batch = 0; batch < batches; batch++) {
+        if (acquire_and_release(client, pool, stream) < 0) /* lets the pool grow, and maps the segment */
+            return -1;
         uint64_t begin = now_ns();
-        if (gpupool_acquire(client, pool, size_bytes, stream, ROOM_NS, 0, &buffer) < 0)
-            return fail_gpupool("acquiring a buffer");
-        uint64_t middle = now_ns();
-        if (gpupool_release(client, &buffer, stream) < 0)
-            return fail_gpupool("releasing a buffer");
-        uint64_t end = now_ns();
-        if (i > 0) {
-            add(&pairs->acquire, middle - begin);
-            add(&pairs->release, end - middle);
-            add(&pairs->both, end - begin);
-        }
+        for (unsigned i = 0; i < BATCH_PAIRS; i++)
+            if (acquire_and_release(client, pool, stream) < 0)
+                return -1;
+        add(samples, (now_ns() - begin) / BATCH_PAIRS);
     }
     return 0;
 }
 
 /* Measures the calls of a program that wants locked memory and has no pool. *locked turns false where the
  * system refuses to lock. */
-static int measure_plain(uint64_t size_bytes, unsigned count, struct samples *samples, bool *locked) {
+static int measure_plain(unsigned count, struct samples *samples, bool *locked) {
     for (unsigned i = 0; i < count; i++) {
         uint64_t begin = now_ns();
         void *memory =
-            mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+            mmap(NULL, SIZE_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
         if (memory == MAP_FAILED)
             return fail_system("mapping memory");
-        if (*locked && mlock(memory, size_bytes) < 0) /* RLIMIT_MEMLOCK */
+        if (*locked && mlock(memory, SIZE_BYTES) < 0) /* RLIMIT_MEMLOCK */
             *locked = false;
-        if (munmap(memory, size_bytes) < 0)
+        if (munmap(memory, SIZE_BYTES) < 0)
             return fail_system("unmapping memory");
         add(samples, now_ns() - begin);
     }
@@ -186,9 +188,7 @@ static int measure_plain(uint64_t size_bytes, unsigned count, struct samples *sa
 }
 
 struct results {
-    struct samples round_trip;
-    struct pairs host_small, host_large, device_small, device_large;
-    struct samples plain_small, plain_large;
+    struct samples round_trip, host, device, plain;
     bool locked;
 };
 
@@ -197,16 +197,9 @@ static int measure_turns(struct gpupool_client *client, struct echo *echo, uint3
                          uint32_t device_pool, struct results *results) {
     for (unsigned turn = 0; turn < TURNS; turn++)
         if (measure_round_trips(echo, ROUND_TRIPS / TURNS, &results->round_trip) < 0 ||
-            measure_pairs(client, host_pool, GPUPOOL_NO_STREAM, SMALL_BYTES, SMALL_PAIRS / TURNS,
-                          &results->host_small) < 0 ||
-            measure_pairs(client, device_pool, NULL, SMALL_BYTES, SMALL_PAIRS / TURNS,
-                          &results->device_small) < 0 ||
-            measure_plain(SMALL_BYTES, PLAIN_SMALL / TURNS, &results->plain_small, &results->locked) < 0 ||
-            measure_pairs(client, host_pool, GPUPOOL_NO_STREAM, LARGE_BYTES, LARGE_PAIRS / TURNS,
-                          &results->host_large) < 0 ||
-            measure_pairs(client, device_pool, NULL, LARGE_BYTES, LARGE_PAIRS / TURNS,
-                          &results->device_large) < 0 ||
-            measure_plain(LARGE_BYTES, PLAIN_LARGE / TURNS, &results->plain_large, &results->locked) < 0)
+            measure_pairs(client, host_pool, GPUPOOL_NO_STREAM, BATCHES / TURNS, &results->host) < 0 ||
+            measure_pairs(client, device_pool, NULL, BATCHES / TURNS, &results->device) < 0 ||
+            measure_plain(PLAIN / TURNS, &results->plain, &results->locked) < 0)
             return -1;
     return 0;
 }
@@ -224,57 +217,35 @@ static int measure(struct gpupool_client *client, struct results *results) {
     return echo_stop(&echo) < 0 ? -1 : r;
 }
 
-static void print_ratio(const char *what, struct samples *plain, struct pairs *pairs) {
-    printf("  %s: a pair takes 1/%.1f of what plain memory takes\n", what,
-           (double)percentile(plain, 50) / (double)percentile(&pairs->both, 50));
-}
-
 static void print_results(struct results *results, bool simulated) {
-    const char *plain = results->locked ? "mmap, touch, lock, unmap" : "mmap, touch, unmap";
-    char text[64];
+    uint64_t host_ns = median(&results->host), plain_ns = median(&results->plain);
+    char note[64];
 
-    printf("\n  %-58s %6s %12s %12s\n", "measured in this run", "times", "p50", "p99");
-    print_row("socket round trip, 64 bytes, two processes", &results->round_trip);
-    print_row("host 1 MiB: acquire", &results->host_small.acquire);
-    print_row("host 1 MiB: release", &results->host_small.release);
-    print_row("host 1 MiB: acquire and release", &results->host_small.both);
-    snprintf(text, sizeof text, "plain 1 MiB: %s", plain);
-    print_row(text, &results->plain_small);
-    print_row("host 32 MiB: acquire and release", &results->host_large.both);
-    snprintf(text, sizeof text, "plain 32 MiB: %s", plain);
-    print_row(text, &results->plain_large);
-    print_row("device 1 MiB: acquire", &results->device_small.acquire);
-    print_row("device 1 MiB: release", &results->device_small.release);
-    print_row("device 1 MiB: acquire and release", &results->device_small.both);
-    print_row("device 32 MiB: acquire and release", &results->device_large.both);
-    print_row("device: attach, first in a segment (maps it)", &device_maps);
-    print_row("host: attach, first in a segment (maps and registers it)", &host_maps);
-    print_ratio("host 1 MiB", &results->plain_small, &results->host_small);
-    print_ratio("host 32 MiB", &results->plain_large, &results->host_large);
-    if (!results->locked)
-        printf("  plain memory was not locked: the limit of locked memory (ulimit -l) is too low here\n");
-    printf(
-        "  device memory is not compared: this program does not link CUDA, so it has no plain allocation\n");
+    printf("   the medians of this run:\n");
+    print_row("host memory of the pool", host_ns, "");
+    print_row("device memory of the pool", median(&results->device), "");
+    snprintf(note, sizeof note, ", %.0f times host memory of the pool",
+             (double)plain_ns / (double)(host_ns > 0 ? host_ns : 1));
+    print_row(results->locked ? "mmap, touch, lock, unmap" : "mmap, touch, unmap (ulimit -l is too low)",
+              plain_ns, note);
+    print_row("one message to a process, and its answer", median(&results->round_trip),
+              ", which the pool's memory does without");
+    print_row("attach GPU memory of another process", median(&device_maps), ", the first time in a segment");
+    print_row("attach host memory of another process", median(&host_maps), ", the first time in a segment");
     if (simulated)
-        printf("  on a simulated GPU the times of driver calls (mapping, registering) imitate an H200's; no "
-               "GPU took "
-               "part\n");
+        printf("   No GPU took part. The simulation imitates the times of an H200's driver calls.\n");
 }
 
-int measure_and_print(struct gpupool_client *client, const struct work_report *relayed) {
+int measure_and_print(struct gpupool_client *client) {
     struct results *results = calloc(1, sizeof *results);
-    double seconds = (double)(relayed->end_ns - relayed->begin_ns) / (double)NS_PER_S;
 
     if (results == NULL)
         return fail_system("measuring");
+    printf("\n3. A program acquires 1 MiB and releases it, again and again.\n");
+    fflush(stdout);
     int r = measure(client, results);
-    if (r == 0) {
+    if (r == 0)
         print_results(results, gpupool_gpu_kind(client) == GPUPOOL_GPU_SIM);
-        printf("  relay: %.1f MiB in %llu parcels from process to process in %.0f ms, %.0f MiB/s, growth and "
-               "first maps included\n",
-               (double)relayed->size_bytes / (double)MIB, (unsigned long long)relayed->parcels, seconds * 1e3,
-               (double)relayed->size_bytes / (double)MIB / (seconds > 0 ? seconds : 1));
-    }
     free(results);
     return r;
 }
