@@ -12,6 +12,7 @@ PAGE = (installed.SOURCE / "docs/cpp.md").read_text()
 HEADER = "".join((installed.SOURCE / f"client/include/gpupool/{name}.hpp").read_text() for name in ("gpupool", "result"))
 PROGRAM, *PIECES = installed.blocks(PAGE, "cpp")
 COMMANDS = installed.blocks(PAGE, "sh")[0]
+COMPILE = "c++ -std=c++17 -Wall -Wextra -Werror example.cc -o example $(pkg-config --cflags --libs gpupool)\n"
 # Against a daemon of the test, since two processes cannot have a private one each.
 WITH_DAEMON = """gpupoold --socket $PWD/data --admin-socket $PWD/admin --gpu sim --log-level error & daemon=$!
 trap 'kill $daemon; wait $daemon' EXIT
@@ -25,6 +26,29 @@ int main() {
     auto buffer = acquire_or_trim(client, 1 << 20);
     auto failed = acquire_or_trim(client, 0);
     std::cout << buffer->size() << " " << failed.error().name() << std::endl;
+}
+"""
+BEGINNING = "#include <gpupool/gpupool.hpp>\n#include <cstdlib>\n#include <iostream>\n#include <thread>\n"
+# Beside a daemon that ends and comes back, by commands in the environment.
+RECONNECTING = """
+static void command(const char *name) {
+    if (std::system(std::getenv(name)) != 0)
+        std::abort();
+}
+
+int main() {
+    gpupool::client client = gpupool::client::open();
+    gpupool::buffer old = client.host_pool().acquire(1 << 20, gpupool::no_stream), next;
+    old.as<char>()[0] = 'x';
+    command("END_DAEMON");
+    for (int i = 0; i < 6000 && client.is_connected(); i++)
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    bool was_connected = client.is_connected();
+    char kept = old.as<char>()[0];
+    command("START_DAEMON");
+    reconnect(client);
+    next = client.host_pool().acquire(1 << 20, gpupool::no_stream);
+    std::cout << was_connected << kept << bool(old) << client.is_connected() << bool(next) << std::endl;
 }
 """
 
@@ -45,10 +69,17 @@ class Cpp(installed.Installed):
         self.assertEqual(set(leased), {"0"})
 
     def test_the_pieces_do_what_the_page_says(self):
-        directory = self.example("pieces", "#include <gpupool/gpupool.hpp>\n#include <iostream>\n" + "".join(PIECES) + MAIN)
-        output = self.shell("c++ -std=c++17 -Wall -Wextra -Werror example.cc -o example $(pkg-config --cflags --libs gpupool)\n"
-                            "GPUPOOL_SOCKET=private GPUPOOL_DAEMON_ARGS='--gpu sim --log-level warning' ./example", directory)
+        directory = self.example("pieces", BEGINNING + "".join(PIECES) + MAIN)
+        output = self.shell(COMPILE + "GPUPOOL_SOCKET=private GPUPOOL_DAEMON_ARGS='--gpu sim --log-level warning' ./example", directory)
         self.assertEqual(output, "1048576 GPUPOOL_E_INVALID\n")
+
+    def test_a_program_goes_on_with_the_next_daemon(self):
+        directory = self.example("reconnecting", BEGINNING + PIECES[-1] + RECONNECTING)
+        start = "gpupoold --socket $PWD/data --admin-socket $PWD/admin --gpu sim --log-level error & echo $! >pid\n" \
+                "until [ -S admin ]; do kill -0 $(cat pid); sleep 0.1; done\n"
+        output = self.shell(f"{COMPILE}export END_DAEMON='kill -9 $(cat pid); rm -f data admin' START_DAEMON='set -e; {start}' "
+                            "GPUPOOL_SOCKET=$PWD/data\ntrap 'kill $(cat pid)' EXIT\n" + start + "./example", directory)
+        self.assertEqual(output, "0x011\n")  # gone, its buffer readable, and empty once its client had closed
 
     def test_the_page_names_calls_that_the_header_has(self):
         """Both forms of each call, and no call that is gone."""
