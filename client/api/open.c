@@ -113,15 +113,11 @@ static int client_find_daemon(struct gpupool_client *client, const struct gpupoo
                                        : error_set(GPUPOOL_E_NO_MEMORY, "no memory for the socket's path");
 }
 
-/* A private daemon may end between the two steps of joining it, as its last client does. So often it is
- * looked for anew: each time other clients have to come and go. */
-#define JOINS_MAX 5u
-
-/* Makes a client, and connects it. */
+/* Makes a client, and connects it. A private daemon may end between the two steps of joining it, as its last
+ * client does. Then it is looked for anew: each time other clients have come and gone. */
 static int client_connect(const struct gpupool_options *options, bool joins, uint64_t deadline_ns,
                           struct gpupool_client **ret_client, int *ret_reclaim_fd) {
     bool has_cache = (options->flags & GPUPOOL_OPEN_NO_CACHE) == 0, has_ended;
-    unsigned n_joins = 0;
     int r;
 
     do {
@@ -135,7 +131,7 @@ static int client_connect(const struct gpupool_options *options, bool joins, uin
         if (r == 0)
             *ret_client = take_ptr(&client);
         has_ended = r == GPUPOOL_E_CONNECT || r == GPUPOOL_E_SHUTDOWN;
-    } while (joins && has_ended && ++n_joins < JOINS_MAX);
+    } while (joins && has_ended && clock_now_ns() < deadline_ns);
     return r;
 }
 

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -156,6 +157,101 @@ static void each_founder_has_its_own(void **state) {
     is_gone(&daemons[1]);
 }
 
+/* --- processes that have one daemon by $GPUPOOL_PRIVATE_SOCKET, or because one is forked from the other */
+
+static void set_environment(const char *private_socket) {
+    for (const char *const *variable = private_environment; *variable != NULL; variable++)
+        assert_int_equal(putenv((char *)*variable), 0);
+    if (private_socket != NULL)
+        assert_int_equal(setenv("GPUPOOL_PRIVATE_SOCKET", private_socket, 1), 0);
+}
+
+/* Runs a function in a forked child, which ends with what it returns. */
+static pid_t fork_to(int (*run)(void *argument), void *argument) {
+    pid_t pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0)
+        _exit(run(argument));
+    return pid;
+}
+
+static void ended_well(pid_t pid) {
+    int status;
+    assert_int_equal(waitpid(pid, &status, 0), pid);
+    assert_true(WIFEXITED(status));
+    assert_int_equal(WEXITSTATUS(status), 0);
+}
+
+static int is_of_the_same_daemon(void *argument) {
+    const struct gpupool_client *parents = argument;
+    struct gpupool_client *client;
+
+    if (gpupool_open(NULL, &client) < 0)
+        return 1;
+    bool is_same = strcmp(gpupool_daemon_identity(client), gpupool_daemon_identity(parents)) == 0 &&
+                   strcmp(gpupool_admin_path(client), gpupool_admin_path(parents)) == 0;
+    gpupool_close(client);
+    return is_same && strlen(gpupool_daemon_identity(parents)) == 32 ? 0 : 2;
+}
+
+static int a_family(void *argument) {
+    struct gpupool_options own = GPUPOOL_OPTIONS_INIT;
+    struct gpupool_client *client, *second, *apart;
+
+    set_environment(argument);
+    if (gpupool_open(NULL, &client) < 0 || gpupool_open(NULL, &second) < 0)
+        return 1;
+    ended_well(fork_to(is_of_the_same_daemon, client));
+    own.socket = "private"; /* asked for by the program: one for this client */
+    if (gpupool_open(&own, &apart) < 0)
+        return 1;
+    bool is_right = strcmp(gpupool_daemon_identity(client), gpupool_daemon_identity(second)) == 0 &&
+                    strcmp(gpupool_daemon_identity(client), gpupool_daemon_identity(apart)) != 0;
+    gpupool_close(apart);
+    gpupool_close(second);
+    gpupool_close(client);
+    return is_right ? 0 : 2;
+}
+
+static void a_process_and_its_forked_children_have_one(void **state) {
+    (void)state;
+    ended_well(fork_to(a_family, NULL));
+}
+
+#define COMERS     4u
+#define COMINGS    12u
+#define FAMILY_DIR "/tmp/gpupool-family-XXXXXX"
+
+static int come_and_go(void *argument) {
+    struct gpupool_client *client;
+
+    set_environment(argument);
+    for (unsigned i = 0; i < COMINGS; i++) {
+        if (gpupool_open(NULL, &client) < 0) {
+            fprintf(stderr, "coming %u: %s\n", i, gpupool_error_text());
+            return 1;
+        }
+        gpupool_close(client);
+    }
+    return 0;
+}
+
+/* The daemon ends and is started anew many times meanwhile, as the last process goes and the next one comes.
+ */
+static void each_process_that_comes_finds_it_or_starts_it(void **state) {
+    char directory[] = FAMILY_DIR, path[sizeof directory + sizeof "/gpupool.sock"];
+    pid_t pids[COMERS];
+
+    (void)state;
+    assert_non_null(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/gpupool.sock", directory);
+    for (unsigned i = 0; i < COMERS; i++)
+        pids[i] = fork_to(come_and_go, path);
+    for (unsigned i = 0; i < COMERS; i++)
+        ended_well(pids[i]);
+    WAIT_UNTIL(access(directory, F_OK) != 0);
+}
+
 static void fails_with(const char *daemon_path, const char *arguments, const char *word) {
     char path[300], given[300];
     const char *environment[] = {"GPUPOOL_SOCKET=private", path, given, NULL};
@@ -206,6 +302,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(others_join_and_the_last_one_ends_it),
         cmocka_unit_test(a_killed_founder_does_not_take_it_from_the_others),
         cmocka_unit_test(each_founder_has_its_own),
+        cmocka_unit_test(a_process_and_its_forked_children_have_one),
+        cmocka_unit_test(each_process_that_comes_finds_it_or_starts_it),
         cmocka_unit_test(one_that_cannot_start_is_a_clear_error),
         cmocka_unit_test(no_daemon_spoke_to_the_founders_service_manager),
         cmocka_unit_test(no_sanitizer_had_anything_to_say),
