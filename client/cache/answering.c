@@ -63,7 +63,7 @@ static int give_back(struct cache *cache, uint32_t pool, uint64_t *ret_bytes) {
     bool any;
 
     shortage_begin(cache, pool);
-    *ret_bytes = give_back_pool(cache, pool, NULL);
+    *ret_bytes = give_back_pool(cache, pool);
     int r = lease_close_idle(cache->session, pool, 0, cache_is_busy(cache), &any);
     shortage_end_if_over(cache, pool);
     return r;

@@ -353,6 +353,7 @@ void cache_put(struct cache *cache, struct piece *piece) {
     struct thread_cache *thread = thread_cache_get(cache, &cache->threads);
     struct thread_bins *own = NULL;
     struct stream_heap *stream_heap = piece->stream_heap;
+    const char *place = piece->memory;
     bool is_roomy = false;
 
     piece->generation++;
@@ -375,7 +376,7 @@ void cache_put(struct cache *cache, struct piece *piece) {
     if (room == SHORTAGE_SHORT)
         give_back_piece(cache, piece);
     else if (room == SHORTAGE_TIGHT)
-        shortage_offer(cache, stream_heap);
+        shortage_offer(cache, stream_heap, place);
     if (room == SHORTAGE_TIGHT && is_roomy)
         shortage_loosen(cache, stream_heap->pool);
 }
@@ -407,18 +408,20 @@ void cache_count_moved(struct cache *cache, struct stream_heap *stream_heap, uin
 }
 
 /* Counts memory that was put behind a fence, and lets requests that wait have it. */
-static void deferred_was_given(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes) {
+static void deferred_was_given(struct cache *cache, struct stream_heap *stream_heap, const char *place,
+                               uint64_t size_bytes) {
     cache_count_given(cache, stream_heap, size_bytes);
     enum shortage_room room = shortage_room_of(&cache->shortage, stream_heap->pool);
     if (room == SHORTAGE_SHORT)
         give_back_stream_heap(cache, stream_heap);
     else if (room == SHORTAGE_TIGHT)
-        shortage_offer(cache, stream_heap);
+        shortage_offer(cache, stream_heap, place);
 }
 
 int cache_put_behind(struct cache *cache, struct piece *piece, struct fence fence) {
     struct stream_heap *stream_heap = piece->stream_heap;
     uint64_t given_bytes = piece->capacity_bytes;
+    const char *place = piece->memory;
 
     if (fence_is_ready(cache->session, fence)) {
         cache_put(cache, piece);
@@ -433,7 +436,7 @@ int cache_put_behind(struct cache *cache, struct piece *piece, struct fence fenc
     pthread_mutex_unlock(&stream_heap->lock);
     if (r < 0)
         return error_no_memory();
-    deferred_was_given(cache, stream_heap, given_bytes);
+    deferred_was_given(cache, stream_heap, place, given_bytes);
     return 0;
 }
 
@@ -456,7 +459,7 @@ int cache_shrink_behind(struct cache *cache, struct piece *piece, uint64_t kept_
     pthread_mutex_unlock(&stream_heap->lock);
     if (r < 0)
         return error_no_memory();
-    deferred_was_given(cache, stream_heap, given_bytes);
+    deferred_was_given(cache, stream_heap, piece->memory + kept_bytes, given_bytes);
     return 0;
 }
 

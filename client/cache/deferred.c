@@ -38,6 +38,7 @@ void deferred_push_locked(struct stream_heap *stream_heap, struct piece *piece, 
         list_append(&stream_heap->deferred, &queue->link);
     }
     piece->fence_value = fence.value;
+    piece->is_deferred = true;
     append(queue, piece);
     if (deferred_is_after(fence.value, queue->newest))
         queue->newest = fence.value;
@@ -49,6 +50,7 @@ void deferred_push_locked(struct stream_heap *stream_heap, struct piece *piece, 
 /* It is out of its queue. */
 static void leave(struct stream_heap *stream_heap, struct piece *piece) {
     piece->next = NULL;
+    piece->is_deferred = false;
     stream_heap->deferred_bytes -= piece->capacity_bytes;
     piece->extent->deferred_bytes -= piece->capacity_bytes;
 }
@@ -133,6 +135,7 @@ void deferred_order_locked(struct stream_heap *stream_heap, struct fence fence) 
 
 struct reclaim {
     uint64_t minimum_bytes;
+    const char *start, *end; /* only pieces that begin between them; NULL: all */
     uint32_t word;
     struct stream_heap_part *parts;
     size_t count, capacity;
@@ -149,6 +152,8 @@ static bool accept_part(struct stream_heap *stream_heap, struct piece *piece, vo
     struct reclaim *reclaim = user;
     struct fence fence = {reclaim->word, piece->fence_value};
 
+    if (reclaim->end != NULL && (piece->memory < reclaim->start || piece->memory >= reclaim->end))
+        return false;
     if (piece->capacity_bytes < reclaim->minimum_bytes && !stream_heap_extent_is_idle_locked(piece->extent))
         return false;
     while (reclaim->count < reclaim->capacity && !stream_heap_is_one_part_locked(piece)) {
@@ -167,13 +172,23 @@ static bool accept_part(struct stream_heap *stream_heap, struct piece *piece, vo
     return true;
 }
 
+static size_t reclaim_parts(struct stream_heap *stream_heap, struct reclaim *reclaim) {
+    list_for_each_entry_safe(struct deferred_queue, queue, &stream_heap->deferred, link) {
+        reclaim->word = queue->word;
+        filter(stream_heap, queue, accept_part, reclaim);
+    }
+    return reclaim->count;
+}
+
 size_t deferred_reclaim_locked(struct stream_heap *stream_heap, uint64_t minimum_bytes,
                                struct stream_heap_part *ret_parts, size_t capacity) {
-    struct reclaim reclaim = {.minimum_bytes = minimum_bytes, .parts = ret_parts, .capacity = capacity};
+    return reclaim_parts(
+        stream_heap,
+        &(struct reclaim){.minimum_bytes = minimum_bytes, .parts = ret_parts, .capacity = capacity});
+}
 
-    list_for_each_entry_safe(struct deferred_queue, queue, &stream_heap->deferred, link) {
-        reclaim.word = queue->word;
-        filter(stream_heap, queue, accept_part, &reclaim);
-    }
-    return reclaim.count;
+size_t deferred_reclaim_between_locked(struct stream_heap *stream_heap, const char *start, const char *end,
+                                       struct stream_heap_part *ret_parts, size_t capacity) {
+    return reclaim_parts(
+        stream_heap, &(struct reclaim){.start = start, .end = end, .parts = ret_parts, .capacity = capacity});
 }

@@ -45,6 +45,10 @@ void deferred_order_locked(struct stream_heap *stream_heap, struct fence fence);
 size_t deferred_reclaim_locked(struct stream_heap *stream_heap, uint64_t minimum_bytes,
                                struct stream_heap_part *ret_parts, size_t capacity);
 
+/* As deferred_reclaim_locked(), for pieces that begin between two addresses. */
+size_t deferred_reclaim_between_locked(struct stream_heap *stream_heap, const char *start, const char *end,
+                                       struct stream_heap_part *ret_parts, size_t capacity);
+
 /* Whether a word reaches one value after another: cyclically, as proto_fence_is_ready() has it. */
 static inline bool deferred_is_after(uint64_t value, uint64_t other) {
     return (int64_t)(value - other) > 0;

@@ -9,6 +9,7 @@
 #include "client/cache/cache.h"
 #include "client/cache/deferred.h"
 #include "client/cache/split_off.h"
+#include "client/cache/stretch.h"
 #include "client/session/call_time.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
@@ -25,9 +26,9 @@ struct choice {
     bool of_stream; /* only that of one stream */
     int device;
     const void *stream;
-    uint32_t pool; /* only that of one pool; 0: of all */
-    const struct stream_heap
-        *own;            /* of this stream heap only parts that border on memory that the daemon may have */
+    uint32_t pool;                 /* only that of one pool; 0: of all */
+    const struct stream_heap *own; /* of this stream heap only stretches of at least own_bytes */
+    uint64_t own_bytes;
     uint64_t part_bytes; /* parts of extents that are in use: of so many bytes at least */
 };
 
@@ -61,18 +62,12 @@ static int check_stream(struct cache *cache, const struct stream_heap *stream_he
                  : 0;
 }
 
-/* Takes the free parts out of a stream heap: all, or with borders_only those that may be longer in the
- * daemon's hands. */
-static void take_free(struct cache *cache, struct stream_heap *stream_heap, uint64_t part_bytes,
-                      bool borders_only) {
+/* Takes the free parts out of a stream heap. */
+static void take_free(struct cache *cache, struct stream_heap *stream_heap, uint64_t part_bytes) {
     pthread_mutex_lock(&stream_heap->lock);
-    while (pending_reserve(cache)) {
-        struct stream_heap_part *part = &cache->pending[cache->pending_count];
-        if (!(borders_only ? stream_heap_reclaim_border_locked(stream_heap, part)
-                           : stream_heap_reclaim_locked(stream_heap, part_bytes, part)))
-            break;
+    while (pending_reserve(cache) &&
+           stream_heap_reclaim_locked(stream_heap, part_bytes, &cache->pending[cache->pending_count]))
         cache->pending_count++;
-    }
     pthread_mutex_unlock(&stream_heap->lock);
 }
 
@@ -83,6 +78,42 @@ static void take_deferred(struct cache *cache, struct stream_heap *stream_heap, 
         count = deferred_reclaim_locked(stream_heap, part_bytes, &cache->pending[cache->pending_count],
                                         cache->pending_capacity - cache->pending_count);
     pthread_mutex_unlock(&stream_heap->lock);
+}
+
+/* Takes what a stream heap has of a stretch out of it. */
+static void take_of_stretch(struct cache *cache, struct stream_heap *stream_heap,
+                            const struct stretch *stretch, bool with_free) {
+    pthread_mutex_lock(&stream_heap->lock);
+    while (with_free && pending_reserve(cache) &&
+           stream_heap_reclaim_between_locked(stream_heap, stretch->start, stretch->end,
+                                              &cache->pending[cache->pending_count]))
+        cache->pending_count++;
+    for (size_t count = stream_heap->ordering == 0; count > 0 && pending_reserve(cache);
+         cache->pending_count += count)
+        count = deferred_reclaim_between_locked(stream_heap, stretch->start, stretch->end,
+                                                &cache->pending[cache->pending_count],
+                                                cache->pending_capacity - cache->pending_count);
+    pthread_mutex_unlock(&stream_heap->lock);
+}
+
+/* Takes what there is of a stretch. The list of stream heaps is locked. */
+static void take_stretch(struct cache *cache, uint32_t pool, const struct stretch *stretch) {
+    list_for_each_entry(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
+        if (stream_heap->pool == pool) /* deferred memory has fences of its own */
+            take_of_stretch(cache, stream_heap, stretch, check_stream(cache, stream_heap) == 0);
+    }
+}
+
+/* Takes the stretches of a stream heap that are long enough. The list of stream heaps is locked. */
+static void take_stretches(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes) {
+    _cleanup_(freep) const char **places = NULL;
+    struct stretch stretch;
+
+    size_t count = stretch_places(stream_heap, size_bytes, &places);
+    for (size_t i = 0; i < count; i++)
+        if (stretch_at(cache, stream_heap->pool, places[i], &stretch) &&
+            stretch_bytes(&stretch) >= size_bytes)
+            take_stretch(cache, stream_heap->pool, &stretch);
 }
 
 /* Brings what is idle in a stream heap into its heap. Whether anything may be taken out. forgets: what came
@@ -120,9 +151,13 @@ static int take_out(struct cache *cache, const struct choice *choice) {
             thread_caches_collect(&cache->threads, NULL, stream_heap, false);
         if (!gather(stream_heap, choice->idle_only, choice->pool == 0 && !choice->of_stream))
             continue;
+        if (stream_heap == choice->own) {
+            take_stretches(cache, stream_heap, choice->own_bytes);
+            continue;
+        }
         int r = check_stream(cache, stream_heap);
         if (r == 0)
-            take_free(cache, stream_heap, choice->part_bytes, stream_heap == choice->own);
+            take_free(cache, stream_heap, choice->part_bytes);
         take_deferred(cache, stream_heap, choice->part_bytes); /* it has fences of its own */
         failed = r < 0 ? r : failed;
     }
@@ -258,7 +293,7 @@ static void let_idle_go(struct cache *cache, struct stream_heap *stream_heap) {
 
     if (!gather(stream_heap, false, false) || check_stream(cache, stream_heap) < 0)
         return;
-    take_free(cache, stream_heap, UINT64_MAX, false);
+    take_free(cache, stream_heap, UINT64_MAX);
     if (cache->pending_count == from || cache_leave_fence(cache, stream_heap, &fence) < 0)
         return;
     for (; from < cache->pending_count; from++) {
@@ -389,14 +424,42 @@ void give_back_stream(struct cache *cache, int device, const void *stream) {
     error_restore(text);
 }
 
-uint64_t give_back_pool(struct cache *cache, uint32_t pool, const struct stream_heap *own) {
+/* Gives back memory of one pool. */
+static uint64_t give_back_choice(struct cache *cache, const struct choice *choice) {
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
 
     error_save(text);
-    (void)give_back(cache, &(struct choice){.pool = pool, .own = own, .part_bytes = HEAP_GRANULE}, &bytes);
+    (void)give_back(cache, choice, &bytes);
     error_restore(text);
     return bytes;
+}
+
+uint64_t give_back_pool(struct cache *cache, uint32_t pool) {
+    return give_back_choice(cache, &(struct choice){.pool = pool, .part_bytes = HEAP_GRANULE});
+}
+
+uint64_t give_back_for_request(struct cache *cache, const struct stream_heap *stream_heap,
+                               uint64_t size_bytes) {
+    const struct choice choice = {
+        .pool = stream_heap->pool, .own = stream_heap, .own_bytes = size_bytes, .part_bytes = HEAP_GRANULE};
+    return give_back_choice(cache, &choice);
+}
+
+void give_back_stretch(struct cache *cache, uint32_t pool, const struct stretch *stretch) {
+    char text[ERROR_TEXT_SIZE];
+    uint64_t bytes;
+
+    error_save(text);
+    if (connection_check(&cache->session->connection) == 0) {
+        pthread_mutex_lock(&cache->give_lock);
+        pthread_mutex_lock(&cache->stream_heaps_lock);
+        take_stretch(cache, pool, stretch);
+        pthread_mutex_unlock(&cache->stream_heaps_lock);
+        (void)release_pending(cache, false, false, &bytes);
+        pthread_mutex_unlock(&cache->give_lock);
+    }
+    error_restore(text);
 }
 
 /* Whether a fence can be left for the stream heap's memory, and somebody takes it. */
@@ -421,14 +484,17 @@ void give_back_piece(struct cache *cache, struct piece *piece) {
         stream_heap_give_locked(stream_heap, piece);
     pthread_mutex_unlock(&stream_heap->lock);
     if (may && !is_one) /* with what else is free there */
-        take_free(cache, stream_heap, HEAP_GRANULE, false);
+        take_free(cache, stream_heap, HEAP_GRANULE);
     if (may)
         (void)release_pending(cache, false, false, &bytes);
     pthread_mutex_unlock(&cache->give_lock);
     error_restore(text);
 }
 
-void give_back_lent(struct cache *cache, struct stream_heap *stream_heap) {
+/* Gives back the parts that a function finds in a stream heap. */
+static void give_back_found(struct cache *cache, struct stream_heap *stream_heap,
+                            bool (*find_locked)(struct stream_heap *stream_heap,
+                                                struct stream_heap_part *ret_part)) {
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
 
@@ -436,8 +502,7 @@ void give_back_lent(struct cache *cache, struct stream_heap *stream_heap) {
     if (may_give_back(cache, stream_heap)) {
         pthread_mutex_lock(&cache->give_lock);
         pthread_mutex_lock(&stream_heap->lock);
-        while (pending_reserve(cache) &&
-               stream_heap_reclaim_lent_locked(stream_heap, &cache->pending[cache->pending_count]))
+        while (pending_reserve(cache) && find_locked(stream_heap, &cache->pending[cache->pending_count]))
             cache->pending_count++;
         pthread_mutex_unlock(&stream_heap->lock);
         (void)release_pending(cache, false, false, &bytes);
@@ -446,13 +511,21 @@ void give_back_lent(struct cache *cache, struct stream_heap *stream_heap) {
     error_restore(text);
 }
 
+void give_back_lent(struct cache *cache, struct stream_heap *stream_heap) {
+    give_back_found(cache, stream_heap, stream_heap_reclaim_lent_locked);
+}
+
+void give_back_slots(struct cache *cache, struct stream_heap *stream_heap) {
+    give_back_found(cache, stream_heap, stream_heap_reclaim_slot_locked);
+}
+
 uint64_t give_back_stream_heap(struct cache *cache, struct stream_heap *stream_heap) {
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes = 0;
 
     error_save(text);
     if (may_give_back(cache, stream_heap) && call_time_lock(&cache->give_lock)) {
-        take_free(cache, stream_heap, HEAP_GRANULE, false);
+        take_free(cache, stream_heap, HEAP_GRANULE);
         take_deferred(cache, stream_heap, HEAP_GRANULE);
         (void)release_pending(cache, false, false, &bytes);
         pthread_mutex_unlock(&cache->give_lock);

@@ -17,15 +17,25 @@
 #include "client/cache/stream_heap.h"
 
 struct cache;
+struct stretch;
 
 /* Gives the idle memory of a stream's stream heaps back, because the stream ends. A failure shows when the
  * memory is given back the next time. */
 void give_back_stream(struct cache *cache, int device, const void *stream);
 
-/* In a shortage: gives back all that lies idle in the stream heaps of a pool, in parts of any size; of one
- * stream heap, if one is named, only parts that may be longer together with what the daemon has. Waits for no
- * GPU work. Returns how many bytes. Memory that cannot go back stays. */
-uint64_t give_back_pool(struct cache *cache, uint32_t pool, const struct stream_heap *own);
+/* In a shortage: gives back all that lies idle in the stream heaps of a pool, in parts of any size. Waits for
+ * no GPU work. Returns how many bytes. Memory that cannot go back stays. */
+uint64_t give_back_pool(struct cache *cache, uint32_t pool);
+
+/* For a request of a stream heap that is about to wait for room: gives back what lies idle in the other
+ * stream heaps of the pool, and in each stretch of at least size_bytes. As give_back_pool() otherwise. */
+uint64_t give_back_for_request(struct cache *cache, const struct stream_heap *stream_heap,
+                               uint64_t size_bytes);
+
+/* For requests that wait: gives back what is free or deferred of a stretch, behind fences. Or: slots of the
+ * stream heap's arena in which nothing is in use. Memory that cannot go back stays. */
+void give_back_stretch(struct cache *cache, uint32_t pool, const struct stretch *stretch);
+void give_back_slots(struct cache *cache, struct stream_heap *stream_heap);
 
 /* Before a stream heap that lends grows: gives back what is idle in extents of which a part was split off.
  * The memory of such parts goes to the daemon, and what stayed here would lie between. */

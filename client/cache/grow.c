@@ -96,8 +96,11 @@ static int add_granted(struct growth *growth, struct piece **ret_piece) {
     return add_extent(cache, stream_heap, acquire->least_bytes, grant, ret_piece);
 }
 
-/* As much as the stream heap should have more of. */
+/* As much as the stream heap should have more of. Just what is needed, while a request of the process waits
+ * in the pool: the rest would be cut for smaller requests, and that one could have it. */
 static uint64_t wanted_bytes(struct stream_heap *stream_heap, uint64_t needed) {
+    if (shortage_has_waiter(&stream_heap->owner->shortage, stream_heap->pool))
+        return needed;
     pthread_mutex_lock(&stream_heap->lock);
     uint64_t wanted = extent_size_locked(stream_heap, needed);
     stream_heap->lent /= 2;
@@ -165,7 +168,7 @@ static bool collect(struct cache *cache, struct stream_heap *stream_heap, uint64
     shortage_tighten(cache, stream_heap->pool);
     if (has_now(stream_heap, needed) || (order_deferred(cache, stream_heap) && has_now(stream_heap, needed)))
         return true;
-    *ret_bytes = give_back_pool(cache, stream_heap->pool, stream_heap);
+    *ret_bytes = give_back_for_request(cache, stream_heap, needed);
     return has_now(stream_heap, needed);
 }
 
@@ -194,7 +197,6 @@ static int ask_and_wait(struct growth *growth, uint64_t needed, uint64_t timeout
     bool any_closed;
 
     if (!shortage_is_on(&cache->shortage, stream_heap->pool)) {
-        acquire.size_bytes = wanted_bytes(stream_heap, needed);
         acquire.flags |= cache->purger.reclaim == NULL ? PROTO_ACQUIRE_GAVE_BACK : 0;
     }
     int r = close_before_waiting(cache, stream_heap, needed, timeout_ns, &any_closed);
@@ -211,7 +213,7 @@ static bool is_refused(int error) {
 /* The wait is over. */
 static void end_wait(struct growth *growth) {
     shortage_leave(&growth->cache->shortage, &growth->waiter);
-    shortage_offer(growth->cache, growth->stream_heap);
+    shortage_offer(growth->cache, growth->stream_heap, NULL);
 }
 
 /* Nothing is free, and the pool has no room for more. Meanwhile each release looks whether it serves this
@@ -222,7 +224,7 @@ static int wait_for_room(struct growth *growth) {
     uint64_t bytes, needed = heap_round_up(growth->size_bytes);
     int r = 0;
 
-    shortage_enter(&cache->shortage, &growth->waiter, stream_heap->pool, needed);
+    shortage_enter(&cache->shortage, &growth->waiter, stream_heap->pool, needed, false);
     if (!collect(cache, stream_heap, needed, &bytes)) {
         uint64_t left_ns = clock_left_ns(growth->deadline_ns);
         r = ask_and_wait(growth, needed, bytes > 0 && left_ns < GRACE_NS ? GRACE_NS : left_ns);
@@ -233,8 +235,7 @@ static int wait_for_room(struct growth *growth) {
 }
 
 /* Waits in the daemon's queue for all segments that a request needs. The caller has given back what the
- * process had for it. The daemon marks the pool as short while the request waits, so each release of the
- * process goes to the daemon, too. */
+ * process had for it. */
 static int wait_for_segments(struct growth *growth, uint64_t needed, uint64_t least_ns) {
     struct cache *cache = growth->cache;
     struct stream_heap *stream_heap = growth->stream_heap;
@@ -265,15 +266,22 @@ static int ask_for_range(struct growth *growth) {
     return ask(growth, &acquire, GROWTH_ASKS_FOR_RANGE);
 }
 
-/* The pool has no segments for the request's arena. */
+/* The pool has no segments for the request's arena. Meanwhile each release gives the daemon the segments that
+ * become free. */
 static int collect_segments(struct growth *growth) {
+    struct cache *cache = growth->cache;
     struct stream_heap *stream_heap = growth->stream_heap;
     uint64_t bytes, needed = heap_round_up(growth->size_bytes);
+    int r = 0;
 
-    if (collect(growth->cache, stream_heap, needed, &bytes))
-        return 0;
-    bytes += give_back_stream_heap(growth->cache, stream_heap);
-    return wait_for_segments(growth, needed, bytes > 0 ? GRACE_NS : 0);
+    shortage_enter(&cache->shortage, &growth->waiter, stream_heap->pool, needed, true);
+    if (!collect(cache, stream_heap, needed, &bytes)) {
+        bytes += give_back_stream_heap(cache, stream_heap);
+        r = wait_for_segments(growth, needed, bytes > 0 ? GRACE_NS : 0);
+    }
+    if (r != ASKING_WAITS)
+        end_wait(growth);
+    return r;
 }
 
 /* Begins to serve a request from its arena. may_grow: with new segments where moves do not pay. */
@@ -367,7 +375,9 @@ int growth_answer(struct growth *growth, int r, struct piece **ret_piece) {
             return collect_segments(growth);
         break;
     case GROWTH_WAITS_FOR_SEGMENTS:
-        return arena_wait_end(&growth->work, r, ret_piece);
+        r = arena_wait_end(&growth->work, r, ret_piece);
+        end_wait(growth);
+        return r;
     case GROWTH_WAITS:
         break;
     }

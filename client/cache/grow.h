@@ -43,7 +43,7 @@ struct growth {
     uint32_t probe;
     enum growth_step step;
     struct asking asking;
-    struct waiting_request waiter; /* GROWTH_WAITS */
+    struct waiting_request waiter; /* GROWTH_WAITS, GROWTH_WAITS_FOR_SEGMENTS */
     struct arena_work work;        /* GROWTH_ASKS_FOR_SEGMENTS, GROWTH_WAITS_FOR_SEGMENTS */
 };
 

@@ -1,9 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/cache/shortage.h"
 
+#include <limits.h>
+
 #include "base/clock.h"
 #include "client/cache/cache.h"
+#include "client/cache/deferred.h"
 #include "client/cache/give_back.h"
+#include "client/cache/stretch.h"
 #include "client/session/session.h"
 
 /* An answer of the daemon takes less than that (100 us on a busy machine). */
@@ -55,14 +59,15 @@ void shortage_end_if_over(struct cache *cache, uint32_t pool) {
     atomic_fetch_and(&cache->shortage.short_pools, ~shortage_bit(pool));
     if (is_marked(cache, pool)) { /* since then, and its question was answered while the mark was set */
         shortage_begin(cache, pool);
-        (void)give_back_pool(cache, pool,
-                             NULL); /* memory that was released in between: no other thread gives it back */
+        (void)give_back_pool(cache,
+                             pool); /* memory that was released in between: no other thread gives it back */
     }
 }
 
 void shortage_enter(struct shortage *shortage, struct waiting_request *waiter, uint32_t pool,
-                    uint64_t size_bytes) {
-    *waiter = (struct waiting_request){.pool = pool, .size_bytes = size_bytes};
+                    uint64_t size_bytes, bool is_of_segments) {
+    *waiter =
+        (struct waiting_request){.pool = pool, .size_bytes = size_bytes, .is_of_segments = is_of_segments};
     pthread_mutex_lock(&shortage->lock);
     list_append(&shortage->waiters, &waiter->link);
     atomic_fetch_add(&shortage->waiting, 1);
@@ -92,6 +97,8 @@ static struct piece *take_for_waiter(struct shortage *shortage, struct stream_he
     struct piece *piece = NULL;
 
     pthread_mutex_lock(&stream_heap->lock);
+    if (stream_heap->deferred_bytes > 0)
+        deferred_settle_locked(stream_heap, UINT_MAX);
     pthread_mutex_lock(&shortage->lock);
     list_for_each_entry(struct waiting_request, waiter, &shortage->waiters, link) {
         if (is_open(waiter, stream_heap) &&
@@ -105,10 +112,45 @@ static struct piece *take_for_waiter(struct shortage *shortage, struct stream_he
     return piece;
 }
 
-void shortage_offer(struct cache *cache, struct stream_heap *stream_heap) {
+/* Whether a request waits in the pool that needs no more bytes, or that waits for segments. */
+static bool waits(struct shortage *shortage, uint32_t pool, uint64_t most_bytes, bool is_of_segments) {
+    bool found = false;
+
+    if (atomic_load(&shortage->waiting) == 0)
+        return false;
+    pthread_mutex_lock(&shortage->lock);
+    list_for_each_entry(const struct waiting_request, waiter, &shortage->waiters, link) {
+        found = found || (waiter->pool == pool &&
+                          (is_of_segments ? waiter->is_of_segments : waiter->size_bytes <= most_bytes));
+    }
+    pthread_mutex_unlock(&shortage->lock);
+    return found;
+}
+
+bool shortage_has_waiter(struct shortage *shortage, uint32_t pool) {
+    return waits(shortage, pool, UINT64_MAX, false);
+}
+
+/* Gives the daemon the stretch around a place that was released, if a request that waits may find room there.
+ */
+static void offer_stretch(struct cache *cache, uint32_t pool, const char *place) {
+    struct stretch stretch;
+
+    pthread_mutex_lock(&cache->stream_heaps_lock);
+    bool found = stretch_at(cache, pool, place, &stretch);
+    pthread_mutex_unlock(&cache->stream_heaps_lock);
+    if (found && waits(&cache->shortage, pool, stretch_bytes(&stretch), false))
+        give_back_stretch(cache, pool, &stretch);
+}
+
+void shortage_offer(struct cache *cache, struct stream_heap *stream_heap, const char *place) {
     struct shortage *shortage = &cache->shortage;
     struct piece *piece;
 
     while (atomic_load(&shortage->waiting) > 0 && (piece = take_for_waiter(shortage, stream_heap)) != NULL)
         give_back_piece(cache, piece);
+    if (place != NULL && shortage_has_waiter(shortage, stream_heap->pool))
+        offer_stretch(cache, stream_heap->pool, place);
+    if (waits(shortage, stream_heap->pool, 0, true))
+        give_back_slots(cache, stream_heap);
 }

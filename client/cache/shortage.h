@@ -50,6 +50,7 @@ struct waiting_request {
     struct list link;
     uint32_t pool;
     uint64_t size_bytes;
+    bool is_of_segments; /* it waits for whole segments of an arena */
     uint64_t offered_ns; /* when a range for it went to the daemon; 0: none did */
 };
 
@@ -69,12 +70,15 @@ void shortage_end_if_over(struct cache *cache, uint32_t pool);
 
 /* A request begins and ends to wait for room. */
 void shortage_enter(struct shortage *shortage, struct waiting_request *waiter, uint32_t pool,
-                    uint64_t size_bytes);
+                    uint64_t size_bytes, bool is_of_segments);
 void shortage_leave(struct shortage *shortage, struct waiting_request *waiter);
 
-/* Gives the daemon what has become free in a stream heap and serves threads that wait. The caller holds no
- * lock. */
-void shortage_offer(struct cache *cache, struct stream_heap *stream_heap);
+/* Whether a request of this process waits in a pool. */
+bool shortage_has_waiter(struct shortage *shortage, uint32_t pool);
+
+/* Gives the daemon what has become free in a stream heap and serves requests that wait. place: where memory
+ * was released last; NULL: nowhere. The caller holds no lock. */
+void shortage_offer(struct cache *cache, struct stream_heap *stream_heap, const char *place);
 
 /* A pool's bit in a word of marks. */
 static inline uint64_t shortage_bit(uint32_t pool) {

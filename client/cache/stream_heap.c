@@ -351,10 +351,6 @@ static bool extent_lose(struct extent *extent, struct heap_range *range) {
     return true;
 }
 
-static bool range_is_absent(const struct heap_range *range) {
-    return !range->free && range->user == NULL;
-}
-
 /* Makes an offset inside an absent range the border of two. False without memory. */
 static bool absent_split(struct extent *extent, uint64_t offset) {
     struct heap_range *range = heap_range_at(extent->span, offset), *upper;
@@ -365,7 +361,7 @@ static bool absent_split(struct extent *extent, uint64_t offset) {
 static bool extent_lacks(const struct extent *extent, uint64_t offset, uint64_t end) {
     for (const struct heap_range *range = heap_range_at(extent->span, offset);
          range != NULL && range->offset < end; range = range->upper)
-        if (!range_is_absent(range))
+        if (!stream_heap_range_is_absent(range))
             return false;
     return true;
 }
@@ -564,17 +560,16 @@ bool stream_heap_reclaim_lent_locked(struct stream_heap *stream_heap, struct str
     return false;
 }
 
-/* Whether the daemon may have the memory on that side of a range. */
-static bool is_elsewhere(const struct heap_range *neighbour) {
-    return neighbour != NULL && range_is_absent(neighbour);
-}
-
-bool stream_heap_reclaim_border_locked(struct stream_heap *stream_heap, struct stream_heap_part *ret_part) {
+bool stream_heap_reclaim_between_locked(struct stream_heap *stream_heap, const char *start, const char *end,
+                                        struct stream_heap_part *ret_part) {
     list_for_each_entry(struct extent, extent, &stream_heap->extents, link) {
-        if (extent->span->taken_bytes == extent->size_bytes || extent->is_arena)
+        if (extent->is_arena || extent->span->taken_bytes == extent->size_bytes || extent->memory >= end ||
+            extent->memory + extent->size_bytes <= start)
             continue;
-        for (struct heap_range *range = extent->span->lowest; range != NULL; range = range->upper) {
-            if (!range->free || (!is_elsewhere(range->lower) && !is_elsewhere(range->upper)))
+        uint64_t from = start > extent->memory ? (uint64_t)(start - extent->memory) : 0;
+        for (struct heap_range *range = heap_range_at(extent->span, from);
+             range != NULL && extent->memory + range->offset < end; range = range->upper) {
+            if (!range->free || range->offset < from)
                 continue;
             heap_claim(range);
             lose_part(extent, range, ret_part);
@@ -582,6 +577,15 @@ bool stream_heap_reclaim_border_locked(struct stream_heap *stream_heap, struct s
         }
     }
     return false;
+}
+
+bool stream_heap_reclaim_slot_locked(struct stream_heap *stream_heap, struct stream_heap_part *ret_part) {
+    struct heap_range *range;
+
+    if (stream_heap->arena == NULL || !arena_reclaim_locked(stream_heap->arena, false, &range))
+        return false;
+    lose_part(&stream_heap->arena->extent, range, ret_part);
+    return true;
 }
 
 void stream_heap_lose_locked(struct piece *piece, struct stream_heap_part *ret_part) {

@@ -60,6 +60,7 @@ struct piece {
     /* the stream heap's: another line */
     _Alignas(CACHE_LINE_BYTES) uint64_t lease_generation;
     uint64_t fence_value; /* while it is deferred */
+    bool is_deferred;
     struct heap_range *range;
     struct extent *extent;
 };
@@ -228,9 +229,18 @@ bool stream_heap_is_one_part_locked(const struct piece *piece);
 bool stream_heap_reclaim_locked(struct stream_heap *stream_heap, uint64_t minimum_bytes,
                                 struct stream_heap_part *ret_part);
 
-/* As stream_heap_reclaim_locked(), for a free part next to memory of the extent that the daemon has: together
- * they may be longer than either. */
-bool stream_heap_reclaim_border_locked(struct stream_heap *stream_heap, struct stream_heap_part *ret_part);
+/* As stream_heap_reclaim_locked(), for a free part of an extent that is no arena, which begins between two
+ * addresses. */
+bool stream_heap_reclaim_between_locked(struct stream_heap *stream_heap, const char *start, const char *end,
+                                        struct stream_heap_part *ret_part);
+
+/* As stream_heap_reclaim_locked(), for a slot of the arena of which nothing is in use. */
+bool stream_heap_reclaim_slot_locked(struct stream_heap *stream_heap, struct stream_heap_part *ret_part);
+
+/* Whether a range is in use by no piece and by no thread, because the extent has lost it. */
+static inline bool stream_heap_range_is_absent(const struct heap_range *range) {
+    return !range->free && range->user == NULL;
+}
 
 /* As stream_heap_reclaim_locked(), for the memory of a piece that is one part, whose object goes back. */
 void stream_heap_lose_locked(struct piece *piece, struct stream_heap_part *ret_part);

@@ -850,7 +850,8 @@ static void a_stream_heap_gives_parts_of_slots_back_only_where_any_size_will_do(
     assert_int_equal(part.offset_bytes, 2 * QUARTER); /* in its lease */
     assert_int_equal(part.size_bytes, 2 * QUARTER);
     assert_false(part.whole);
-    assert_false(stream_heap_reclaim_border_locked(stream_heap, &part));
+    assert_false(stream_heap_reclaim_slot_locked(stream_heap, &part));
+    assert_false(stream_heap_reclaim_between_locked(stream_heap, NULL, (const char *)UINTPTR_MAX, &part));
     expect_slots(arena, "-l");
     arena_end(arena);
 }

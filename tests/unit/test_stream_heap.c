@@ -43,40 +43,6 @@ static void a_part_between_two_buffers_goes_back_alone(void **state) {
     stream_heap_free(stream_heap);
 }
 
-static bool reclaim_border(struct stream_heap *stream_heap, struct stream_heap_part *part) {
-    pthread_mutex_lock(&stream_heap->lock);
-    bool any = stream_heap_reclaim_border_locked(stream_heap, part);
-    pthread_mutex_unlock(&stream_heap->lock);
-    return any;
-}
-
-/* Beside it lies memory that the daemon has. */
-static void only_what_borders_on_absent_memory_is_reclaimed_for_a_request_that_waits(void **state) {
-    struct stream_heap *stream_heap = make_stream_heap();
-    struct piece *pieces[6];
-    struct stream_heap_part part;
-
-    (void)state;
-    assert_int_equal(stream_heap_add_extent(stream_heap, 1, 6 * MIB), 0);
-    for (unsigned i = 0; i < 6; i++)
-        assert_int_equal(stream_heap_take(stream_heap, MIB, &pieces[i]), 0);
-    stream_heap_give(pieces[1]);
-    assert_false(reclaim_border(stream_heap, &part)); /* between others of the stream heap */
-    assert_true(stream_heap_reclaim(stream_heap, MIB, &part));
-    stream_heap_give(pieces[4]);
-    assert_false(reclaim_border(stream_heap, &part));
-    stream_heap_give(pieces[2]);
-    assert_true(reclaim_border(stream_heap, &part));
-    assert_int_equal(part.offset_bytes, 2 * MIB);
-    assert_int_equal(part.size_bytes, MIB);
-    stream_heap_give(pieces[0]); /* the end of an extent, and below what is absent */
-    assert_true(reclaim_border(stream_heap, &part));
-    assert_int_equal(part.offset_bytes, 0);
-    assert_false(reclaim_border(stream_heap, &part)); /* nothing but what lies between 3 and 5 */
-    assert_true(stream_heap_is_valid(stream_heap));
-    stream_heap_free(stream_heap);
-}
-
 /* New memory as grow() adds it. Returns whether there was an extent to fill. */
 static bool stream_heap_merge(struct stream_heap *stream_heap, const void *segment, uint64_t offset,
                               uint64_t size, bool is_merged) {
@@ -518,7 +484,6 @@ static void a_failed_allocation_changes_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_part_between_two_buffers_goes_back_alone),
-        cmocka_unit_test(only_what_borders_on_absent_memory_is_reclaimed_for_a_request_that_waits),
         cmocka_unit_test(memory_that_continues_an_extent_is_cut_as_one_with_it),
         cmocka_unit_test(an_extent_of_which_something_is_being_split_off_is_not_merged),
         cmocka_unit_test(parts_go_with_an_answer_now_and_then_and_merges_wait_for_it),
