@@ -122,8 +122,9 @@ static void complete(struct gpupool_client *client, struct open_request *request
     pthread_mutex_unlock(&requests->lock);
 }
 
-/* One round of the runner. Returns whether anything happened before the deadline. */
-static bool run(struct gpupool_client *client, uint64_t deadline_ns);
+/* One round of the runner. Returns whether anything happened before the deadline, such as a question of the
+ * daemon that the runner watches for. */
+static bool run(struct gpupool_client *client, bool watches, uint64_t deadline_ns);
 
 static void *runner_main(void *argument) {
     struct gpupool_client *client = argument;
@@ -131,7 +132,7 @@ static void *runner_main(void *argument) {
     bool stops = false;
 
     while (!stops) {
-        (void)run(client, NS_FOREVER);
+        (void)run(client, false, NS_FOREVER);
         pthread_mutex_lock(&requests->lock);
         stops = requests->stops;
         pthread_mutex_unlock(&requests->lock);
@@ -233,7 +234,7 @@ static void advance(struct gpupool_client *client, struct open_request *request)
     proceed(client, request, acquiring_answer(&request->acquiring, r, &request->buffer));
 }
 
-static bool run(struct gpupool_client *client, uint64_t deadline_ns) {
+static bool run(struct gpupool_client *client, bool watches, uint64_t deadline_ns) {
     struct connection *connection = &client->session.connection;
     const struct request *answered;
     bool any = false;
@@ -242,7 +243,7 @@ static bool run(struct gpupool_client *client, uint64_t deadline_ns) {
         advance(client, answered->owner);
         any = true;
     }
-    return any || connection_run(connection, deadline_ns);
+    return any || connection_run(connection, watches, deadline_ns);
 }
 
 /* --- the calls --- */
@@ -324,6 +325,8 @@ int requests_cancel(struct gpupool_client *client, uint64_t number) {
 
 int requests_end(struct gpupool_client *client, uint64_t number, struct open_request **ret_request) {
     struct requests *requests = &client->requests;
+    const struct connection_questions *questions = &client->session.connection.questions;
+    bool watches = questions->fd >= 0;
 
     pthread_mutex_lock(&requests->lock);
     struct open_request *request = find_locked(requests, number);
@@ -343,7 +346,8 @@ int requests_end(struct gpupool_client *client, uint64_t number, struct open_req
         }
         requests->has_runner = true;
         pthread_mutex_unlock(&requests->lock);
-        (void)run(client, NS_FOREVER);
+        (void)run(client, watches, NS_FOREVER);
+        watches = watches && questions->answer(questions->owner);
         pthread_mutex_lock(&requests->lock);
         requests->has_runner = false;
         pthread_cond_broadcast(&requests->changed);
@@ -364,7 +368,7 @@ void requests_dispatch(struct gpupool_client *client) {
     pthread_mutex_unlock(&requests->lock);
     if (!is_runner)
         return;
-    while (run(client, 0)) {
+    while (run(client, false, 0)) {
     }
     pthread_mutex_lock(&requests->lock);
     requests->has_runner = false;

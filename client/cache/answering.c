@@ -101,6 +101,14 @@ int answering_answer(struct cache *cache) {
     return r;
 }
 
+void answering_give_back(struct cache *cache) {
+    uint64_t bytes;
+    int r = 0;
+
+    for (uint64_t pools = pools_asked_for(cache); pools != 0 && r == 0; pools &= pools - 1)
+        r = give_back(cache, 1 + (uint32_t)__builtin_ctzll(pools), &bytes);
+}
+
 /* The program's part. */
 static int tell(struct cache *cache, uint32_t pool, enum proto_reclaim outcome, uint64_t kept_bytes) {
     struct answering *answering = &cache->answering;

@@ -41,6 +41,10 @@ void answering_deinit(struct answering *answering);
  * 0, or what the connection says. */
 int answering_answer(struct cache *cache);
 
+/* As answering_answer(), without the program's callback and without an answer: only gives back what the
+ * library keeps of the pools that are asked for. */
+void answering_give_back(struct cache *cache);
+
 /* The program has answered, of one pool, or of all that were asked for (0). DONE: gives back what it has
  * released to the library before. 0, or what the connection says. */
 int answering_tell(struct cache *cache, uint32_t pool, enum proto_reclaim outcome, uint64_t kept_bytes);

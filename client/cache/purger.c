@@ -21,14 +21,17 @@
 #include "client/session/session.h"
 
 void purger_init(struct purger *purger) {
-    purger->reclaim_fd = purger->stop_fd = purger->loop_fd = purger->decay_fd = -1;
+    purger->reclaim_fd = purger->stop_fd = purger->loop_fd = purger->decay_fd = purger->owed_fd = -1;
+    pthread_mutex_init(&purger->look_lock, NULL);
 }
 
 void purger_deinit(struct purger *purger) {
     purger->loop_fd = close_fd(purger->loop_fd);
     purger->decay_fd = close_fd(purger->decay_fd);
+    purger->owed_fd = close_fd(purger->owed_fd);
     purger->stop_fd = close_fd(purger->stop_fd);
     purger->reclaim_fd = close_fd(purger->reclaim_fd);
+    pthread_mutex_destroy(&purger->look_lock);
 }
 
 static int fail(const char *what, int error) {
@@ -126,6 +129,11 @@ static int start_loop(struct purger *purger, int connection_fd) {
     if (purger->loop_fd < 0 || (purger->reclaim_fd >= 0 && purger_watch(purger, purger->reclaim_fd) < 0) ||
         epoll_ctl(purger->loop_fd, EPOLL_CTL_ADD, connection_fd, &(struct epoll_event){0}) < 0)
         return fail("epoll", errno);
+    if (purger->reclaim != NULL) {
+        purger->owed_fd = high_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        if (purger->owed_fd < 0 || purger_watch(purger, purger->owed_fd) < 0)
+            return fail("eventfd", errno);
+    }
     if (purger->decay_ns == GPUPOOL_FOREVER)
         return 0;
     uint64_t decay_ns = purger->decay_ns < NS_PER_MS ? NS_PER_MS : purger->decay_ns;
@@ -143,15 +151,57 @@ int purger_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool wi
 
     purger->decay_ns = decay_ns;
     purger->reclaim_fd = reclaim_fd;
-    return with_thread ? start_thread(cache) : start_loop(purger, cache->session->connection.fd);
+    if (with_thread)
+        return start_thread(cache);
+    cache->session->connection.questions =
+        (struct connection_questions){.fd = reclaim_fd, .answer = purger_answer_waiting, .owner = cache};
+    return start_loop(purger, cache->session->connection.fd);
+}
+
+static bool is_readable(int fd) {
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    return fd >= 0 && poll(&ready, 1, 0) == 1;
 }
 
 /* Whether a timer has gone off since the last call. The daemon's descriptor is one too; it is looked at
  * first, because another holder can have made it block. */
 static bool has_gone_off(int fd) {
-    struct pollfd ready = {.fd = fd, .events = POLLIN};
     uint64_t count;
-    return fd >= 0 && poll(&ready, 1, 0) == 1 && read(fd, &count, sizeof count) == sizeof count;
+    return is_readable(fd) && read(fd, &count, sizeof count) == sizeof count;
+}
+
+/* Whether the daemon has asked since the last call. */
+static bool is_asked(struct purger *purger) {
+    pthread_mutex_lock(&purger->look_lock);
+    bool asked = has_gone_off(purger->reclaim_fd);
+    pthread_mutex_unlock(&purger->look_lock);
+    return asked;
+}
+
+/* Gives back what the library keeps, and has the program's loop call its callback. */
+static void answer_in_part(struct cache *cache) {
+    uint64_t one = 1;
+
+    answering_give_back(cache);
+    (void)!write(cache->purger.owed_fd, &one,
+                 sizeof one); /* readable already where there is no room for it */
+}
+
+bool purger_answer_waiting(void *owner) {
+    struct cache *cache = owner;
+    struct purger *purger = &cache->purger;
+    char text[ERROR_TEXT_SIZE];
+    bool looks_again = true;
+
+    error_save(text);
+    if (!is_asked(purger))
+        looks_again = !is_readable(purger->reclaim_fd); /* another thread was quicker, or it is broken */
+    else if (purger->reclaim != NULL)
+        answer_in_part(cache);
+    else
+        looks_again = answering_answer(cache) == 0;
+    error_restore(text);
+    return looks_again;
 }
 
 /* The end of the connection would be reported for ever: from now on the timer has the program dispatch. */
@@ -173,11 +223,11 @@ static void end_watch(struct cache *cache) {
 }
 
 int purger_dispatch(struct cache *cache) {
-    bool asked = has_gone_off(cache->purger.reclaim_fd);
+    bool asked = is_asked(&cache->purger), owed = has_gone_off(cache->purger.owed_fd);
     bool decayed = has_gone_off(cache->purger.decay_fd);
     if (cache->purger.is_over || session_is_over(cache->session)) {
         end_watch(cache);
         cache_let_go(cache);
     }
-    return asked || decayed ? give_back(cache, asked) : 0;
+    return asked || owed || decayed ? give_back(cache, asked || owed) : 0;
 }

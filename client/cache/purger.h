@@ -5,7 +5,8 @@
  * The purger of a client's cache: sees to it that idle memory goes back to the daemon, after a time without
  * use and at once when the daemon asks because others wait. Either a thread of the library does it, or, in a
  * client that was opened with GPUPOOL_OPEN_NO_THREAD, the application's own loop, which watches gpupool_fd()
- * and calls gpupool_dispatch().
+ * and calls gpupool_dispatch(). There a thread that waits for memory answers the daemon, too: it may be the
+ * thread of the loop.
  *
  * Each cache has one purger, from its start to its stop.
  */
@@ -28,6 +29,8 @@ struct purger {
     /* the loop's */
     int loop_fd;  /* an epoll over the daemon's and the timer; -1: none */
     int decay_fd; /* a timerfd; -1: memory does not decay */
+    int owed_fd;  /* an eventfd: readable when the program's callback is owed a call; -1: there is none */
+    pthread_mutex_t look_lock; /* one thread at a time looks whether the daemon has asked */
     bool is_over; /* the connection has ended, and its end is not watched any more */
 };
 
@@ -39,6 +42,11 @@ void purger_deinit(struct purger *purger);
 int purger_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread);
 /* For a client without the thread: does what is due, if anything is. 0, or what cache_give_back() says. */
 int purger_dispatch(struct cache *cache);
+/* For a client without the thread, in a thread that waits for memory: answers, if the daemon has asked. Where
+ * the program has a callback, only gives back what the library keeps: the program may hold a lock that its
+ * callback takes. The next purger_dispatch() calls it and answers. owner: the cache. Returns whether to look
+ * again in the same call. */
+bool purger_answer_waiting(void *owner);
 /* Has the program's loop watch a descriptor for reading, or no longer. For a client without the thread. 0 or
  * a negative errno. */
 int purger_watch(const struct purger *purger, int fd);

@@ -126,13 +126,14 @@ void asking_drop(struct asking *asking, int r) {
 }
 
 int asking_exchange(struct asking *asking) {
-    return connection_exchange(&asking->session->connection, &asking->request, asking->deadline_ns);
+    return connection_exchange_watching(&asking->session->connection, &asking->request, asking->deadline_ns);
 }
 
 /* Waits until the asking is over. r: what its first step returned. */
 static int asking_wait(struct asking *asking, int r) {
     while (r == ASKING_WAITS)
-        r = asking_answer(asking, asking_exchange(asking));
+        r = asking_answer(
+            asking, connection_exchange(&asking->session->connection, &asking->request, asking->deadline_ns));
     return r;
 }
 

@@ -57,7 +57,8 @@ int asking_answer(struct asking *asking, int r);
  * ASKING_WAITS: the request was not sent. The next step is asking_answer() with an error. */
 void asking_drop(struct asking *asking, int r);
 
-/* Makes the exchange, and waits for it. Returns what asking_answer() takes. */
+/* Makes the exchange, and waits for it; answers the daemon's questions meanwhile, where no other thread does.
+ * The caller holds no lock. Returns what asking_answer() takes. */
 int asking_exchange(struct asking *asking);
 
 /* Acquires a lease, or leases on segments, and waits: as asking_begin() and asking_begin_segments(). */

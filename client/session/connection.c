@@ -28,7 +28,7 @@ void connection_init(struct connection *connection, struct segments *segments, u
     list_init(&connection->spare);
     list_init(&connection->kept);
     list_init(&connection->completed);
-    connection->wake_fd = -1;
+    connection->wake_fd = connection->questions.fd = -1;
     connection->submitted_deadline_ns = NS_FOREVER;
     connection->broken = GPUPOOL_E_DISCONNECTED;
     snprintf(connection->broken_text, sizeof connection->broken_text, "not connected");
@@ -290,12 +290,31 @@ static int request_sleep(struct request *request, uint64_t begin_ns, uint64_t de
     return error == ETIMEDOUT && !looks ? -ETIMEDOUT : 0;
 }
 
-/* Waits for the reply, reading for all while no other thread reads. Locked; unlocks while it waits. */
-static int request_wait(struct request *request, uint64_t deadline_ns) {
+/* Waits for a packet or, with questions, for one of these. Returns whether it is a question. *ret_error: 0,
+ * -ETIMEDOUT or -EINTR (a signal ends the thread's exchanges). */
+static bool wait_for_question(const struct connection *connection, uint64_t deadline_ns, int *ret_error) {
+    struct pollfd fds[] = {{.fd = connection->fd, .events = POLLIN},
+                           {.fd = connection->questions.fd, .events = POLLIN}};
+
+    for (;;) {
+        uint64_t left_ns = clock_left_ns(deadline_ns);
+        const struct timespec left = {(time_t)(left_ns / NS_PER_S), (long)(left_ns % NS_PER_S)};
+        int n = ppoll(fds, 2, deadline_ns == NS_FOREVER ? NULL : &left, NULL);
+        bool is_signal = n < 0 && errno == EINTR;
+        *ret_error = n == 0 ? -ETIMEDOUT : is_signal && client_thread()->until_signal ? -EINTR : 0;
+        if (!is_signal || *ret_error < 0)
+            return n > 0 && fds[0].revents == 0;
+    }
+}
+
+/* Waits for the reply, reading for all while no other thread reads. watches: the thread answers questions,
+ * too. Locked; unlocks while it waits. */
+static int request_wait(struct request *request, uint64_t deadline_ns, bool watches) {
     struct connection *connection = request->connection;
     uint64_t begin_ns = client_thread()->until_signal ? clock_now_ns() : 0;
     int r = 0;
 
+    watches = watches && connection->questions.fd >= 0;
     while (!request->done && connection->broken == 0 && r == 0) {
         if (connection->reading) {
             r = request_sleep(request, begin_ns, deadline_ns);
@@ -303,9 +322,18 @@ static int request_wait(struct request *request, uint64_t deadline_ns) {
         }
         connection->reading = true;
         pthread_mutex_unlock(&connection->lock);
-        r = reader_step(connection, deadline_ns);
+        bool is_asked =
+            watches && clock_left_ns(deadline_ns) > 0 && wait_for_question(connection, deadline_ns, &r);
+        if (!is_asked && r == 0)
+            r = reader_step(connection, deadline_ns);
         pthread_mutex_lock(&connection->lock);
         connection->reading = false;
+        if (!is_asked)
+            continue;
+        reader_pass_on_locked(connection);
+        pthread_mutex_unlock(&connection->lock);
+        watches = connection->questions.answer(connection->questions.owner);
+        pthread_mutex_lock(&connection->lock);
     }
     return request->done ? 0 : r;
 }
@@ -447,10 +475,10 @@ uint64_t connection_unheard(struct connection *connection) {
 }
 
 /* Sends requests in order, and waits for their replies. None is sent behind one that could not be sent, and
- * its result is that one's. Locked; unlocks meanwhile. results: of each request, as
- * connection_finish_locked() takes it. */
+ * its result is that one's. watches: as in request_wait(). Locked; unlocks meanwhile. results: of each
+ * request, as connection_finish_locked() takes it. */
 static void exchange_locked(struct connection *connection, struct request *const *requests, unsigned count,
-                            uint64_t deadline_ns, int *results) {
+                            uint64_t deadline_ns, bool watches, int *results) {
     uint64_t told = atomic_load(&connection->told);
     int r = 0;
 
@@ -467,7 +495,7 @@ static void exchange_locked(struct connection *connection, struct request *const
     for (unsigned i = 0; i < count; i++) {
         if (!requests[i]->is_sent)
             continue;
-        results[i] = request_wait(requests[i], deadline_ns);
+        results[i] = request_wait(requests[i], deadline_ns, watches);
         if (results[i] == 0)
             note_heard(connection, told);
         else
@@ -476,12 +504,22 @@ static void exchange_locked(struct connection *connection, struct request *const
     reader_pass_on_locked(connection);
 }
 
-int connection_exchange(struct connection *connection, struct request **request, uint64_t deadline_ns) {
+static int exchange(struct connection *connection, struct request **request, uint64_t deadline_ns,
+                    bool watches) {
     int result;
 
     pthread_mutex_lock(&connection->lock);
-    exchange_locked(connection, request, 1, deadline_ns, &result);
+    exchange_locked(connection, request, 1, deadline_ns, watches, &result);
     return connection_finish_locked(request, result);
+}
+
+int connection_exchange(struct connection *connection, struct request **request, uint64_t deadline_ns) {
+    return exchange(connection, request, deadline_ns, false);
+}
+
+int connection_exchange_watching(struct connection *connection, struct request **request,
+                                 uint64_t deadline_ns) {
+    return exchange(connection, request, deadline_ns, true);
 }
 
 int connection_exchange_kept(struct connection *connection, struct request **request, uint64_t deadline_ns) {
@@ -494,11 +532,11 @@ int connection_go_on(struct connection *connection, struct request **request, ui
 
     pthread_mutex_lock(&connection->lock);
     if ((*request)->is_sent) {
-        r = request_wait(*request, deadline_ns);
+        r = request_wait(*request, deadline_ns, false);
         reader_pass_on_locked(connection);
     } else {
         list_remove(&(*request)->link);
-        exchange_locked(connection, request, 1, deadline_ns, &r);
+        exchange_locked(connection, request, 1, deadline_ns, false, &r);
     }
     return connection_finish_locked(request, r);
 }
@@ -569,7 +607,7 @@ int connection_exchange_both(struct connection *connection, struct request **fir
 
     (*first)->is_kept = true;
     pthread_mutex_lock(&connection->lock);
-    exchange_locked(connection, requests, 2, deadline_ns, results);
+    exchange_locked(connection, requests, 2, deadline_ns, false, results);
     *ret_second = connection_finish_locked(second, results[1]);
     pthread_mutex_lock(&connection->lock);
     return connection_finish_locked(first, results[0]);

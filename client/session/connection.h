@@ -77,8 +77,18 @@ struct request {
     uint8_t packet[PROTO_PACKET_MAX];
 };
 
+/* The daemon's questions for idle memory, in a client that has no thread to answer them. A thread that waits
+ * long looks at them, too. */
+struct connection_questions {
+    int fd; /* borrowed; readable when the daemon asks; -1: no thread looks */
+    /* Answers. The thread holds no lock. Returns whether it looks again in the same exchange. */
+    bool (*answer)(void *owner);
+    void *owner;
+};
+
 struct connection {
     int fd;
+    struct connection_questions questions; /* set before the second thread comes */
     struct segments *segments; /* borrowed */
     uint64_t answer_timeout_ns;
     pthread_mutex_t lock;
@@ -127,6 +137,11 @@ struct request *connection_request_segments(struct connection *connection, struc
  * recycles the request; on failure the request is gone and *request NULL. An ERROR reply is a failure.
  * Returns 0, the daemon's error, DISCONNECTED, PROTOCOL, TIMED_OUT. */
 int connection_exchange(struct connection *connection, struct request **request, uint64_t deadline_ns);
+
+/* As connection_exchange(), for an exchange that may last long, of a thread that holds no lock: it answers
+ * the daemon's questions meanwhile, if no other thread does (struct connection_questions). */
+int connection_exchange_watching(struct connection *connection, struct request **request,
+                                 uint64_t deadline_ns);
 
 /* As connection_exchange(), for a caller that goes on with the request when no reply came in time: after
  * TIMED_OUT the request is still the caller's, who calls connection_go_on() or connection_let_go();

@@ -138,23 +138,24 @@ void connection_abandon_submitted(struct connection *connection) {
     pthread_mutex_unlock(&connection->lock);
 }
 
-/* Waits for the eventfd and, if the caller is the reader, for a packet. Returns whether there is a packet;
- * *ret_any: whether there is either. */
-static bool wait_for_packet(const struct connection *connection, bool is_reader, uint64_t deadline_ns,
-                            bool *ret_any) {
+/* Waits for the eventfd, if the caller is the reader for a packet, and if it watches for a question of the
+ * daemon. Returns whether there is a packet; *ret_any: whether there is one of them. */
+static bool wait_for_packet(const struct connection *connection, bool is_reader, bool watches,
+                            uint64_t deadline_ns, bool *ret_any) {
     struct pollfd fds[] = {{.fd = connection->wake_fd, .events = POLLIN},
-                           {.fd = connection->fd, .events = POLLIN}};
+                           {.fd = is_reader ? connection->fd : -1, .events = POLLIN},
+                           {.fd = watches ? connection->questions.fd : -1, .events = POLLIN}};
     uint64_t left_ns = clock_left_ns(deadline_ns), count;
     const struct timespec left = {(time_t)(left_ns / NS_PER_S), (long)(left_ns % NS_PER_S)};
 
-    int n = ppoll(fds, is_reader ? 2 : 1, deadline_ns == NS_FOREVER ? NULL : &left, NULL);
+    int n = ppoll(fds, sizeof fds / sizeof *fds, deadline_ns == NS_FOREVER ? NULL : &left, NULL);
     *ret_any = n > 0;
     if (n > 0 && fds[0].revents != 0)
         (void)!read(connection->wake_fd, &count, sizeof count);
-    return n > 0 && is_reader && fds[1].revents != 0;
+    return n > 0 && fds[1].revents != 0;
 }
 
-bool connection_run(struct connection *connection, uint64_t deadline_ns) {
+bool connection_run(struct connection *connection, bool watches, uint64_t deadline_ns) {
     bool any;
 
     pthread_mutex_lock(&connection->lock);
@@ -167,7 +168,7 @@ bool connection_run(struct connection *connection, uint64_t deadline_ns) {
         deadline_ns = 0;
     pthread_mutex_unlock(&connection->lock);
 
-    if (wait_for_packet(connection, is_reader, deadline_ns, &any))
+    if (wait_for_packet(connection, is_reader, watches, deadline_ns, &any))
         (void)reader_step(connection, 0);
 
     pthread_mutex_lock(&connection->lock);

@@ -44,8 +44,9 @@ struct request *connection_next_completed(struct connection *connection);
 int connection_collect(struct request **request);
 
 /* Waits until a request is complete, wake_fd is written, a packet has come and was dealt with, or the
- * deadline has passed. Returns whether anything of that but the deadline happened. For the runner. */
-bool connection_run(struct connection *connection, uint64_t deadline_ns);
+ * deadline has passed. watches: or the daemon asks (connection->questions); the caller answers. Returns
+ * whether anything of that but the deadline happened. For the runner. */
+bool connection_run(struct connection *connection, bool watches, uint64_t deadline_ns);
 
 /* Completes all submitted requests: they have failed with TIMED_OUT, unless they are complete. Leases that
  * come for them are given back. None is being sent. */

@@ -228,6 +228,95 @@ static void an_acquire_does_not_wait_for_what_its_own_process_keeps(void **state
     close_cached(client);
 }
 
+/* --- while the only thread that would dispatch waits --- */
+
+struct blocked {
+    struct gpupool_client *client;
+    uint32_t pool;
+    uint64_t size_bytes;
+    bool begins; /* a request, which it ends then */
+    struct gpupool_buffer buffer;
+    int result;
+};
+
+static void *block(void *argument) {
+    struct blocked *blocked = argument;
+    uint64_t request;
+
+    if (!blocked->begins) {
+        blocked->result = gpupool_acquire(blocked->client, blocked->pool, blocked->size_bytes,
+                                          GPUPOOL_NO_STREAM, TEST_WAIT_NS, 0, &blocked->buffer);
+        return NULL;
+    }
+    blocked->result = gpupool_acquire_begin(blocked->client, blocked->pool, blocked->size_bytes,
+                                            GPUPOOL_NO_STREAM, TEST_WAIT_NS, 0, &request);
+    if (blocked->result == 0)
+        blocked->result = gpupool_acquire_end(blocked->client, request, &blocked->buffer);
+    return NULL;
+}
+
+static void count_call(void *argument) {
+    atomic_fetch_add((atomic_uint *)argument, 1);
+}
+
+/* A thread waits for memory that another process keeps until it has had some of this one's: that is idle, and
+ * does not help the thread's own request. calls: of the program's function; NULL: it has none. */
+static void block_beside_idle_memory(bool begins, atomic_uint *calls) {
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    struct blocked blocked = {.size_bytes = (POOL_MIB - 2) * MIB, .begins = begins};
+    struct puppet puppet;
+    pthread_t thread;
+
+    empty_the_pools();
+    puppet_connect(&puppet, &daemon_);
+    options.socket = daemon_.socket;
+    options.flags = GPUPOOL_OPEN_NO_THREAD;
+    options.decay_ns = GPUPOOL_FOREVER;
+    options.reclaim = calls != NULL ? count_call : NULL;
+    options.reclaim_argument = calls;
+    MUST(gpupool_open(&options, &blocked.client));
+    blocked.pool = pool_of(blocked.client, GPUPOOL_POOL_HOST);
+    struct gpupool_buffer idle = acquire(blocked.client, GPUPOOL_POOL_HOST, 16 * MIB, NULL);
+    struct gpupool_buffer held = acquire(blocked.client, GPUPOOL_POOL_HOST, 4 * MIB, NULL);
+    PUPPET_MUST(&puppet, puppet_acquire(&puppet, 0, GPUPOOL_POOL_HOST, 40 * MIB, TEST_WAIT_NS, 0));
+    MUST(gpupool_release(blocked.client, &idle, GPUPOOL_NO_STREAM));
+    assert_int_equal(pthread_create(&thread, NULL, block, &blocked), 0);
+    WAIT_UNTIL(daemon_sum(&daemon_, "waiters") == 1);
+
+    puppet_send_acquire(&puppet, 1, GPUPOOL_POOL_HOST, 16 * MIB, GPUPOOL_FOREVER);
+    WAIT_UNTIL(puppet_has_answered(&puppet));
+    PUPPET_MUST(&puppet, puppet_receive(&puppet));
+    PUPPET_MUST(&puppet, puppet_release(&puppet, 1));
+    PUPPET_MUST(&puppet, puppet_release(&puppet, 0));
+    puppet_quit(&puppet); /* the segments that it has mapped stand in the way of a larger one */
+    MUST(gpupool_release(blocked.client, &held, GPUPOOL_NO_STREAM));
+    TEST_JOIN(thread, NULL);
+    MUST(blocked.result);
+    MUST(gpupool_release(blocked.client, &blocked.buffer, GPUPOOL_NO_STREAM));
+    assert_true(stream_heaps_are_valid(blocked.client));
+    if (calls != NULL) { /* the program may hold a lock in an acquire that its function takes, too */
+        assert_int_equal(atomic_load(calls), 0);
+        assert_true(is_readable(gpupool_fd(blocked.client), 0));
+        MUST(gpupool_dispatch(blocked.client));
+        assert_int_equal(atomic_load(calls), 1);
+    }
+    close_cached(blocked.client);
+}
+
+static void a_thread_that_waits_for_memory_answers_the_daemon(void **state) {
+    (void)state;
+    block_beside_idle_memory(false, NULL);
+    block_beside_idle_memory(true, NULL);
+}
+
+static void it_leaves_the_program_s_function_to_the_loop(void **state) {
+    (void)state;
+    for (unsigned begins = 0; begins <= 1; begins++) {
+        atomic_uint calls = 0;
+        block_beside_idle_memory(begins, &calls);
+    }
+}
+
 static void other_clients_have_nothing_to_dispatch(void **state) {
     struct gpupool_client *clients[] = {
         open_cached(), open_client(&daemon_, GPUPOOL_OPEN_NO_CACHE, 0),
@@ -264,6 +353,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_program_hears_of_the_request_and_its_memory_goes_along),
         cmocka_unit_test(dispatching_gives_back_what_was_not_used_for_a_time),
         cmocka_unit_test(an_acquire_does_not_wait_for_what_its_own_process_keeps),
+        cmocka_unit_test(a_thread_that_waits_for_memory_answers_the_daemon),
+        cmocka_unit_test(it_leaves_the_program_s_function_to_the_loop),
         cmocka_unit_test(other_clients_have_nothing_to_dispatch),
         cmocka_unit_test(a_forked_child_cannot_dispatch),
     };
