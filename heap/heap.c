@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The range allocator's code. A node (struct heap_range) is in one of three states: spare (span NULL, in
- * spare_nodes), free (in the list of its class) or taken (in no list of the heap's). Nodes are carved from
+ * spare_nodes), free (in the list of its class, unless its span is closed) or taken (in no list of the
+ * heap's). Nodes are carved from
  * chunks and never go back to the C library before heap_deinit, so that giving cannot fail and a node that
  * was given back twice is still there for an assertion to look at: a spare node counts as free.
  *
@@ -153,6 +154,10 @@ static bool range_is_whole(const struct heap_range *range) {
 static void range_enlist(struct heap *heap, struct heap_range *range) {
     unsigned class = class_of(range->size);
     range->free = true;
+    if (range->span->is_closed) {
+        list_init(&range->class_link);
+        return;
+    }
     if (range_is_whole(range))
         list_append(class_list(heap, class), &range->class_link);
     else
@@ -164,6 +169,8 @@ static void range_enlist(struct heap *heap, struct heap_range *range) {
 /* Takes a free range out of its list. Its size is still the one that it was enlisted with. */
 static void range_delist(struct heap *heap, struct heap_range *range) {
     unsigned class = class_of(range->size), power = class >> SUBCLASS_BITS;
+    if (range->span->is_closed)
+        return;
     list_remove(&range->class_link);
     if (!list_is_empty(class_list(heap, class)))
         return;
@@ -295,6 +302,22 @@ void heap_remove_span(struct heap_span *span) {
     heap->free_bytes -= span->size;
     list_remove(&span->link);
     free(span);
+}
+
+void heap_close_span(struct heap_span *span) {
+    for (struct heap_range *range = span->lowest; range != NULL && !span->is_closed; range = range->upper)
+        if (range->free)
+            range_delist(span->heap, range);
+    span->is_closed = true;
+}
+
+void heap_open_span(struct heap_span *span) {
+    if (!span->is_closed)
+        return;
+    span->is_closed = false;
+    for (struct heap_range *range = span->lowest; range != NULL; range = range->upper)
+        if (range->free)
+            range_enlist(span->heap, range);
 }
 
 /* A range that has left the lists becomes its taker's. */
@@ -512,7 +535,8 @@ static bool link_is_valid(const struct list *link) {
 }
 
 /* Walks a span from its lowest range up, and adds up what it sees. */
-static bool span_is_valid(const struct heap_span *span, uint64_t *free_ranges, uint64_t *taken_ranges) {
+static bool span_is_valid(const struct heap_span *span, uint64_t *free_ranges, uint64_t *listed,
+                          uint64_t *taken_ranges) {
     const struct heap_range *lower = NULL;
     uint64_t offset = 0, taken_bytes = 0;
     bool has_found = span->found == NULL;
@@ -526,6 +550,7 @@ static bool span_is_valid(const struct heap_span *span, uint64_t *free_ranges, u
             if ((lower != NULL && lower->free) || !link_is_valid(&range->class_link))
                 return false;
             (*free_ranges)++;
+            *listed += !span->is_closed;
         } else {
             taken_bytes += range->size;
             (*taken_ranges)++;
@@ -548,7 +573,8 @@ static bool class_is_valid(const struct heap *heap, unsigned class, uint64_t *li
         return false;
     for (const struct list *link = list->next; link != list; link = link->next) {
         const struct heap_range *range = container_of(link, struct heap_range, class_link);
-        if (!link_is_valid(link) || !range->free || range->span == NULL || range->span->heap != heap)
+        if (!link_is_valid(link) || !range->free || range->span == NULL || range->span->heap != heap ||
+            range->span->is_closed)
             return false;
         if (class_of(range->size) != class)
             return false;
@@ -558,11 +584,12 @@ static bool class_is_valid(const struct heap *heap, unsigned class, uint64_t *li
 }
 
 bool heap_is_valid(const struct heap *heap) {
-    uint64_t bytes = 0, taken_bytes = 0, free_ranges = 0, taken_ranges = 0, listed = 0, nodes = 0;
+    uint64_t bytes = 0, taken_bytes = 0, free_ranges = 0, to_be_listed = 0, taken_ranges = 0, listed = 0,
+             nodes = 0;
 
     list_for_each_entry(const struct heap_span, span, &heap->spans, link) {
         if (!link_is_valid(&span->link) || span->heap != heap ||
-            !span_is_valid(span, &free_ranges, &taken_ranges))
+            !span_is_valid(span, &free_ranges, &to_be_listed, &taken_ranges))
             return false;
         bytes += span->size;
         taken_bytes += span->taken_bytes;
@@ -573,7 +600,7 @@ bool heap_is_valid(const struct heap *heap) {
     for (unsigned class = 0; class < HEAP_CLASSES * HEAP_SUBCLASSES; class ++)
         if (!class_is_valid(heap, class, &listed))
             return false;
-    if (listed != free_ranges)
+    if (listed != to_be_listed)
         return false;
 
     /* No node is lost: what is in no span is spare. */

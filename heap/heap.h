@@ -17,9 +17,12 @@
  * Among the members of a class, a range that is the whole of its span is taken last: it could also go back to
  * where it came from.
  *
+ * A span may be closed for a time. What is free in it counts as free and joins, and can be claimed by a
+ * caller that walks the span, but no search finds it.
+ *
  * Invariants (heap_is_valid): the ranges of a span tile it without gap or overlap; no two neighbours are both
- * free; every free range is in the list of its class and the bitmaps say so; free_bytes + taken_bytes is the
- * sum of spans.
+ * free; every free range of a span that is not closed is in the list of its class, and the bitmaps say so;
+ * free_bytes + taken_bytes is the sum of spans.
  *
  * Not thread-safe: the owner locks.
  */
@@ -70,6 +73,7 @@ struct heap_span {
     uint64_t size;
     uint64_t taken_bytes; /* 0: the whole span is free */
     void *user;
+    bool is_closed;
     struct heap_range *lowest; /* the range at offset 0 */
     struct heap_range *highest;
     struct heap_range *found;  /* near what heap_range_at() found last; NULL: nothing yet */
@@ -101,6 +105,11 @@ int heap_add_span(struct heap *heap, uint64_t size, void *user, struct heap_span
 
 /* Removes a span that is wholly free (asserted). Its free range leaves the lists; the node is destroyed. */
 void heap_remove_span(struct heap_span *span);
+
+/* Closes a span, or opens it again: see above. Linear in the ranges of the span; cannot fail. Nothing is done
+ * where it is so already. */
+void heap_close_span(struct heap_span *span);
+void heap_open_span(struct heap_span *span);
 
 /* Takes a range of size bytes, rounded up to HEAP_GRANULE, whose offset is a multiple of alignment (a power
  * of two, at least HEAP_GRANULE; pass HEAP_GRANULE where no more is asked). Constant time. Returns 0, -EINVAL

@@ -427,6 +427,7 @@ void arena_fill_locked(struct arena *arena, uint32_t number, const struct lendin
     slot->has_fences = false;
     slot->absent_bytes = 0;
     slot->is_new = false;
+    slot->is_target = false;
 }
 
 int arena_settle_locked(struct arena *arena, const struct arena_place *place, struct piece **ret_piece) {
@@ -556,6 +557,38 @@ bool arena_reclaim_rest_locked(struct arena *arena, struct heap_range **ret_rang
             return heap_claim_part(range, last, end - last, ret_range) == 0;
     }
     return false;
+}
+
+bool arena_reclaim_target_locked(struct arena *arena, struct heap_range **ret_range) {
+    for (struct heap_range *range = arena->extent.span->lowest; range != NULL; range = range->upper) {
+        const uint64_t end = range->offset + range->size;
+        for (uint64_t from = range->offset, to; range->free && from < end; from = to) {
+            uint32_t number = arena_slot_at(arena, from);
+            to = arena_slot_end(arena, number) < end ? arena_slot_end(arena, number) : end;
+            if (arena->slots[number].is_target)
+                return heap_claim_part(range, from, to - from, ret_range) == 0;
+        }
+    }
+    return false;
+}
+
+bool arena_may_be_target_locked(const struct arena *arena, uint32_t number) {
+    const struct arena_slot *slot = &arena->slots[number];
+    return slot->state == ARENA_SLOT_HELD && slot->n_above == 0 && slot->below == 0 &&
+           slot->lending.splitting == 0;
+}
+
+uint64_t arena_used_bytes_locked(const struct arena *arena, uint32_t number) {
+    const uint64_t start = arena_slot_start(arena, number), end = arena_slot_end(arena, number);
+    uint64_t bytes = 0;
+
+    for (const struct heap_range *range = heap_range_at(arena->extent.span, start);
+         range != NULL && range->offset < end; range = range->upper) {
+        uint64_t from = range->offset > start ? range->offset : start;
+        uint64_t to = range->offset + range->size < end ? range->offset + range->size : end;
+        bytes += range->free || range->user == NULL ? 0 : to - from;
+    }
+    return bytes;
 }
 
 /* Whether a range that the heap cannot cut may lie across slots of these states: a thread has claimed it, or

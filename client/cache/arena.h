@@ -60,6 +60,7 @@ struct arena_slot {
     struct segment_mapping mapping;
     enum arena_slot_state state;
     bool is_new;           /* BUSY: it was VACANT, and has nothing yet */
+    bool is_target;        /* kept for a request that waits (target.h) */
     uint64_t absent_bytes; /* while HELD: of what left it; LEAVING: all */
     struct fence fence;    /* of what left it last */
     bool has_fences; /* several that nothing orders: its addresses are not used again before it is unmapped */
@@ -200,6 +201,14 @@ bool arena_reclaim_locked(struct arena *arena, bool any_size, struct heap_range 
 /* As arena_reclaim_locked(), for slots of which a part left before: what is left of one, if all of it is
  * free. */
 bool arena_reclaim_rest_locked(struct arena *arena, struct heap_range **ret_range);
+
+/* As arena_reclaim_locked(), for what is free in slots that are a target. */
+bool arena_reclaim_target_locked(struct arena *arena, struct heap_range **ret_range);
+
+/* Whether a slot may be a target: its lease is one that a request which waits gets. How much of it is in use.
+ */
+bool arena_may_be_target_locked(const struct arena *arena, uint32_t number);
+uint64_t arena_used_bytes_locked(const struct arena *arena, uint32_t number);
 
 /* For tests. */
 bool arena_is_valid(const struct arena *arena);

@@ -204,6 +204,7 @@ static struct thread_bins *own_bins(struct thread_cache *thread, struct stream_h
 }
 
 static void count_taken(struct thread_bins *own, const struct piece *piece, bool asked) {
+    target_note_pass(&own->stream_heap->owner->shortage, own->stream_heap->pool);
     count_up(asked ? &own->counters->misses : &own->counters->hits, 1);
     count_up(&own->counters->taken_bytes, piece->capacity_bytes);
 }

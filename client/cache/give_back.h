@@ -33,7 +33,8 @@ uint64_t give_back_for_request(struct cache *cache, const struct stream_heap *st
                                uint64_t size_bytes);
 
 /* For requests that wait: gives back what is free or deferred of a stretch, behind fences. Or: slots of the
- * stream heap's arena in which nothing is in use. Memory that cannot go back stays. */
+ * stream heap's arena in which nothing is in use, and what is free in its targets. Memory that cannot go back
+ * stays. */
 void give_back_stretch(struct cache *cache, uint32_t pool, const struct stretch *stretch);
 void give_back_slots(struct cache *cache, struct stream_heap *stream_heap);
 

@@ -46,6 +46,16 @@ static bool look(struct stream_heap *stream_heap) {
     return ready;
 }
 
+/* Takes what the request needs. In a target only this finds what was leased for it. NULL: there is none. */
+static struct piece *take_leased_locked(struct extent *extent, const char *memory, uint64_t needed) {
+    struct piece *piece;
+    int r = extent->span->is_closed
+                ? stream_heap_take_at_locked(extent, (uint64_t)(memory - extent->memory), needed, &piece)
+                : stream_heap_take_locked(extent->stream_heap, needed, true, &piece);
+
+    return r < 0 ? NULL : piece;
+}
+
 /* Adds what was leased for a request to the stream heap: to an extent that it continues, else as one of its
  * own. *ret_piece gets what the request needs of it, before another thread does; NULL: nothing. ret_piece may
  * be NULL. */
@@ -54,19 +64,25 @@ static int add_extent(struct cache *cache, struct stream_heap *stream_heap, uint
     enum stream_heap_half heap = stream_heap_half_of(needed);
     const struct proto_lease *lease = &grant->lease;
     char *memory = grant->memory;
+    uint64_t target_bytes;
     int r = 0;
 
     pthread_mutex_lock(&stream_heap->lock);
+    bool is_kept = target_find(&cache->shortage, stream_heap->pool, memory, &target_bytes);
     struct extent *extent =
         stream_heap_neighbour_locked(stream_heap, heap, grant->segment, memory, lease->capacity_bytes);
     if (extent != NULL &&
-        lease_merge_one_way(cache->session, extent->lending.lease, extent->lending.generation, lease) == 0)
+        lease_merge_one_way(cache->session, extent->lending.lease, extent->lending.generation, lease) == 0) {
         stream_heap_fill_locked(extent, memory, lease->capacity_bytes);
-    else
+    } else {
         r = stream_heap_add_extent_locked(stream_heap, heap, grant->segment, lease->lease, lease->generation,
                                           memory, lease->capacity_bytes);
-    if (r == 0 && ret_piece != NULL && stream_heap_take_locked(stream_heap, needed, true, ret_piece) < 0)
-        *ret_piece = NULL;
+        extent = r == 0 ? list_last(&stream_heap->extents, struct extent, link) : NULL;
+    }
+    if (r == 0 && ret_piece != NULL)
+        *ret_piece = take_leased_locked(extent, memory, needed);
+    if (r == 0 && is_kept)
+        heap_close_span(extent->span);
     pthread_mutex_unlock(&stream_heap->lock);
     if (r == 0)
         return 0;
@@ -212,7 +228,7 @@ static bool is_refused(int error) {
 
 /* The wait is over. */
 static void end_wait(struct growth *growth) {
-    shortage_leave(&growth->cache->shortage, &growth->waiter);
+    shortage_leave(growth->cache, &growth->waiter);
     shortage_offer(growth->cache, growth->stream_heap, NULL);
 }
 

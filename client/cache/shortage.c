@@ -74,7 +74,9 @@ void shortage_enter(struct shortage *shortage, struct waiting_request *waiter, u
     pthread_mutex_unlock(&shortage->lock);
 }
 
-void shortage_leave(struct shortage *shortage, struct waiting_request *waiter) {
+void shortage_leave(struct cache *cache, struct waiting_request *waiter) {
+    struct shortage *shortage = &cache->shortage;
+
     pthread_mutex_lock(&shortage->lock);
     list_remove(&waiter->link);
     atomic_fetch_sub(&shortage->waiting, 1);
@@ -83,6 +85,7 @@ void shortage_leave(struct shortage *shortage, struct waiting_request *waiter) {
             other->offered_ns = 0; /* it may have been served by what was meant for this one */
     }
     pthread_mutex_unlock(&shortage->lock);
+    target_open(cache, waiter->pool, &waiter->target);
 }
 
 /* Whether a thread is to be offered a range. A range that was offered a while ago has gone to another
@@ -132,14 +135,21 @@ bool shortage_has_waiter(struct shortage *shortage, uint32_t pool) {
 }
 
 /* Gives the daemon the stretch around a place that was released, if a request that waits may find room there.
- */
+ * In a target that is the request that it is kept for. */
 static void offer_stretch(struct cache *cache, uint32_t pool, const char *place) {
     struct stretch stretch;
+    uint64_t target_bytes;
+    bool is_wanted = false;
 
     pthread_mutex_lock(&cache->stream_heaps_lock);
     bool found = stretch_at(cache, pool, place, &stretch);
     pthread_mutex_unlock(&cache->stream_heaps_lock);
-    if (found && waits(&cache->shortage, pool, stretch_bytes(&stretch), false))
+    if (found && target_find(&cache->shortage, pool, place, &target_bytes))
+        is_wanted = stretch_bytes(&stretch) >= target_bytes;
+    else if (found)
+        is_wanted = waits(&cache->shortage, pool, stretch_bytes(&stretch), false) ||
+                    (stretch_is_segment(&stretch) && waits(&cache->shortage, pool, 0, true));
+    if (is_wanted)
         give_back_stretch(cache, pool, &stretch);
 }
 
@@ -149,8 +159,10 @@ void shortage_offer(struct cache *cache, struct stream_heap *stream_heap, const 
 
     while (atomic_load(&shortage->waiting) > 0 && (piece = take_for_waiter(shortage, stream_heap)) != NULL)
         give_back_piece(cache, piece);
-    if (place != NULL && shortage_has_waiter(shortage, stream_heap->pool))
+    if (place != NULL && shortage_has_waiter(shortage, stream_heap->pool)) {
+        target_choose(cache, stream_heap->pool);
         offer_stretch(cache, stream_heap->pool, place);
+    }
     if (waits(shortage, stream_heap->pool, 0, true))
         give_back_slots(cache, stream_heap);
 }

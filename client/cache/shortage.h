@@ -33,6 +33,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "client/cache/target.h"
 #include "proto/limits.h"
 
 struct cache;
@@ -51,6 +52,8 @@ struct waiting_request {
     uint32_t pool;
     uint64_t size_bytes;
     bool is_of_segments; /* it waits for whole segments of an arena */
+    unsigned passes;     /* since it waits, or since no target was found */
+    struct target target;
     uint64_t offered_ns; /* when a range for it went to the daemon; 0: none did */
 };
 
@@ -68,10 +71,10 @@ void shortage_begin(struct cache *cache, uint32_t pool);
 void shortage_loosen(struct cache *cache, uint32_t pool);
 void shortage_end_if_over(struct cache *cache, uint32_t pool);
 
-/* A request begins and ends to wait for room. */
+/* A request begins and ends to wait for room. At the end the caller holds no lock. */
 void shortage_enter(struct shortage *shortage, struct waiting_request *waiter, uint32_t pool,
                     uint64_t size_bytes, bool is_of_segments);
-void shortage_leave(struct shortage *shortage, struct waiting_request *waiter);
+void shortage_leave(struct cache *cache, struct waiting_request *waiter);
 
 /* Whether a request of this process waits in a pool. */
 bool shortage_has_waiter(struct shortage *shortage, uint32_t pool);

@@ -580,9 +580,11 @@ bool stream_heap_reclaim_between_locked(struct stream_heap *stream_heap, const c
 }
 
 bool stream_heap_reclaim_slot_locked(struct stream_heap *stream_heap, struct stream_heap_part *ret_part) {
+    struct arena *arena = stream_heap->arena;
     struct heap_range *range;
 
-    if (stream_heap->arena == NULL || !arena_reclaim_locked(stream_heap->arena, false, &range))
+    if (arena == NULL ||
+        (!arena_reclaim_locked(arena, false, &range) && !arena_reclaim_target_locked(arena, &range)))
         return false;
     lose_part(&stream_heap->arena->extent, range, ret_part);
     return true;

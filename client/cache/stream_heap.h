@@ -234,7 +234,8 @@ bool stream_heap_reclaim_locked(struct stream_heap *stream_heap, uint64_t minimu
 bool stream_heap_reclaim_between_locked(struct stream_heap *stream_heap, const char *start, const char *end,
                                         struct stream_heap_part *ret_part);
 
-/* As stream_heap_reclaim_locked(), for a slot of the arena of which nothing is in use. */
+/* As stream_heap_reclaim_locked(), for a slot of the arena of which nothing is in use, or what is free in one
+ * that is a target (target.h). */
 bool stream_heap_reclaim_slot_locked(struct stream_heap *stream_heap, struct stream_heap_part *ret_part);
 
 /* Whether a range is in use by no piece and by no thread, because the extent has lost it. */

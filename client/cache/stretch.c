@@ -76,6 +76,7 @@ static bool find_segment(struct cache *cache, uint32_t pool, const char *place, 
             if (extent->is_arena || place < extent->memory || place >= extent->memory + extent->size_bytes)
                 continue;
             ret_segment->start = segment->memory;
+            ret_segment->segment_bytes = segment->size_bytes;
             ret_segment->end = ret_segment->start + segment->size_bytes;
             found = true;
             break;

@@ -24,10 +24,16 @@ struct stream_heap;
 
 struct stretch {
     const char *start, *end;
+    uint64_t segment_bytes; /* of its segment */
 };
 
 static inline uint64_t stretch_bytes(const struct stretch *stretch) {
     return (uint64_t)(stretch->end - stretch->start);
+}
+
+/* Whether the process uses nothing of the segment. */
+static inline bool stretch_is_segment(const struct stretch *stretch) {
+    return stretch_bytes(stretch) == stretch->segment_bytes;
 }
 
 /* The stretch around a place in memory of a pool. False: the place is in use, or this process has nothing

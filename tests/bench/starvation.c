@@ -41,7 +41,7 @@
 #define THREADS_MAX     32u
 #define SAMPLES_MAX     400000u
 #define RUNS_MAX        64u
-#define WARM_UPS        10u
+#define WARM_UPS        100u
 #define HOLD_NS         NS_PER_MS
 #define LONG_NS         (50 * NS_PER_MS)
 #define WAIT_NS         (20 * NS_PER_S)
