@@ -28,23 +28,31 @@ size_t utf8_decode(const char *text, size_t size, uint32_t *ret_character) {
     return length;
 }
 
-void utf8_make_valid(char *text) {
-    size_t left = strlen(text);
-
-    while (left > 0) {
-        uint32_t character;
-        size_t length = utf8_decode(text, left, &character);
-        if (length == 0) {
-            *text = '?';
-            length = 1;
-        }
-        text += length;
-        left -= length;
-    }
-}
-
 bool utf8_steers(uint32_t character) {
     return character < 0x20 || (character >= 0x7f && character <= 0x9f) || character == 0x061c ||
            (character >= 0x200b && character <= 0x200f) || (character >= 0x2028 && character <= 0x202e) ||
            (character >= 0x2060 && character <= 0x206f) || character == 0xfeff;
+}
+
+/* Replaces each byte that is not well-formed by '?', and, if asked to, each byte of a character that steers.
+ */
+static void replace(char *text, size_t size, bool also_steering) {
+    while (size > 0) {
+        uint32_t character;
+        size_t length = utf8_decode(text, size, &character);
+        if (length == 0 || (also_steering && utf8_steers(character))) {
+            length = length == 0 ? 1 : length;
+            memset(text, '?', length);
+        }
+        text += length;
+        size -= length;
+    }
+}
+
+void utf8_make_valid(char *text) {
+    replace(text, strlen(text), false);
+}
+
+void utf8_make_plain(char *text, size_t size) {
+    replace(text, size, true);
 }

@@ -4,7 +4,6 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/utf8.h"
 #include "proto/proto.h"
@@ -75,15 +74,7 @@ void proto_failure_set(struct proto_failure *failure, enum proto_error error, co
     failure->text[length] = '\0';
     /* Arguments may hold what others chose (a command's name, a path): what is not printable must not reach a
      * terminal, nor make the message one that cannot be sent. */
-    for (size_t at = 0; at < length;) {
-        uint32_t character;
-        size_t bytes = utf8_decode(failure->text + at, length - at, &character);
-        if (bytes == 0 || utf8_steers(character)) {
-            bytes = bytes == 0 ? 1 : bytes;
-            memset(failure->text + at, '?', bytes);
-        }
-        at += bytes;
-    }
+    utf8_make_plain(failure->text, length);
     failure->error = error;
     failure->text_length = (uint32_t)length;
 }

@@ -108,21 +108,6 @@ static bool tell_lost_locked(void) {
     return true;
 }
 
-/* Names of processes and paths come from other users: nothing of them may steer the reader's terminal, or
- * look like a line of its own. */
-static void make_plain(char *text, size_t size) {
-    while (size > 0) {
-        uint32_t character;
-        size_t bytes = utf8_decode(text, size, &character);
-        if (bytes == 0 || utf8_steers(character)) {
-            bytes = bytes == 0 ? 1 : bytes;
-            memset(text, '?', bytes);
-        }
-        text += bytes;
-        size -= bytes;
-    }
-}
-
 void log_message(enum log_level level, const char *format, ...) {
     int saved = errno;
     char line[2048];
@@ -140,7 +125,9 @@ void log_message(enum log_level level, const char *format, ...) {
     int n = vsnprintf(line + used, sizeof line - used - 1, format, arguments);
     va_end(arguments);
     used = n < 0 || used + (size_t)n > sizeof line - 2 ? sizeof line - 2 : used + (size_t)n;
-    make_plain(line + begin, used - begin);
+    /* Names of processes and paths come from other users: nothing of them may steer the reader's terminal, or
+     * look like a line of its own. */
+    utf8_make_plain(line + begin, used - begin);
     line[used++] = '\n';
     pthread_mutex_lock(&lock);
     if ((n_lost > 0 && !tell_lost_locked()) || !write_line(line, used))
