@@ -316,9 +316,11 @@ class Package(unittest.TestCase):
                 self.assertEqual(sum(pool["leased_bytes"] for pool in self.daemon.ask("pools")["pools"]), 0)
 
     def cplusplus_compilers(self):
-        """Of the build and, where no sanitizer's runtime has to fit, of both kinds. The project names both as build tools."""
-        both = [] if SANITIZE else ["g++", "clang++"]
-        return sorted({shutil.which(CXX), *map(shutil.which, both)})
+        """Of the build and, where no sanitizer's runtime has to fit, of both kinds, which ./dev setup installs. Each once, also where it
+        has several names."""
+        found = {name: shutil.which(name) for name in ((CXX,) if SANITIZE else (CXX, "g++", "clang++"))}
+        self.assertNotIn(None, found.values(), found)
+        return {os.path.realpath(path): path for path in found.values()}.values()
 
     def test_the_objects_in_cplusplus_give_back_by_themselves(self):
         """With exceptions, and with results alone in a program that has no exceptions and no run-time type information."""
