@@ -450,7 +450,7 @@ int daemon_check(const struct daemon_options *options, unsigned *ret_n_warnings)
     if (r == 0 && !has_group)
         r = -ENOENT;
     if (r == 0)
-        *ret_n_warnings = daemon->n_mistakes + daemon->config->n_unknown_names;
+        *ret_n_warnings = daemon->n_warnings + daemon->config->n_unknown_names;
     daemon_free(daemon);
     return r;
 }

@@ -85,7 +85,7 @@ struct daemon {
     unsigned n_notices;
     struct journal journal;
     uint64_t n_descriptors; /* that it may have; 0: not known */
-    unsigned n_mistakes; /* in the configuration, that were told of when it took effect */
+    unsigned n_warnings;    /* in the configuration, that were told of when it took effect */
 };
 
 /* Looks for what is wrong with the configuration on this machine: what daemon_run() would refuse or warn of

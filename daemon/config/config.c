@@ -155,7 +155,7 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
     ret_sizes->huge_pages = huge_pages < 0 ? CONFIG_HUGE_PAGES_AUTO : (enum config_huge_pages)huge_pages;
 }
 
-/* --- mistakes --- */
+/* --- warnings --- */
 
 void config_note_place(struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number) {
     list_for_each_entry(struct config_section, section, &config->sections, link) {
@@ -203,7 +203,7 @@ unsigned config_check_sizes(const char *name, const struct config_pool_sizes *si
 }
 
 unsigned config_check_sections(const struct config *config) {
-    unsigned n_mistakes = 0;
+    unsigned n_warnings = 0;
 
     list_for_each_entry(const struct config_section, section, &config->sections, link) {
         struct gpu_uuid uuid;
@@ -212,7 +212,7 @@ unsigned config_check_sections(const struct config *config) {
         /* Without device pools it is no mistake that the file speaks of them. */
         if (section->is_there || (section->kind == PROTO_POOL_DEVICE && config->gpu == CONFIG_GPU_NONE))
             continue;
-        n_mistakes++;
+        n_warnings++;
         memcpy(uuid.bytes, section->uuid, sizeof uuid.bytes);
         gpu_uuid_format(&uuid, text);
         if (section->kind == PROTO_POOL_HOST)
@@ -223,5 +223,5 @@ unsigned config_check_sections(const struct config *config) {
         else
             log_warning("[device %d]: there is no such GPU; the section is not used", section->number);
     }
-    return n_mistakes;
+    return n_warnings;
 }

@@ -195,22 +195,23 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
                     uint64_t total_bytes, struct config_pool_sizes *ret_sizes);
 
 /*
- * Mistakes in a configuration on this machine, although its file can be read: sections for devices that are
- * not there, sizes that make no sense. The daemon starts all the same; the log and --check-config tell of it.
+ * Warnings of a configuration on this machine, although its file has no mistake: sections for devices that
+ * are not there, sizes that make no sense. The daemon starts all the same; the log and --check-config tell of
+ * it.
  */
 
 /* Notes that the machine has a device or node: sections for it are not in vain. uuid: NULL for nodes. */
 void config_note_place(struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number);
 
 /* Warns of a limit of the named pool above the memory that there is, and cuts it to that. total_of: the end
- * of "the 8 GiB that …", borrowed. Returns the number of mistakes. */
+ * of "the 8 GiB that …", borrowed. Returns the number of warnings. */
 unsigned config_cut_limit(const char *name, uint64_t total_bytes, const char *total_of,
                           struct config_pool_sizes *sizes);
 
-/* Warns of sizes of the named pool that make no sense. Returns the number of mistakes. */
+/* Warns of sizes of the named pool that make no sense. Returns the number of warnings. */
 unsigned config_check_sizes(const char *name, const struct config_pool_sizes *sizes);
 
-/* Warns of sections for places that were not noted, after all were. Returns the number of mistakes. */
+/* Warns of sections for places that were not noted, after all were. Returns the number of warnings. */
 unsigned config_check_sections(const struct config *config);
 
 #endif

@@ -70,8 +70,8 @@ static int add_pool(struct daemon *daemon, struct pool_config *pool_config, cons
     if (supplier == NULL)
         return -ENOMEM;
     supplier->total = *total;
-    daemon->n_mistakes += config_cut_limit(pool_config->name, total->bytes, supplier->total.of, &sizes);
-    daemon->n_mistakes += config_check_sizes(pool_config->name, &sizes);
+    daemon->n_warnings += config_cut_limit(pool_config->name, total->bytes, supplier->total.of, &sizes);
+    daemon->n_warnings += config_check_sizes(pool_config->name, &sizes);
     pool_config->sizes = pools_sizes(&sizes);
     pool_config->needs_vmm = sizes.export_as == CONFIG_EXPORT_VMM;
     pool_config->takes_descriptors = is_host || pool_config->needs_vmm;
@@ -185,7 +185,7 @@ static int add_host_pools(struct daemon *daemon) {
             return r;
     }
     if (count > 1)
-        daemon->n_mistakes += check_sum(daemon, &group);
+        daemon->n_warnings += check_sum(daemon, &group);
     return 0;
 }
 
@@ -253,7 +253,7 @@ int pools_add(struct daemon *daemon) {
         r = add_host_pools(daemon);
     if (r < 0)
         return r;
-    daemon->n_mistakes += config_check_sections(daemon->config);
+    daemon->n_warnings += config_check_sections(daemon->config);
     if (daemon->core->n_pools == 0) {
         log_error("no pool is enabled: there is nothing to serve");
         return -ENODEV;
