@@ -38,18 +38,21 @@ static void effect_of(const struct cJSON *setting, char *text, size_t size) {
 
 static void print_setting(struct output *output, const struct cJSON *setting, const char *file) {
     const char *value = reply_text(setting, "value"), *key = reply_text(setting, "key");
+    const char *hash = value == NULL ? "# " : "", *shown = value == NULL ? "" : value;
     bool is_default = strcmp(reply_text(setting, "source"), "default") == 0;
     bool is_kept = strcmp(reply_text(setting, "source"), "kept") == 0;
-    char origin[512], effect[512], text[320];
+    char origin[512], effect[512];
 
     origin_of(setting, file, origin, sizeof origin);
     effect_of(setting, effect, sizeof effect);
-    snprintf(text, sizeof text, "%s%s = %s", value == NULL ? "# " : "", key, value == NULL ? "" : value);
+    size_t width = strlen(hash) + strlen(key) + strlen(" = ") + strlen(shown);
     print_line(output,
                is_kept      ? STYLE_WARNING
                : is_default ? STYLE_QUIET
                             : STYLE_PLAIN,
-               "%-*s ; %s%s%s%s", SETTING_WIDTH, text, origin, effect[0] != '\0' ? "; " : "", effect,
+               "%s%s = %s%*s ; %s%s%s%s", hash, key, shown,
+               width < SETTING_WIDTH ? (int)(SETTING_WIDTH - width) : 0, "", origin,
+               effect[0] != '\0' ? "; " : "", effect,
                reply_flag(setting, "needs_restart") ? " (restart)" : "");
 }
 

@@ -502,6 +502,8 @@ class ForPeople(unittest.TestCase):
             self.assertIn(line, lines)
         self.assertEqual([line for line in lines if line.startswith("[")], ["[daemon]", "[device]", "[device 0]"])
         self.assertFalse([line for line in lines if "reserve" in line])
+        users = ", ".join(f"user:{uid}" for uid in range(1000, 1200))
+        self.assertIn(f"allow = {users} ; command line", self.show("config", {**REPLIES["config"], "settings": [setting("host", "allow", users, "command-line")]}))
         self.assertIn("there is no file", self.show("config", {**REPLIES["config"], "file": None}))
 
     def test_reload_tells_what_changed_and_what_needs_a_restart(self):
