@@ -151,6 +151,9 @@ static void put_settings(cJSON *reply, const struct daemon *daemon) {
                 daemon_effect(daemon, key, &effect);
             else if (view.table == &config_quota_keys && view.rule == NULL)
                 quota_effect(daemon, key, &effect);
+            else if (view.section != NULL && !view.section->is_there)
+                give_reason(&effect, "this machine has no such %s, so this has no effect",
+                            view.section->kind == PROTO_POOL_HOST ? "NUMA node" : "GPU");
             else if (view.rule != NULL && !view.rule->who.is_known)
                 give_reason(&effect, "there is no such %s, so this has no effect",
                             view.rule->who.is_group ? "group" : "user");

@@ -158,8 +158,22 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
 /* --- warnings --- */
 
 void config_note_place(struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number) {
+    if (config->n_places < PROTO_POOLS_MAX) {
+        struct config_pool_place *place = &config->places[config->n_places++];
+        *place = (struct config_pool_place){.kind = kind, .number = number};
+        if (uuid != NULL)
+            memcpy(place->uuid, uuid, sizeof place->uuid);
+    }
     list_for_each_entry(struct config_section, section, &config->sections, link) {
         section->is_there |= section_is_for(section, kind, uuid, number);
+    }
+}
+
+void config_note_places_of(struct config *config, const struct config *other) {
+    for (unsigned i = 0; i < other->n_places; i++) {
+        const struct config_pool_place *place = &other->places[i];
+        config_note_place(config, place->kind, place->kind == PROTO_POOL_HOST ? NULL : place->uuid,
+                          place->number);
     }
 }
 

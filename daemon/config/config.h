@@ -90,6 +90,13 @@ struct config_rule {
     struct list link;
 };
 
+/* A device or node of the machine. */
+struct config_pool_place {
+    enum proto_pool_kind kind;
+    uint8_t uuid[PROTO_UUID_BYTES]; /* of a device */
+    int number;
+};
+
 struct config {
     char socket[CONFIG_PATH_SIZE], admin_socket[CONFIG_PATH_SIZE];
     enum config_gpu gpu;
@@ -103,6 +110,8 @@ struct config {
     struct list sections;       /* struct config_section.link */
     struct config_limits quota; /* of users without rules of their own */
     struct list rules;          /* struct config_rule.link */
+    struct config_pool_place places[PROTO_POOLS_MAX]; /* that config_note_place() was told of */
+    unsigned n_places;
     unsigned n_unknown_names;   /* that access_look_up() left out */
     int lines[CONFIG_KEYS_MAX]; /* the origins of the values of [daemon] */
     bool has_file;              /* a file was read */
@@ -202,6 +211,9 @@ void config_resolve(const struct config *config, enum proto_pool_kind kind, cons
 
 /* Notes that the machine has a device or node: sections for it are not in vain. uuid: NULL for nodes. */
 void config_note_place(struct config *config, enum proto_pool_kind kind, const uint8_t *uuid, int number);
+
+/* Notes the places that were noted in another configuration of the same machine. */
+void config_note_places_of(struct config *config, const struct config *other);
 
 /* Warns of a limit of the named pool above the memory that there is, and cuts it to that. total_of: the end
  * of "the 8 GiB that …", borrowed. Returns the number of warnings. */

@@ -70,6 +70,8 @@ static void reload_apply(struct daemon *daemon, struct config *fresh) {
     daemon_share_descriptors(daemon, fresh->sessions_limit);
     daemon->core->session_leases_limit = fresh->session_leases_limit;
     log_set_level(fresh->log_level);
+    config_note_places_of(fresh, config);
+    config_check_sections(fresh);
     config_deinit(config);
     config_move(config, fresh);
     if (access_apply(daemon) < 0)

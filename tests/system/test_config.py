@@ -199,8 +199,15 @@ class Reload(unittest.TestCase):
         self.assertIn("stays as it was", done.stdout)
 
     def test_warnings_go_to_the_one_that_asks(self):
-        reply = self.reload("[host]\nlimit = 1000TiB\n[quota user:no-such-user]\nsessions = 5\n")
+        text = "[host]\nlimit = 1000TiB\n[quota user:no-such-user]\nsessions = 5\n"
+        reply = self.reload(text + "[device 1]\nreserve = 0\n[device 7]\nlimit = 1GiB\n")
         self.assertTrue(reply["applied"])
+        self.assertEqual(reply["warnings_total"], 3)
+        self.assertEqual(reply["warnings"][2], "[device 7]: there is no such GPU; the section is not used")
+        config = settings(self.daemon.ask("config"))
+        self.assertIn("no such GPU", config["device 7", "limit"]["reason"])
+        self.assertIsNone(config["device 1", "reserve"]["reason"])
+        reply = self.reload(text)  # the machine is known after a second one, too
         self.assertEqual(reply["warnings_total"], 2)
         self.assertIn("there is no user 'no-such-user'", reply["warnings"][0])
         self.assertIn("its limit of 1000 TiB is above the ", reply["warnings"][1])
