@@ -59,7 +59,7 @@ class Pickles(scene.Scene):
         return send, end
 
     def received(self, method, client, environment, before_it_comes=lambda: None):
-        """What a process receives of a buffer of each pool that it can use: a forked one has no GPU."""
+        """The answers of a process to a buffer of each pool that it can use: a forked one has no GPU."""
         send, end = self.start(method, environment)
         answers = []
         for pool in (client.host_pool(), client.device_pool(0))[:1 if method == "fork" else 2]:
