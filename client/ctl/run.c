@@ -201,6 +201,9 @@ int run_program(int argc, char **argv) {
         return code;
     if (options.socket == NULL || options.socket[0] == '\0')
         options.socket = DATA_SOCKET_DEFAULT;
+    const char *handed = getenv("GPUPOOL_PRIVATE_SOCKET"); /* by a program with a private daemon */
+    if (strcmp(options.socket, "private") == 0 && handed != NULL && handed[0] != '\0')
+        options.socket = handed;
     char **program = argv + optind;
     code = check_program(program[0], &options);
     if (code == 0)

@@ -620,6 +620,11 @@ class Tool(unittest.TestCase):
         with gpupool_system.Daemon(CONFIG, arguments=["--gpu", "none"]) as daemon:
             self.refused(125, "serves no GPU", "--socket", daemon.socket, "echo", "ran")
 
+    def test_a_private_daemon_that_was_handed_on_lends(self):
+        variables = {"GPUPOOL_SOCKET": "private", "GPUPOOL_PRIVATE_SOCKET": str(self.daemon.socket)}
+        done = ctl_run("sh", "-c", "echo $GPUPOOL_SOCKET", variables=variables)
+        self.assertEqual((done.returncode, done.stdout.strip()), (0, os.path.realpath(self.daemon.socket)), done.stderr)
+
     def test_a_simulation_is_told(self):
         self.assertIn("simulates its GPU", ctl_run("--socket", self.daemon.socket, "true").stderr)
 
