@@ -121,7 +121,7 @@ static int ask_places(const struct options *options, const char *request, const 
                       char **ret_line, size_t *ret_length) {
     uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), options->timeout_ns);
     const struct address *address = &options->address;
-    char named[256];
+    char named[256], failures[1024] = "";
     int r = 0;
 
     if (address->identity[0] != '\0') {
@@ -135,14 +135,17 @@ static int ask_places(const struct options *options, const char *request, const 
             return 0;
         if (r == 0)
             free(take_ptr(ret_line));
+        size_t used = strlen(failures);
+        snprintf(failures + used, sizeof failures - used, "%s%s (%s)", used > 0 ? ", " : "", *ret_path,
+                 r < 0 ? strerror(-r) : "another daemon answers there");
     }
     if (address->data_path == NULL)
         return unreachable(options, *ret_path, r);
-    return complain(EXIT_UNREACHABLE,
-                    "the daemon %s of %s does not answer at its admin socket, %s, nor at %s (%s): name the "
-                    "admin socket of this daemon with --admin-socket",
-                    address->identity, address->data_path, address->paths[0], *ret_path,
-                    r < 0 ? strerror(-r) : "another daemon answers there");
+    return complain(
+        EXIT_UNREACHABLE,
+        "the daemon %s of %s does not answer at its admin socket, which was looked for at %s: name "
+        "it with --admin-socket",
+        address->identity, address->data_path, failures);
 }
 
 /* Asks the daemon one thing. Returns EXIT_SUCCESS and the answer, or the code to exit with. */
