@@ -162,8 +162,12 @@ def _hook_storages():
         return _open(handle) if _is_handle(handle) else make(device, handle, *arguments, **keywords)
 
     def _release_ipc_counter_cuda(handle, *arguments, **keywords):
-        """PyTorch has found the storage in its cache: this thread's stream has to wait for the contents all the same."""
-        return _attach(handle) and None if _is_handle(handle) else release(handle, *arguments, **keywords)
+        """PyTorch has found the storage in its cache, and this thread's stream has to wait for the contents all the same. A program that
+        does not rebuild a tensor calls it, too, and there may be nothing to wait for any more."""
+        if not _is_handle(handle):
+            return release(handle, *arguments, **keywords)
+        with contextlib.suppress(gpupool.NoTokenError):
+            _attach(handle)
 
     storages._share_cuda_ = _share_cuda_
     storages._new_shared_cuda = staticmethod(_new_shared_cuda)

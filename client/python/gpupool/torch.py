@@ -10,6 +10,9 @@ process of any start method but fork after CUDA was used. The work on the stream
 work on the stream that is current when it is received, on the GPU. The sender may drop its tensor at once. Other tensors are sent
 as PyTorch sends them.
 
+torch.multiprocessing.reductions.reduce_tensor() returns a handle of such a tensor, which any number of processes rebuild while one of
+them has the tensor (_torch_handles.py).
+
 collate() is for DataLoader(collate_fn=...): the workers write batches into pinned memory, and the trainer has them without a copy.
 
 use_pool() and enable() put all tensors that a program makes on a GPU into memory of the pools. Other processes cannot have those:
