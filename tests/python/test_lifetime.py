@@ -11,7 +11,7 @@ from unittest import mock
 
 import gpupool
 import scene
-from gpupool import _transfer
+from gpupool import _gpupool, _transfer
 from scene import needs_numpy, numpy
 
 THREADS, ROUNDS = 4, 300
@@ -41,6 +41,29 @@ class Lifetime(scene.Scene):
                 if "memory" in things:
                     things["memory"][0] = 1
                 del things[name]
+
+    def test_the_owner_of_an_export_ends_before_it(self):
+        class Owner:
+            def __init__(self, buffer):
+                self.buffer = buffer
+
+            def __del__(self):
+                found.append((self.buffer.closed, self.buffer.nbytes))
+
+        for pool in self.host, self.device:
+            for version in None, (1, 0):
+                found, owner = [], Owner(pool.acquire(10))
+                capsule = owner.buffer.__dlpack__(max_version=version)
+                self.assertIs(_gpupool._set_owner(capsule, owner), capsule)
+                for wrong in (capsule, owner), (capsule,), (owner, owner), (capsule, owner, owner):
+                    with self.assertRaisesRegex(TypeError, "_set_owner"):
+                        _gpupool._set_owner(*wrong)
+                with self.assertRaises(BufferError):
+                    owner.buffer.close()
+                del owner, wrong
+                self.assertEqual(found, [])
+                del capsule
+                self.assertEqual(found, [(False, 10)])
 
     def test_a_buffer_in_a_cycle_goes_back(self):
         class Stream:

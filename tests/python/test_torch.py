@@ -201,7 +201,8 @@ del batches, loader
                                        env=self.daemon.environment)
             try:
                 self.assertEqual(scene.read_line(process.stdout), "begun\n")
-                scene.wait_until(lambda: self.parcels() > 0, "batches are on their way")
+                # A worker that has just been forked takes its parent of then for the trainer, and does not end when that is init.
+                scene.wait_until(lambda: self.parcels() == 4, "batches of both workers are on their way")
                 process.stdin.write("\n")
                 process.stdin.flush()
                 process.wait(scene.WAIT_S)

@@ -105,7 +105,8 @@ def keeper_of_storage(storage):
 
 def keeper_of(tensor):
     """The Keeper of the buffer that a tensor lies in, or None."""
-    return keeper_of_storage(tensor.untyped_storage()) if isinstance(mark_of(tensor), Mark) else None
+    mark = mark_of(tensor)
+    return mark.find(tensor.untyped_storage()) if isinstance(mark, Mark) else None
 
 
 # --- storages and tensors ---

@@ -216,8 +216,9 @@ def _writer_of(buffer):
 
 
 def _reduce(tensor):
-    is_small, keeper = _memory.mark_of(tensor) is _SMALL, _memory.keeper_of(tensor)
-    if keeper is None and not is_small:
+    mark = _memory.mark_of(tensor)
+    is_small = mark is _SMALL
+    if mark is None or not (is_small or mark.find(tensor.untyped_storage())):
         with _torch_handles.sending():
             return torch.multiprocessing.reductions.reduce_tensor(tensor)
     _torch_handles.check(tensor)
