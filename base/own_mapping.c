@@ -160,6 +160,16 @@ bool own_mapping_unmap(struct own_mapping *mapping) {
     return munmap(memory, size_bytes) == 0;
 }
 
+bool own_mapping_replace(struct own_mapping *mapping) {
+    if (mapping == NULL)
+        return true;
+    void *memory = mapping->memory;
+    uint64_t size_bytes = mapping->size_bytes;
+    own_mapping_forget(mapping);
+    return mmap(memory, size_bytes, PROT_READ | PROT_WRITE,
+                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) != MAP_FAILED;
+}
+
 bool own_mapping_is_parents(const void *address) {
     list_for_each_entry(const struct own_mapping, mapping, &of_parents, link) {
         if ((uintptr_t)address - (uintptr_t)mapping->memory < mapping->size_bytes)

@@ -53,6 +53,11 @@ void own_mapping_forget(struct own_mapping *mapping);
 /* Forgets the mapping and unmaps the memory. False: the kernel refused. Accepts NULL. */
 bool own_mapping_unmap(struct own_mapping *mapping);
 
+/* Forgets the mapping. In its place comes memory of this process alone, of zeros, so that a thread which
+ * still uses the addresses does no harm. No other mapping can come between. False: the kernel refused.
+ * Accepts NULL. */
+bool own_mapping_replace(struct own_mapping *mapping);
+
 /* Whether an address lies in a mapping of this process's parents, which is inaccessible here. */
 bool own_mapping_is_parents(const void *address);
 

@@ -54,6 +54,15 @@ int gpupool_internal_send_held(struct gpupool_client *client, const struct gpupo
                                void *stream, uint32_t takers, uint64_t lifetime_ns,
                                struct gpupool_token *ret_token);
 
+/* At the end of the process, says farewell for all its open clients, whatever buffers are open. Waits for the
+ * process's work on the devices, but no longer than a client's answer_timeout: where the GPU does not come to
+ * an end, or the driver keeps memory mapped, the client says no farewell, and its memory waits for the end of
+ * the process. Other threads may run, in any call. Where host memory of the pools was there is memory of this
+ * process alone then, of zeros. Memory of a GPU is not mapped any more. Calls about the clients fail with
+ * DISCONNECTED, or wait until the process ends. In a forked child, nothing is done for its parents' clients.
+ */
+void gpupool_internal_say_farewell(void);
+
 /* When an exchange that begins now is over: at the latest. */
 uint64_t gpupool_internal_answer_end_ns(const struct gpupool_client *client);
 

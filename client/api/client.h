@@ -41,6 +41,7 @@ struct gpupool_client {
     _Atomic(struct client_attachment *) staging; /* NULL: nothing was copied yet */
     bool has_no_thread;                          /* GPUPOOL_OPEN_NO_THREAD */
     struct requests requests;
+    struct list link; /* among the open ones (farewell.h) */
 };
 
 /* The default client, for callers that have no place to keep one: gpupool_default() opens it, with the

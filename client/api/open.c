@@ -11,6 +11,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "client/api/client.h"
+#include "client/api/farewell.h"
 #include "client/api/options.h"
 #include "client/api/private_daemon.h"
 #include "client/session/call_time.h"
@@ -167,6 +168,7 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
         r = client_start_cache(client, &own, deadline_ns, take_fd(&reclaim_fd));
     if (r < 0)
         return r;
+    farewell_enter(client);
     if (own.prepare_host_bytes > 0) {
         _cleanup_(call_time_end) struct call_time time = call_time_begin(own.alloc_timeout_ns);
         r = client_prepare_host(client, own.prepare_host_bytes);
@@ -197,6 +199,7 @@ void gpupool_close(struct gpupool_client *client) {
 
     if (client == NULL)
         return;
+    farewell_remove(client);
     /* One time for all exchanges: a daemon that does not answer makes this call wait once. */
     _cleanup_(call_time_end) struct call_time time =
         call_time_begin_until(connection_deadline_ns(&client->session.connection, 0));

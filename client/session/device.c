@@ -3,9 +3,11 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/un.h>
 
+#include "base/thread.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
 
@@ -176,18 +178,79 @@ void devices_note_use(struct devices *devices, unsigned ordinal) {
         atomic_fetch_or(&devices->used, bit);
 }
 
-int devices_synchronize(struct devices *devices) {
-    uint64_t used = atomic_load(&devices->used);
+static int synchronize(const struct gpu *gpu, uint64_t used) {
     int first = 0;
 
     for (unsigned i = 0; used != 0; i++, used >>= 1) {
         if ((used & 1) == 0)
             continue;
-        int error = devices->gpu->device_synchronize(i);
+        int error = gpu->device_synchronize(i);
         if (error != 0 && first == 0)
             first = error;
     }
     return first;
+}
+
+int devices_synchronize(struct devices *devices) {
+    return synchronize(devices->gpu, atomic_load(&devices->used));
+}
+
+/* A wait in another thread. The last of the two that lets it go frees it. */
+struct device_wait {
+    pthread_mutex_t lock;
+    pthread_cond_t done;
+    const struct gpu *gpu;
+    uint64_t used;
+    bool is_done, is_left;
+    int error;
+};
+
+static void wait_free(struct device_wait *wait) {
+    pthread_cond_destroy(&wait->done);
+    pthread_mutex_destroy(&wait->lock);
+    free(wait);
+}
+
+static void *wait_main(void *argument) {
+    struct device_wait *wait = argument;
+    int error = synchronize(wait->gpu, wait->used);
+
+    pthread_mutex_lock(&wait->lock);
+    wait->error = error;
+    wait->is_done = true;
+    bool is_left = wait->is_left;
+    pthread_cond_signal(&wait->done);
+    pthread_mutex_unlock(&wait->lock);
+    if (is_left)
+        wait_free(wait);
+    return NULL;
+}
+
+bool devices_synchronize_until(struct devices *devices, uint64_t end_ns) {
+    uint64_t used = atomic_load(&devices->used);
+    struct device_wait *wait = used != 0 ? calloc(1, sizeof *wait) : NULL;
+    pthread_t thread;
+
+    if (wait == NULL)
+        return used == 0;
+    pthread_mutex_init(&wait->lock, NULL);
+    thread_condition_init(&wait->done);
+    wait->gpu = devices->gpu;
+    wait->used = used;
+    if (thread_create(&thread, NULL, wait_main, wait) != 0) {
+        wait_free(wait);
+        return false;
+    }
+    pthread_detach(thread);
+    pthread_mutex_lock(&wait->lock);
+    while (!wait->is_done && thread_condition_wait(&wait->done, &wait->lock, end_ns) == 0)
+        ;
+    wait->is_left = true;
+    bool is_done = wait->is_done, is_idle = is_done && wait->error == 0;
+    pthread_mutex_unlock(&wait->lock);
+    if (is_done)
+        wait_free(wait);
+    return is_idle;
 }
 
 int devices_wait(const struct gpu *gpu, unsigned device) {

@@ -66,6 +66,10 @@ void devices_note_use(struct devices *devices, unsigned ordinal);
 /* Waits for the work of this process on every device that was noted. Returns 0 or the first driver error. */
 int devices_synchronize(struct devices *devices);
 
+/* As devices_synchronize(), until a time, in another thread: a GPU that never comes to an end leaves that
+ * thread waiting. Returns whether all work is done. */
+bool devices_synchronize_until(struct devices *devices, uint64_t end_ns);
+
 /* Waits on the CPU for all work of this process on a device. 0; CAPTURING: a stream there is being captured
  * into a graph; DRIVER. */
 int devices_wait(const struct gpu *gpu, unsigned device);

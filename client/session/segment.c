@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/lock.h"
 #include "base/units.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
@@ -39,10 +40,11 @@ static bool mapping_end(struct segment_mapping *mapping) {
 
 /* is_idle: the process has no work on the memory. Otherwise, and where closing does not wait for work, the
  * memory stays mapped for the rest of the process's life. */
-static bool segment_close(struct segments *segments, struct segment *segment, bool is_idle) {
+static bool segment_end(struct segments *segments, struct segment *segment, bool is_idle,
+                        bool (*end)(struct segment *segment)) {
     const struct segment_kind *kind = segment_kind(segment->kind);
     bool may = is_idle || kind->close_waits;
-    bool clean = segment->memory == NULL || (may && kind->close(segment));
+    bool clean = segment->memory == NULL || (may && end(segment));
 
     pthread_mutex_lock(&segments->mappings_lock);
     list_for_each_entry_safe(struct segment_mapping, mapping, &segment->mappings, link) {
@@ -58,8 +60,44 @@ static bool segment_close(struct segments *segments, struct segment *segment, bo
     if (segment->has_vmm_handle)
         clean = kind->drop(segment) && clean;
     segment->memory = NULL;
-    segment->state = SEGMENT_DESCRIBED;
     segment->fd = close_fd(segment->fd);
+    return clean;
+}
+
+static bool segment_close(struct segments *segments, struct segment *segment, bool is_idle) {
+    bool clean = segment_end(segments, segment, is_idle, segment_kind(segment->kind)->close);
+
+    segment->state = SEGMENT_DESCRIBED;
+    return clean;
+}
+
+/* Takes a segment that no thread opens, for good: a thread that is to open it waits until the process ends.
+ * NULL: there is none. *clean: false if a thread opens one. */
+static struct segment *take_leaving(struct segments *segments, bool *clean) {
+    LOCKED(&segments->lock);
+    for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
+        list_for_each_entry(struct segment, segment, &segments->buckets[i], link) {
+            bool is_opening = segment->state == SEGMENT_OPENING;
+
+            *clean = *clean && (!is_opening || segment->is_left);
+            if (is_opening)
+                continue;
+            segment->state = SEGMENT_OPENING;
+            segment->is_left = true;
+            return segment;
+        }
+    return NULL;
+}
+
+bool segments_leave(struct segments *segments) {
+    bool clean = !segments->unclean;
+
+    for (struct segment *segment; (segment = take_leaving(segments, &clean)) != NULL;) {
+        const struct segment_kind *kind = segment_kind(segment->kind);
+
+        clean =
+            segment_end(segments, segment, true, kind->leave != NULL ? kind->leave : kind->close) && clean;
+    }
     return clean;
 }
 

@@ -59,6 +59,7 @@ struct segment {
     bool is_lost;   /* its descriptor did not arrive: it is to be described again */
     bool is_named;  /* the daemon has it closed, and no thread has begun with that */
     bool is_marked; /* something lies in it (held.h) */
+    bool is_left;   /* segments_leave() has ended it, and it stays OPENING */
     int fd;
     struct gpu_ipc_handle handle;
     void *memory;
@@ -108,6 +109,12 @@ bool segments_find_unmarked(struct segments *segments, bool is_any, uint64_t *re
 
 /* Which pools there are segments of: bit id - 1. */
 uint64_t segments_pools(struct segments *segments);
+
+/* Ends the mappings of a process that ends, while its other threads may still use the memory, and call the
+ * library: the bookkeeping stays, and the addresses of host memory stay mapped, to memory of this process
+ * alone. Nothing of the process's is at work on a device, and no thread removes a segment (row.h). Returns
+ * true when the process maps nothing any more: not so while a thread opens a segment. */
+bool segments_leave(struct segments *segments);
 
 /* Closes what is still open and frees the bookkeeping. */
 void segments_deinit(struct segments *segments);

@@ -4,6 +4,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000 /* Linux 4.17; older kernels take the address as a hint */
+#endif
+
 #include "base/cleanup.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
@@ -15,18 +19,26 @@ static const char *memfd_is_flawed(const struct proto_segment *description, int 
     return memfd_flaw(fd, description->size_bytes);
 }
 
-/* Unregisters host memory and unmaps it. Where the driver refuses, it stays mapped for the rest of the
+/* Unregisters host memory and ends its mapping. Where the driver refuses, it stays mapped for the rest of the
  * process's life: the driver may still have the GPU write there, and an address that is taken cannot be given
  * to other memory. Returns false then. */
-static bool memfd_close(struct segment *segment) {
+static bool memfd_end(struct segment *segment, bool (*end)(struct own_mapping *mapping)) {
     bool clean = !segment->is_registered || segment->gpu->host_unregister(segment->memory) == 0;
 
     if (clean)
-        clean = own_mapping_unmap(take_ptr(&segment->mapping));
+        clean = end(take_ptr(&segment->mapping));
     segment->is_registered = false;
     segment->memory = NULL;
     segment->gpu = NULL;
     return clean;
+}
+
+static bool memfd_close(struct segment *segment) {
+    return memfd_end(segment, own_mapping_unmap);
+}
+
+static bool memfd_leave(struct segment *segment) {
+    return memfd_end(segment, own_mapping_replace);
 }
 
 static int memfd_open(struct segment *segment, struct devices *devices,
@@ -227,6 +239,18 @@ static int give_access_to_all(const struct segment *segment, void *memory, uint6
     return error;
 }
 
+/* The driver ends the mapping and the reservation of its addresses. Another thread may map memory there
+ * before this one does: then that memory stays. */
+static bool host_vmm_leave(struct segment *segment) {
+    void *memory = segment->memory;
+    bool clean = vmm_close(segment);
+
+    if (clean)
+        (void)mmap(memory, segment->size_bytes, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    return clean;
+}
+
 /* Imports the memory and maps it. The mapping alone keeps the memory. */
 static int host_vmm_map(const struct segment *segment, void **ret_memory, const char **ret_doing) {
     const struct gpu *gpu = segment->gpu;
@@ -275,12 +299,13 @@ static int host_vmm_open(struct segment *segment, struct devices *devices,
 const struct segment_kind *segment_kind(uint32_t kind) {
     static const struct segment_kind kinds[] = {
         [PROTO_SEGMENT_LEGACY_IPC] = {PROTO_POOL_DEVICE, is_never_flawed, legacy_open, legacy_close, NULL,
-                                      NULL, true},
+                                      NULL, true, NULL},
         [PROTO_SEGMENT_VMM_FD] = {PROTO_POOL_DEVICE, is_never_flawed, vmm_open, vmm_close, vmm_import,
-                                  vmm_drop, false},
+                                  vmm_drop, false, NULL},
         [PROTO_SEGMENT_HOST_VMM_FD] = {PROTO_POOL_HOST, is_never_flawed, host_vmm_open, vmm_close, NULL, NULL,
-                                       false},
-        [PROTO_SEGMENT_MEMFD] = {PROTO_POOL_HOST, memfd_is_flawed, memfd_open, memfd_close, NULL, NULL, true},
+                                       false, host_vmm_leave},
+        [PROTO_SEGMENT_MEMFD] = {PROTO_POOL_HOST, memfd_is_flawed, memfd_open, memfd_close, NULL, NULL, true,
+                                 memfd_leave},
     };
     return &kinds[kind];
 }

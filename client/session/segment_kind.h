@@ -23,6 +23,9 @@ struct segment_kind {
     int (*import)(struct segment *segment, struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES]);
     bool (*drop)(struct segment *segment);
     bool close_waits; /* for the work of this process on the memory; else it must be over */
+    /* As close, while host threads may still use the memory: zeros of this process alone come in its place.
+     * NULL: as close. */
+    bool (*leave)(struct segment *segment);
 };
 
 /* Gives the device of an imported segment access to addresses that are mapped, and the others of this process

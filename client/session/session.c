@@ -102,6 +102,14 @@ static void say_farewell(struct session *session) {
                                   connection_deadline_ns(&session->connection, 0));
 }
 
+void session_leave(struct session *session) {
+    pthread_mutex_lock(&session->rows.making); /* for segments that another thread has closed */
+    bool is_unmapped = segments_leave(&session->segments);
+    pthread_mutex_unlock(&session->rows.making);
+    if (is_unmapped)
+        say_farewell(session);
+}
+
 void session_close(struct session *session, bool is_idle) {
     if (is_idle)
         rows_close(session);

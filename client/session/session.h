@@ -73,4 +73,9 @@ int session_open(struct session *session, const char *path, uint64_t deadline_ns
  * more. Without BYE the daemon sees the end of file and waits for the end of the process. */
 void session_close(struct session *session, bool is_idle);
 
+/* As session_close() at the end of the process, whose other threads may be in any call: frees nothing, and
+ * host memory becomes the process's own (segments_leave()). Nothing of the process's is at work on a device.
+ */
+void session_leave(struct session *session);
+
 #endif

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Objects that die in any order, in any thread, and with the interpreter; and that nothing is left over."""
+import concurrent.futures
 import gc
 import multiprocessing
+import os
+import pathlib
 import pickle
+import subprocess
 import sys
 import threading
 import unittest
@@ -231,8 +235,7 @@ class Farewell(scene.Scene):
         self.run_program("import gpupool\npool = gpupool.host_pool()\nmemory = memoryview(pool.acquire(10))\nmemory.release()\n"
                          "import threading\nthreading.Thread(target=lambda: pool.acquire(100)).start()")
         self.run_program("import atexit\ndef last():\n    import gpupool\n    gpupool.host_pool().acquire(5).close()\n"
-                         "    gpupool._farewell._end_default_client()\natexit.register(last)\nimport gpupool\n"
-                         "gpupool.host_pool().acquire(5)")
+                         "atexit.register(last)\nimport gpupool\ngpupool.host_pool().acquire(5)")
         self.assertEqual(self.peak(), 0)
 
     def test_processes_of_multiprocessing(self):
@@ -248,6 +251,185 @@ class Farewell(scene.Scene):
         self.run_program("import gpupool, os, sys\nclient = gpupool.Client(sys.argv[1])\nclient.host_pool().acquire(100)\nos._exit(0)",
                          daemon.socket)
         scene.wait_until(lambda: any(pool["quarantined_peak_bytes"] > 0 for pool in daemon.ask("pools")["pools"]), "the session ended")
+
+
+HELD = """
+import atexit, sys
+def last():  # registered before the module is imported, so it is called last
+    print("at exit", bytes(kept)[:4], client.connected)
+    gpupool.host_pool().acquire(100)
+atexit.register(last)
+import gpupool
+client, pool, device = gpupool.default_client(), gpupool.host_pool(), gpupool.device_pool(0)
+kept = memoryview(pool.acquire(1 << 20))
+kept[:4] = b"kept"
+on_device = device.acquire(1 << 24)
+"""
+
+OTHER_ENDS = {
+    "views": ("view = on_device.view(); capsule = pool.acquire(5).__dlpack__(); stream = gpupool.Stream(0)", 0),
+    "cycles": ("class Around: pass\naround = Around(); around.around = around; around.buffer = device.acquire(100)", 0),
+    "another module": ("import builtins; builtins.kept = pool.acquire(100); builtins.module = gpupool", 0),
+    "clients": ("other = gpupool.Client(); held = other.host_pool().acquire(10); third = gpupool.Client(); del third", 0),
+    "sys.exit": ("sys.exit(3)", 3),
+    "an exception": ("def fail(): held = device.acquire(10); raise SystemExit('over')\nfail()", 1),
+    "an error": ("1 / 0", 1),
+    "an attached buffer": ("attached = gpupool.attach(on_device.share(), 1)", 0),
+    "a sent buffer": ("token = on_device.send(); atexit.register(gpupool.revoke, token)", 0),
+    "work on the GPU": ("for _ in range(50): held = device.acquire(1 << 26, zero=True)", 0),
+    "a thread that writes": ("import threading\nstarted = threading.Event()\n"
+                             "def write():\n    while True:\n        kept[4:] = b'x' * (len(kept) - 4)\n        started.set()\n"
+                             "threading.Thread(target=write, daemon=True).start(); started.wait(60)", 0),
+    "a thread in C": ("import hashlib, threading\nstarted = threading.Event()\n"
+                      "def read():\n    while True:\n        hashlib.sha256(kept).digest()\n        started.set()\n"
+                      "threading.Thread(target=read, daemon=True).start(); started.wait(60)", 0),
+    "a thread that takes and gives": ("import threading\nstarted = threading.Event()\n"
+                                      "def work():\n    while True:\n        held = [device.acquire(1 << 20) for _ in range(9)]\n"
+                                      "        started.set()\n"
+                                      "threading.Thread(target=work, daemon=True).start(); started.wait(60)", 0),
+    "a thread that waits for room": (
+        "import threading\nheld = []\ntry:\n    while True: held.append(device.acquire(1 << 26, timeout=0.0))\n"
+        "except gpupool.ExhaustedError: pass\n"
+        "threading.Thread(target=lambda: device.acquire(1 << 26, timeout=600.0), daemon=True).start()\n"
+        "other = gpupool.Client(cache=False)\n"
+        "while not any(session['waiting'] for session in gpupool.stats()['sessions']): pass", 0),
+    "a forked child": ("import os, warnings\nwarnings.simplefilter('ignore')\nchild = os.fork()\nif child == 0:\n    atexit.unregister(last)\n"
+                       "    try: own = gpupool.host_pool().acquire(100)\n"
+                       "    except gpupool.NoGpuError: pass  # the pool is not for a forked process\n    sys.exit(0)\n"
+                       "assert os.waitpid(child, 0)[1] == 0 and client.connected and bytes(kept[:4]) == b'kept'\n"
+                       "device.acquire(1 << 20)", 0),
+    "the module is imported again": ("import gc\nfor name in [name for name in sys.modules if name.startswith('gpupool')]: del sys.modules[name]\n"
+                                     "import gpupool; held = gpupool.host_pool().acquire(10)", 0),
+}
+
+
+def hold_and_end(method, what, results, environment):
+    """In a process of multiprocessing: ends with buffers."""
+    os.environ.update(environment)  # a fork server has that of its start
+    pool = gpupool.host_pool() if method == "fork" else gpupool.device_pool(0)  # forked after the GPU was used
+    globals()["_kept"] = kept = [pool.acquire(1 << 20), memoryview(gpupool.host_pool().acquire(100))]
+    if what == "an error":
+        sys.stderr = open(os.devnull, "w")
+        raise ValueError("over")
+    if what == "sys.exit":
+        sys.exit(1)
+    if what == "a queue":
+        results.put(gpupool.host_pool().acquire(64).view(dtype="int8"))
+    if what == "threads":
+        shared = results.get(timeout=scene.WAIT_S)
+        concurrent.futures.ThreadPoolExecutor(2).submit(int).result(scene.WAIT_S)  # whose thread waits for the end
+
+        def write_late():
+            threading.main_thread().join(scene.WAIT_S)  # until the process waits for its threads
+            memoryview(shared)[:4] = memoryview(kept[1])[:4] = b"late"
+            memoryview(shared)[4:8] = bytes(kept[1][:4])
+        threading.Thread(target=write_late).start()
+    if what == "a daemon thread":
+        threading.Thread(target=lambda: [memoryview(kept[1])[:] for _ in iter(int, 1)], daemon=True).start()
+
+
+class FarewellWithBuffers(scene.Scene):
+    """A process that ends has no quarantine, and the daemon has nothing to say, also where its buffers are open."""
+
+    methods = ("spawn", "forkserver", "fork")
+
+    def setUp(self):
+        self.own = scene.Daemon(self.config)
+        self.addCleanup(self.own.close)
+        self.first_log = self.own.log.read_text()  # that the GPUs are simulated
+
+    def run_held(self, program, status=0):
+        done = subprocess.run([sys.executable, "-X", "faulthandler", "-c", HELD + program], check=False, capture_output=True, text=True,
+                              timeout=scene.WAIT_S, env={**os.environ, **self.own.environment})
+        self.assertEqual(done.returncode, status, f"{program}\n{done.stdout}{done.stderr}")
+        return done
+
+    def check_farewell(self):
+        pools = self.own.ask("pools")["pools"]
+        self.assertEqual([pool["quarantined_peak_bytes"] for pool in pools], [0] * len(pools))
+        self.assertEqual((self.own.ask("sessions")["sessions"], self.own.leases()), ([], 0))
+        self.assertEqual(self.own.log.read_text(), self.first_log)
+
+    def test_programs(self):
+        for what, (program, status) in OTHER_ENDS.items():
+            with self.subTest(what=what):
+                done = self.run_held(program, status)
+                self.assertEqual(done.stdout, "at exit b'kept' True\n")  # until then the client serves
+                if status == 0:
+                    self.assertEqual(done.stderr, "")
+                self.check_farewell()
+
+    @needs_numpy
+    def test_arrays_of_numpy(self):
+        self.run_held("import numpy, builtins\narray = builtins.array = pool.empty(1000)\nother = numpy.asarray(pool.acquire(8).view())")
+        self.check_farewell()
+
+    @scene.needs_torch_2
+    def test_tensors_and_loaders(self):
+        self.run_held("import gpupool.torch, torch, torch.utils.data, builtins\ntorch.set_num_threads(1)\n"
+                      "tensor = builtins.tensor = gpupool.torch.zeros(1000)\nother = torch.from_dlpack(pool.acquire(64))\n"
+                      "loader = torch.utils.data.DataLoader(torch.ones(64, 9000), batch_size=4, num_workers=2, collate_fn=gpupool.torch.collate)\n"
+                      "for batch in loader: pass")
+        self.check_farewell()
+
+    def test_memory_of_the_allocators(self):
+        self.run_held("import ctypes\nfrom gpupool import _gpupool\n_gpupool._keep_for_allocators()\n"
+                      "functions = ctypes.CDLL(_gpupool.__file__)\nmalloc = functions.gpupool_torch_pool_malloc\n"
+                      "malloc.restype, malloc.argtypes = ctypes.c_void_p, [ctypes.c_ssize_t, ctypes.c_int, ctypes.c_void_p]\n"
+                      "assert malloc(4096, 0, None)")
+        self.check_farewell()
+
+    def test_processes_of_multiprocessing(self):
+        ends = {"the end": 0, "an error": 1, "sys.exit": 1, "a queue": 0, "threads": 0, "a daemon thread": 0}
+        for method in self.methods:
+            for what, status in ends.items():
+                with self.subTest(method=method, what=what):
+                    self.check_process(multiprocessing.get_context(method), method, what, status)
+
+    def check_process(self, context, method, what, status):
+        client = gpupool.Client(self.own.socket)
+        results, shared = context.Queue(), client.host_pool().acquire(8)
+        process = context.Process(target=hold_and_end, args=(method, what, results, self.own.environment))
+        process.start()
+        if what == "threads":
+            results.put(shared)
+        if what == "a queue":
+            results.get(timeout=scene.WAIT_S)
+        process.join(scene.WAIT_S)
+        self.assertEqual(process.exitcode, status)
+        if what == "threads":
+            self.assertEqual(bytes(memoryview(shared)), b"latelate")  # its buffers were its own until its threads had ended
+        shared.close()
+        client.close()
+        gc.collect()
+        pools = self.own.ask("pools")["pools"]
+        self.assertEqual([pool["quarantined_peak_bytes"] for pool in pools], [0] * len(pools))
+        self.assertEqual(self.own.log.read_text(), self.first_log)
+
+    def test_another_process_uses_what_was_attached_at_once(self):
+        shared = self.device.acquire(1 << 20)
+        self.run_program("import gpupool, sys\nattached = gpupool.attach(bytes.fromhex(sys.argv[1]), 1)", bytes(shared.share()).hex())
+        shared.reuse()  # raises SharedError where the process is thought to have it
+
+    def test_real_deaths(self):
+        for end in ("import os; os._exit(0)", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
+                    "import os, signal; os.kill(os.getpid(), signal.SIGTERM)"):
+            with self.subTest(end=end):
+                before = len(self.quarantined())
+                subprocess.run([sys.executable, "-c", HELD + end], check=False, env={**os.environ, **self.own.environment},
+                               stdout=subprocess.DEVNULL, timeout=scene.WAIT_S)
+                scene.wait_until(lambda: len(self.quarantined()) >= max(before, 1), "the memory was in quarantine")
+
+    def quarantined(self):
+        return [pool for pool in self.own.ask("pools")["pools"] if pool["quarantined_peak_bytes"] > 0]
+
+
+class FarewellWithDescriptors(FarewellWithBuffers):
+    """Farewells with segments that are descriptors."""
+
+    config = "[device]\nexport = vmm\n[host]\nexport = vmm\n"
+    methods = ("spawn", "forkserver")  # a forked process has no GPU, and these pools are not for it
+    test_tensors_and_loaders = None  # nor are they for the workers of a loader
 
 
 class Exit(scene.Scene):

@@ -282,8 +282,7 @@ class Programs(unittest.TestCase):
                          "    scene.wait_until(lambda: daemon.ask('sessions')['sessions'] == [], 'the client said farewell')\n"
                          "    assert all(pool['quarantined_peak_bytes'] == 0 for pool in daemon.ask('pools')['pools'])\n"
                          "    daemon.close()\n"
-                         "from gpupool import _farewell\natexit.unregister(_farewell._end_default_client)\n"
-                         "atexit.register(_farewell._end_default_client)\n"  # before last()
+                         "from gpupool import _gpupool\natexit.register(_gpupool._say_farewell)\n"  # before last()
                          "gpupool.host_pool().acquire(100)\nrestart()\ngpupool.device_pool(0).acquire(100)\n")
 
     def test_a_program_ends_with_buffers_of_all_its_clients(self):

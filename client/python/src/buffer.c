@@ -35,13 +35,7 @@ struct buffer_object *buffer_new(struct pool_object *pool, struct stream stream)
 }
 
 void buffer_set_open(struct buffer_object *self, bool is_open) {
-    if (self->is_closed != is_open)
-        return;
     self->is_closed = !is_open;
-    if (is_open)
-        self->pool->client->buffers++;
-    else
-        self->pool->client->buffers--;
 }
 
 bool buffer_is_open(const struct buffer_object *self) {

@@ -65,6 +65,13 @@ static void client_leave_list(struct client_object *self) {
 
 /* --- the default client --- */
 
+/* Closing waits for the GPU without a bound, and a farewell does not. */
+static bool is_ending_process;
+
+void client_set_ending(bool is_ending) {
+    is_ending_process = is_ending;
+}
+
 void client_keep_for_allocators(void) {
     has_allocators = true;
 }
@@ -357,22 +364,13 @@ static PyObject *client_close(PyObject *object, PyObject *none) {
     Py_RETURN_NONE;
 }
 
-void client_end_default(struct module_state *state) {
-    struct client_object *client = state->default_client;
-    if (client == NULL || client->handle == NULL || client->buffers > 0 || client->uses > 0)
-        return;
-    state->default_client = NULL;
-    close_handle(client);
-    Py_DECREF((PyObject *)client);
-}
-
 static void client_dealloc(PyObject *object) {
     struct client_object *self = (struct client_object *)object;
     PyTypeObject *type = Py_TYPE(object);
 
     if (self->weakrefs != NULL)
         PyObject_ClearWeakRefs(object);
-    if (self->handle != NULL)
+    if (self->handle != NULL && !is_ending_process)
         close_handle(self);
     client_leave_list(self);
     PyMem_Free(self->pools);

@@ -8,9 +8,9 @@
  * stale then. uses counts the calls that use it, exports the exports of buffers: while there are any, close()
  * is refused.
  *
- * The default client is closed when the process ends, and not by close(). When its daemon is gone, and in a
- * forked child, another one takes its place as soon as it is asked for. The one before lives as long as
- * objects of it do: then it is closed.
+ * The default client is not closed by close(). When its daemon is gone, and in a forked child, another one
+ * takes its place as soon as it is asked for. The one before lives as long as objects of it do: then it is
+ * closed. A process that ends says farewell for all clients (gpupool_internal_say_farewell()).
  */
 #include "client/python/src/module.h"
 
@@ -22,7 +22,6 @@ struct client_object {
     struct gpupool_pool *pools; /* as they were when the daemon was asked last */
     size_t n_pools;
     uint32_t uses, exports;
-    uint64_t buffers; /* open ones */
     struct default_client *as_default; /* NULL: opened by gpupool.Client() */
     bool has_no_cuda;                  /* opened with cuda=False */
     struct client_object *next;        /* in the module's state */
@@ -41,9 +40,9 @@ PyObject *client_find(struct module_state *state, const char *identity);
 /* From now on the allocators of gpupool.torch use the library's default client. */
 void client_keep_for_allocators(void);
 
-/* Closes the default client at the end of the process, if no buffer of it is open and no call under way. Its
- * GPU work is done then, and its memory returns at once. */
-void client_end_default(struct module_state *state);
+/* From now on clients stay open whose objects die: the process ends, and says farewell for them. is_ending:
+ * false where it goes on, and starts another interpreter. */
+void client_set_ending(bool is_ending);
 
 /* A Client that was passed as an argument; NULL or None: the default one. Returns a new reference. */
 struct client_object *client_read_argument(struct module_state *state, PyObject *value);

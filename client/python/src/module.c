@@ -28,9 +28,17 @@ static PyObject *module_private_socket(PyObject *module, PyObject *none) {
     return path != NULL ? PyUnicode_DecodeFSDefault(path) : Py_NewRef(Py_None);
 }
 
-static PyObject *module_end_default_client(PyObject *module, PyObject *none) {
+static PyObject *module_note_end(PyObject *module, PyObject *none) {
+    (void)module;
     (void)none;
-    client_end_default(PyModule_GetState(module));
+    client_set_ending(true);
+    Py_RETURN_NONE;
+}
+
+static PyObject *module_say_farewell(PyObject *module, PyObject *none) {
+    (void)module;
+    (void)none;
+    WITHOUT_LOCK(gpupool_internal_say_farewell());
     Py_RETURN_NONE;
 }
 
@@ -57,8 +65,12 @@ static PyMethodDef methods[] = {
     {"_private_socket", module_private_socket, METH_NOARGS,
      "_private_socket()\n--\n\nReturns the path of the private daemon of this process and its children, or "
      "None."},
-    {"_end_default_client", module_end_default_client, METH_NOARGS,
-     "_end_default_client()\n--\n\nSays farewell to the daemon, if no buffer of the default client is open."},
+    {"_note_end", module_note_end, METH_NOARGS,
+     "_note_end()\n--\n\nThe interpreter ends: clients stay open whose objects die, until the farewell."},
+    {"_say_farewell", module_say_farewell, METH_NOARGS,
+     "_say_farewell()\n--\n\nAt the end of the process, waits for the GPU and says farewell for all clients, "
+     "whatever "
+     "buffers are open. No code of the program uses them any more."},
     {"_wait_for_device", (PyCFunction)(void (*)(void))hooks_wait_for_device, METH_FASTCALL,
      "_wait_for_device(client, device)\n--\n\nWaits for all work of the process on a device."},
     {"_is_captured", (PyCFunction)(void (*)(void))hooks_is_captured, METH_FASTCALL,
@@ -100,8 +112,25 @@ static int add_tuple(PyObject *module, PyStructSequence_Desc *description, PyTyp
     return *ret_type == NULL ? -1 : PyModule_AddType(module, *ret_type);
 }
 
+/* When the interpreter has ended: no code of Python runs any more, and no object dies. CUDA is still there.
+ */
+static bool is_at_exit;
+
+static void at_exit(void) {
+    gpupool_internal_say_farewell();
+    is_at_exit = false; /* a program that embeds Python may start it again */
+    client_set_ending(false);
+}
+
+static void say_farewell_at_exit(void) {
+    if (!is_at_exit)
+        is_at_exit = Py_AtExit(at_exit) == 0;
+}
+
 static int module_exec(PyObject *module) {
     struct module_state *state = PyModule_GetState(module);
+
+    say_farewell_at_exit();
     return errors_add(module, state) < 0 || add_type(module, &client_spec, &state->client_type) < 0 ||
                    add_type(module, &pool_spec, &state->pool_type) < 0 ||
                    add_type(module, &buffer_spec, &state->buffer_type) < 0 ||
