@@ -9,6 +9,7 @@
 #endif
 
 #include "base/cleanup.h"
+#include "base/fault_pause.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
 #include "client/session/memfd.h"
@@ -239,15 +240,17 @@ static int give_access_to_all(const struct segment *segment, void *memory, uint6
     return error;
 }
 
-/* The driver ends the mapping and the reservation of its addresses. Another thread may map memory there
- * before this one does: then that memory stays. */
+/* The driver ends the mapping and the reservation of its addresses. Threads that use the memory wait until
+ * other memory is there. Another thread may map memory there before this one does: then that memory stays. */
 static bool host_vmm_leave(struct segment *segment) {
     void *memory = segment->memory;
-    bool clean = vmm_close(segment);
 
+    fault_pause_begin(memory, segment->size_bytes);
+    bool clean = vmm_close(segment);
     if (clean)
         (void)mmap(memory, segment->size_bytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    fault_pause_end();
     return clean;
 }
 

@@ -2,6 +2,7 @@
 #include "client/session/session.h"
 
 #include <string.h>
+#include <sys/socket.h>
 
 #include "base/cleanup.h"
 #include "client/include/gpupool/gpupool.h"
@@ -106,8 +107,10 @@ void session_leave(struct session *session) {
     pthread_mutex_lock(&session->rows.making); /* for segments that another thread has closed */
     bool is_unmapped = segments_leave(&session->segments);
     pthread_mutex_unlock(&session->rows.making);
-    if (is_unmapped)
-        say_farewell(session);
+    if (!is_unmapped)
+        return;
+    say_farewell(session);
+    (void)shutdown(session->connection.fd, SHUT_RDWR); /* at once, for all threads */
 }
 
 void session_close(struct session *session, bool is_idle) {
