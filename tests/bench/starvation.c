@@ -5,7 +5,8 @@
  * more, so that most of the waits are for memory that lies in pieces. Clients with a cache and without one
  * (each acquire asks the daemon) take turns.
  *
- *     starvation [--json FILE] [--shape NAME] [--milliseconds N] [--runs N]         default: eight, 2000, 5
+ *     starvation [--json FILE] [--shape NAME] [--milliseconds N] [--runs N] [--marks]   default: eight, 2000,
+ * 5
  *
  * | shape     | pool   | processes | threads of each | sizes up to         |
  * |-----------|--------|-----------|-----------------|---------------------|
@@ -67,6 +68,7 @@ static struct {
     const struct shape *shape;
     uint64_t milliseconds;
     unsigned runs;
+    bool marks; /* says where it is, and waits each time for a line with the daemon's count of messages */
 } options = {.shape = &shapes[1], .milliseconds = 2000, .runs = 5};
 
 /* What one turn brought. It is written to a pipe where the turn is another process's. */
@@ -211,6 +213,17 @@ static void get(int fd, void *data, size_t size) {
     }
 }
 
+/* Waits for the daemon's count of messages, of which the measurement's driver takes note. */
+static void mark(const char *what) {
+    unsigned long long messages;
+
+    if (!options.marks)
+        return;
+    printf("{\"mark\": \"%s\"}\n", what);
+    if (fflush(stdout) != 0 || scanf("%llu", &messages) != 1)
+        exit(1);
+}
+
 /* A turn of all processes, each of which is fresh. The caller has no client: a forked child could not use
  * it. */
 static struct turn take_turns(uint32_t flags, unsigned run) {
@@ -320,7 +333,8 @@ static void await_reserve(void) {
 }
 
 static _Noreturn void usage(void) {
-    fprintf(stderr, "usage: starvation [--json FILE] [--shape NAME] [--milliseconds N] [--runs N]\n");
+    fprintf(stderr,
+            "usage: starvation [--json FILE] [--shape NAME] [--milliseconds N] [--runs N] [--marks]\n");
     exit(2);
 }
 
@@ -337,6 +351,7 @@ static void parse(int argc, char **argv) {
         {"shape", required_argument, NULL, 's'},
         {"milliseconds", required_argument, NULL, 'm'},
         {"runs", required_argument, NULL, 'r'},
+        {"marks", no_argument, NULL, 'k'},
         {NULL, 0, NULL, 0},
     };
     int option;
@@ -350,6 +365,8 @@ static void parse(int argc, char **argv) {
             options.milliseconds = strtoull(optarg, NULL, 10);
         else if (option == 'r')
             options.runs = (unsigned)strtoul(optarg, NULL, 10);
+        else if (option == 'k')
+            options.marks = true;
         else
             usage();
     }
@@ -363,9 +380,12 @@ int main(int argc, char **argv) {
     parse(argc, argv);
     await_reserve();
     for (unsigned run = 0; run < options.runs; run++) {
+        mark("cached");
         note(&cached, take_turns(0, run), run);
+        mark("uncached");
         note(&uncached, take_turns(GPUPOOL_OPEN_NO_CACHE, run), run);
     }
+    mark("end");
     printf("%-10s %8s %10s %10s %10s %10s %8s\n", options.shape->name, "count", "p50", "p99", "p99.9",
            "longest", "> 50 ms");
     if (options.json != NULL)

@@ -30,7 +30,8 @@ from results import Results  # noqa: E402
 
 PROGRAMS = os.environ["GPUPOOL_PROGRAMS"].split(":")
 WAIT_S = 250
-COUNTS = {"allocations", "daemon_requests", "samples", "slow_samples", "warm_grows", "warm_retires", "refused", "retires"}  # that may be 0
+COUNTS = {"allocations", "daemon_requests", "daemon_requests_per_acquire", "over_50_ms", "samples", "slow_samples", "warm_grows",
+          "warm_retires", "refused", "retires"}  # that may be 0
 OPTIONAL = {"closes", "close_ns", "warm_closes", "warm_close_ns"}  # of daemons that count them
 FIGURE = {"ns", "raw_ns", "samples", "slow_samples"}
 
@@ -99,6 +100,8 @@ class Run(unittest.TestCase):
                 ("busy_acquire", cases.GPUPOOL, {"ns", "grows", "retires"}),
                 ("limit", cases.GPUPOOL, {"p50_ns", "p99_ns", "p999_ns", "max_ns", "refused"}),
                 ("limit", cases.UNCACHED, {"p50_ns", "p99_ns", "p999_ns", "max_ns", "refused"}),
+                *(("starvation", subject, {"p50_ns", "p99_ns", "p999_ns", "max_ns", "over_50_ms", "daemon_requests_per_acquire"})
+                  for subject in (cases.GPUPOOL, cases.UNCACHED)),
                 ("staging", cases.GPUPOOL, {"gb_per_s"}),
                 ("staging", cases.STREAMING, {"gb_per_s"}),
                 ("staging_size_bytes", cases.GPUPOOL, {"gb_per_s"}),

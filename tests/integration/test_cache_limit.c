@@ -3,6 +3,8 @@
  * A client's cache in a pool that is full: threads of one process that wait for each other's memory, and of
  * two processes' clients.
  */
+#include <sched.h>
+
 #include "tests/integration/cache_fixture.h"
 #include "tests/random.h"
 
@@ -37,13 +39,14 @@ struct waiting {
     struct gpupool_client *client;
     uint32_t pool;
     void *stream;
+    uint64_t size_bytes;
     struct gpupool_buffer buffer;
     int result;
 };
 
 static void *wait_for_memory(void *argument) {
     struct waiting *waiting = argument;
-    waiting->result = gpupool_acquire(waiting->client, waiting->pool, NEEDED * MIB, waiting->stream,
+    waiting->result = gpupool_acquire(waiting->client, waiting->pool, waiting->size_bytes, waiting->stream,
                                       TEST_WAIT_NS, 0, &waiting->buffer);
     return NULL;
 }
@@ -52,7 +55,8 @@ static void *wait_for_memory(void *argument) {
  * released piece by piece serves it as soon as a range is long enough. */
 static void wait_for_pieces(unsigned kind, void *held_on, void *waited_on, struct gpupool_client *client) {
     struct gpupool_buffer buffers[COUNT];
-    struct waiting waiting = {.client = client, .pool = pool_of(client, kind), .stream = waited_on};
+    struct waiting waiting = {
+        .client = client, .pool = pool_of(client, kind), .stream = waited_on, .size_bytes = NEEDED * MIB};
     void *released_on = kind == GPUPOOL_POOL_HOST ? GPUPOOL_NO_STREAM : held_on;
     pthread_t thread;
 
@@ -199,6 +203,115 @@ static void so_are_those_of_several_clients(void **state) {
     crowd(THREADS);
 }
 
+/* --- without the daemon's questions --- */
+
+/* A client of which no thread answers the daemon: its requests are served by its own releases, or not at
+ * all. */
+static struct gpupool_client *open_deaf(void) {
+    struct gpupool_client *client = open_client(&daemon_, GPUPOOL_OPEN_NO_THREAD, GPUPOOL_FOREVER);
+    client->session.connection.questions.fd = -1;
+    return client;
+}
+
+#define LARGE_BYTES (8 * MIB) /* from the other half of a stream heap than buffers of 1 MiB */
+#define LARGE_COUNT (POOL_MIB * MIB / 2 / LARGE_BYTES)
+#define SMALL_COUNT (POOL_MIB / 2)
+
+/* All memory of the pool is in two halves of one stream heap, and in many leases. Nothing but all of it
+ * together is long enough for the request. */
+static void wait_for_both_halves(unsigned kind) {
+    struct gpupool_buffer small[SMALL_COUNT], large[LARGE_COUNT];
+    pthread_t thread;
+
+    empty_the_pools();
+    struct gpupool_client *client = open_deaf();
+    /* one segment, so that its parts can join */
+    struct gpupool_buffer all = acquire(client, kind, POOL_MIB * MIB, stream_of(kind));
+    MUST(gpupool_release(client, &all, stream_of(kind)));
+    MUST(gpupool_trim(client, NULL));
+    for (unsigned i = 0; i < LARGE_COUNT; i++) {
+        large[i] = acquire(client, kind, LARGE_BYTES, stream_of(kind));
+        for (unsigned j = 0; j < SMALL_COUNT / LARGE_COUNT; j++)
+            small[i * (SMALL_COUNT / LARGE_COUNT) + j] = acquire(client, kind, MIB, stream_of(kind));
+    }
+    struct waiting waiting = {.client = client,
+                              .pool = pool_of(client, kind),
+                              .stream = stream_of(kind),
+                              .size_bytes = POOL_MIB * MIB};
+    assert_int_equal(pthread_create(&thread, NULL, wait_for_memory, &waiting), 0);
+    WAIT_UNTIL(daemon_sum(&daemon_, "waiters") == 1);
+    for (unsigned i = 0; i < SMALL_COUNT; i++)
+        MUST(gpupool_release(client, &small[i], stream_of(kind)));
+    for (unsigned i = 0; i < LARGE_COUNT; i++)
+        MUST(gpupool_release(client, &large[i], stream_of(kind)));
+    TEST_JOIN(thread, NULL);
+    MUST(waiting.result);
+    MUST(gpupool_release(client, &waiting.buffer, stream_of(kind)));
+    assert_true(stream_heaps_are_valid(client));
+    close_cached(client);
+}
+
+static void a_request_gets_what_lies_in_several_leases_without_a_question(void **state) {
+    (void)state;
+    for_each_kind(wait_for_both_halves);
+}
+
+#define STARVING_ROUNDS (TEST_IS_THREAD_SANITIZED ? 150u : 600u)
+
+struct starving {
+    pthread_t thread;
+    struct gpupool_client *client;
+    uint32_t pool;
+    void *stream;
+    uint64_t most_bytes, seed;
+    unsigned failed;
+};
+
+/* Holds one buffer at a time. */
+static void *hold_one(void *argument) {
+    struct starving *starving = argument;
+    struct gpupool_buffer buffer;
+
+    for (unsigned round = 0; round < STARVING_ROUNDS; round++) {
+        uint64_t size_bytes = 1 + random_next(&starving->seed) % starving->most_bytes;
+        if (gpupool_acquire(starving->client, starving->pool, size_bytes, starving->stream, TEST_WAIT_NS, 0,
+                            &buffer) != 0) {
+            starving->failed++;
+            continue;
+        }
+        sched_yield();
+        starving->failed += gpupool_release(starving->client, &buffer, starving->stream) != 0;
+    }
+    return NULL;
+}
+
+/* Threads of a process that hold one buffer each, of sizes that fit together in nine tenths of the pool. */
+static void starve(unsigned kind) {
+    struct starving starving[THREADS];
+
+    empty_the_pools();
+    struct gpupool_client *client = open_deaf();
+    for (unsigned i = 0; i < THREADS; i++) {
+        starving[i] = (struct starving){.client = client,
+                                        .pool = pool_of(client, kind),
+                                        .stream = stream_of(kind),
+                                        .most_bytes = SHARE_BYTES,
+                                        .seed = random_seed(i)};
+        assert_int_equal(pthread_create(&starving[i].thread, NULL, hold_one, &starving[i]), 0);
+    }
+    for (unsigned i = 0; i < THREADS; i++)
+        TEST_JOIN(starving[i].thread, NULL);
+    for (unsigned i = 0; i < THREADS; i++)
+        assert_int_equal(starving[i].failed, 0);
+    assert_true(stream_heaps_are_valid(client));
+    close_cached(client);
+}
+
+static void large_requests_do_not_wait_for_a_question_behind_small_ones(void **state) {
+    (void)state;
+    for_each_kind(starve);
+}
+
 /* --- a shortage that begins at any time --- */
 
 #define RELEASES (TEST_IS_THREAD_SANITIZED ? 40000u : 400000u) /* there each takes ten times as long */
@@ -253,6 +366,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(also_where_another_stream_used_it),
         cmocka_unit_test(threads_that_use_nearly_all_of_a_pool_are_all_served),
         cmocka_unit_test(so_are_those_of_several_clients),
+        cmocka_unit_test(a_request_gets_what_lies_in_several_leases_without_a_question),
+        cmocka_unit_test(large_requests_do_not_wait_for_a_question_behind_small_ones),
         cmocka_unit_test(a_release_during_which_a_shortage_begins_gives_its_memory_once),
     };
     return cache_tests_run(argc, argv, tests, sizeof tests / sizeof *tests);

@@ -856,6 +856,42 @@ static void a_stream_heap_gives_parts_of_slots_back_only_where_any_size_will_do(
     arena_end(arena);
 }
 
+/* Slots that are kept for a request that waits. */
+static void what_is_free_in_a_target_goes_back_in_parts(void **state) {
+    struct arena *arena = arena_of_slots(CAPACITY, "<>vp");
+    struct stream_heap *stream_heap = arena->extent.stream_heap;
+    struct stream_heap_part part;
+    struct arena_place place;
+
+    (void)state;
+    assert_false(stream_heap_reclaim_slot_locked(stream_heap, &part));
+    for (uint32_t i = 0; i < 4; i++) {
+        assert_int_equal(arena_may_be_target_locked(arena, i), i != 2);
+        assert_int_equal(arena_used_bytes_locked(arena, i), i == 2   ? 0
+                                                            : i == 3 ? SLOT_BYTES
+                                                                     : SLOT_BYTES / 2);
+    }
+    arena->slots[1].is_target = true;
+    assert_true(stream_heap_reclaim_slot_locked(stream_heap, &part));
+    assert_int_equal(part.slot, 1);
+    assert_int_equal(part.offset_bytes, 0);
+    assert_int_equal(part.size_bytes, SLOT_BYTES / 2);
+    assert_false(part.whole);
+    assert_false(stream_heap_reclaim_slot_locked(stream_heap, &part)); /* not what is free beside it */
+    stream_heap_give(heap_range_at(arena->extent.span, slot_start(2) - 1)->user);
+    assert_true(stream_heap_reclaim_slot_locked(stream_heap, &part));
+    assert_true(part.whole);
+    for (unsigned i = 0; i < 2; i++)
+        arena_note_fence_locked(arena, 1, FENCE_NONE);
+    arena->slots[2].is_target = true;
+    assert_int_equal(arena_claim_vacant_locked(arena, 1, &place), 0);
+    fill_slot(arena, place.first);
+    assert_false(arena->slots[place.first].is_target); /* what comes there next is not kept */
+    assert_int_equal(arena_settle_locked(arena, &place, NULL), 0);
+    assert_true(all_is_valid(arena));
+    arena_end(arena);
+}
+
 /* --- without memory --- */
 
 /* Leaves the heap so many nodes; the next ones have to be allocated. */
@@ -1039,6 +1075,7 @@ int main(void) {
         cmocka_unit_test(the_rest_of_a_slot_goes_back_when_it_is_free),
         cmocka_unit_test(the_rest_of_a_slot_goes_back_without_its_neighbour),
         cmocka_unit_test(a_stream_heap_gives_parts_of_slots_back_only_where_any_size_will_do),
+        cmocka_unit_test(what_is_free_in_a_target_goes_back_in_parts),
         cmocka_unit_test(without_memory_a_call_changes_nothing),
         cmocka_unit_test(without_memory_for_the_piece_the_place_is_free),
         cmocka_unit_test(without_memory_there_is_no_arena),

@@ -646,6 +646,40 @@ static void a_range_is_found_wherever_the_last_search_ended(void **state) {
     heap_destroy(heap);
 }
 
+static void what_is_free_in_a_closed_span_is_found_by_no_search(void **state) {
+    (void)state;
+    struct heap *heap = heap_new();
+    struct heap_span *closed = add_span(heap, 4 * MIB), *open = add_span(heap, 2 * MIB);
+    struct heap_range *range = take(heap, 4 * MIB), *other, *upper;
+
+    assert_ptr_equal(range->span, closed);
+    assert_int_equal(heap_split(range, MIB, &upper), 0);
+    heap_give(range);
+    heap_close_span(closed);
+    heap_close_span(closed); /* once more does nothing */
+    assert_true(heap_is_valid(heap));
+    heap_give(upper); /* it joins all the same */
+    assert_true(heap_is_valid(heap));
+    assert_int_equal(heap->free_bytes, 6 * MIB);
+    assert_int_equal(heap_largest_free(heap), 2 * MIB);
+    assert_false(heap_has(heap, 3 * MIB));
+    assert_int_equal(heap_take(heap, 3 * MIB, HEAP_GRANULE, &range), -ENOSPC);
+    other = take(heap, 2 * MIB);
+    assert_ptr_equal(other->span, open);
+    assert_int_equal(heap_claim_part(closed->lowest, MIB, MIB, &range), 0); /* a walk finds it */
+    assert_int_equal(heap_take(heap, MIB, HEAP_GRANULE, &upper), -ENOSPC);
+    heap_open_span(closed);
+    heap_open_span(closed);
+    assert_true(heap_is_valid(heap));
+    assert_int_equal(take(heap, 2 * MIB)->offset, 2 * MIB);
+    heap_give(range);
+    heap_close_span(open);
+    heap_give(other);
+    heap_remove_span(open);
+    assert_true(heap_is_valid(heap));
+    heap_destroy(heap);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_range_is_found_wherever_the_last_search_ended),
@@ -673,6 +707,7 @@ int main(void) {
         cmocka_unit_test(of_ranges_of_one_size_the_first_of_the_oldest_span_is_cut),
         cmocka_unit_test(many_free_spans_do_not_hide_what_is_left_of_another),
         cmocka_unit_test(what_a_heap_has_can_be_taken),
+        cmocka_unit_test(what_is_free_in_a_closed_span_is_found_by_no_search),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,13 +66,15 @@ static struct gaps model_gaps(const struct model *model, uint64_t size, uint64_t
     unsigned count = 0;
 
     assert_non_null(places);
-    for (unsigned i = 0; i < model->count; i++, count++) {
+    for (unsigned i = 0; i < model->count; i++) {
+        if (model->spans[model->taken[i].span]->is_closed)
+            continue;
         places[count][0] = model->taken[i].span;
         places[count][1] = model->taken[i].offset;
-        places[count][2] = model->taken[i].size;
+        places[count++][2] = model->taken[i].size;
     }
     for (unsigned span = 0; span < MODEL_SPANS; span++)
-        if (model->spans[span] != NULL) { /* an end mark */
+        if (model->spans[span] != NULL && !model->spans[span]->is_closed) { /* an end mark */
             places[count][0] = span;
             places[count][1] = model->spans[span]->size;
             places[count++][2] = 0;
@@ -148,6 +150,7 @@ static void model_take(struct model *model) {
     assert_int_equal(r, 0);
     assert_int_equal(range->size, rounded);
     assert_int_equal(range->offset % alignment, 0);
+    assert_false(range->span->is_closed);
     assert_false(range->free);
     assert_null(range->user);
     assert_true(list_is_empty(&range->user_link));
@@ -196,6 +199,15 @@ static void model_toggle_span(struct model *model) {
     model->spans[i] = NULL;
 }
 
+static void model_close_or_open(struct model *model) {
+    struct heap_span *span = model->spans[random_below(MODEL_SPANS)];
+
+    if (span != NULL && random_below(2) == 0)
+        heap_close_span(span);
+    else if (span != NULL)
+        heap_open_span(span);
+}
+
 static void run_history(uint64_t seed, unsigned operations, unsigned full_check_every) {
     struct model *model = calloc(1, sizeof *model);
     assert_non_null(model);
@@ -207,6 +219,8 @@ static void run_history(uint64_t seed, unsigned operations, unsigned full_check_
         uint64_t taking = i / 2048 % 2 == 0 ? 60 : 40, dice = random_below(100);
         if (random_below(128) == 0)
             model_toggle_span(model);
+        else if (random_below(128) == 0)
+            model_close_or_open(model);
         else if (dice < taking) {
             if (model->count < MODEL_RANGES)
                 model_take(model);

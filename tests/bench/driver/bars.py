@@ -191,6 +191,19 @@ def limit_to_uncached(name):
     return lambda results: results.ratio(results.one("limit", cases.GPUPOOL), name, results.one("limit", cases.UNCACHED), name)
 
 
+def starvation_to_uncached(results):
+    """The shape that is the worst."""
+    return largest(results.ratio(record, "p999_ns", results.one("starvation", cases.UNCACHED, **record.parameters), "p999_ns")
+                   for record in results.find("starvation", cases.GPUPOOL))
+
+
+def starvation_beyond_uncached(results):
+    """The longest acquire, less the longest one without a cache."""
+    found = [(record, results.one("starvation", cases.UNCACHED, **record.parameters))
+             for record in results.find("starvation", cases.GPUPOOL)]
+    return largest(max(0, record.most("max_ns") - other.most("max_ns")) for record, other in found if other)
+
+
 def busy_launch(results):
     record = results.one("busy", cases.BUSY)
     return record.most("max_ns") if record else None
@@ -369,6 +382,10 @@ BARS = [
         limit_to_uncached("p999_ns"), "ratio"),
     Bar("8 threads that want 457 of 512 MiB, the longest acquire to that without a cache", "≤ 1", at_most(1),
         limit_to_uncached("max_ns"), "ratio"),
+    Bar("threads with one buffer each, of sizes up to a share of the pool, p99.9 of an acquire to that without a cache, the worst shape",
+        "≤ 1.1", at_most(1.1), starvation_to_uncached, "ratio"),
+    Bar("the same, the longest acquire, beyond the longest without a cache", "≤ 3 ms: two hold times and 1 ms", at_most(3e6),
+        starvation_beyond_uncached, "ns"),
     Bar("the longest launch beside kernels of 100 ms, while another process wants idle memory", "≤ 1 ms", at_most(1e6), busy_launch,
         "ns"),
     Bar("a worker's restart, 4 GiB pinned, to cudaMallocHost's", "≤ 1/10", at_most(0.1), restart_to_runtime, "ratio"),

@@ -242,6 +242,33 @@ def limit(bench):
                   {name: time[name] for name in ("p50_ns", "p99_ns", "p999_ns", "max_ns", "refused")})
 
 
+STARVING = {"two": (256, "host"), "eight": (64, "host"), "many": (64, "host"), "halves": (256, "host"), "processes": (64, "host"),
+            "streams": (64, "device")}  # by shape: segments of so many MiB
+
+
+def starve(bench, shape, step_mib, kind):
+    """Threads that hold one buffer each, of sizes up to a share of the pool, with the cache and without, in turns."""
+    asked, output = [], bench.work / "starvation.json"
+
+    def on_mark(_):
+        asked.append(daemon.requests())
+        return asked[-1]
+
+    with bench.daemon(f"[{kind}]\nlimit = 512MiB\nstep = {step_mib}MiB\nreserve = 512MiB\n") as daemon:
+        bench.run([bench.program("starvation"), "--json", output, "--shape", shape, "--marks",
+                   *(["--milliseconds", 100, "--runs", 1] if bench.quick else [])], daemon.environment(bench.inside), on_mark=on_mark)
+    turns = [after - before for before, after in zip(asked, asked[1:])]
+    for first, (key, time) in enumerate(json.loads(output.read_text())["times"].items()):
+        bench.add("starvation", {"cached": GPUPOOL, "uncached": UNCACHED}[key], {"shape": shape},
+                  {**{name: time[name] for name in ("p50_ns", "p99_ns", "p999_ns", "max_ns", "over_50_ms")},
+                   "daemon_requests_per_acquire": sum(turns[first::2]) / time["all"]})
+
+
+def starvation(bench):
+    for shape, (step_mib, kind) in STARVING.items():
+        starve(bench, shape, step_mib, kind)
+
+
 def busy(bench):
     """The longest launch in a process with long kernels, while another process asks for memory that is idle in the first."""
     output = bench.work / "busy.json"
@@ -521,6 +548,7 @@ CASES = [
     Case("scale", GPUPOOL, scale, ONCE),
     Case("growth", GPUPOOL, growth, ONCE),
     Case("limit", GPUPOOL, limit, ONCE),
+    Case("starvation", GPUPOOL, starvation, ONCE),
     Case("hostile", GPUPOOL, hostile, ONCE),
     Case("crowd", GPUPOOL, crowd, ONCE),
     Case("share", GPUPOOL, share, ONCE),

@@ -373,6 +373,9 @@ def markdown(document, bursty_document=None):
             plain(results, "growth", ["p50_ns", "p99_ns", "p999_ns", "max_ns"], ["", "p50", "p99", "p99.9", "longest"]))
     section("Acquire by 8 threads that want 457 of the 512 MiB of a host pool",
             plain(results, "limit", ["p50_ns", "p99_ns", "p999_ns", "max_ns", "refused"], ["", "p50", "p99", "p99.9", "longest", "refused"]))
+    section("Acquire by threads that hold one buffer each, of sizes up to a share of a pool of 512 MiB",
+            plain(results, "starvation", ["p50_ns", "p99_ns", "p999_ns", "max_ns", "over_50_ms", "daemon_requests_per_acquire"],
+                  ["", "p50", "p99", "p99.9", "longest", "over 50 ms", "messages an acquire"]))
     section("Launches in a process with kernels of 100 ms",
             plain(results, "busy", ["p50_ns", "p99_ns", "max_ns"], ["", "p50", "p99", "longest"]))
     section("The other process's acquire of that idle memory",

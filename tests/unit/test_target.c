@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tests of targets: segments, and slots of an arena, that are kept for the request which has waited longest.
+ * The memory that the stream heaps deal in does not exist.
+ */
+#include "client/cache/cache.h"
+#include "client/cache/shortage.h"
+#include "client/cache/target.h"
+#include "client/session/segment.h"
+#include "client/session/session.h"
+#include "base/units.h"
+#include "heap/heap.h"
+#include "tests/unit/unit.h"
+
+#define POOL          1u
+#define SEGMENTS      3u
+#define SEGMENT_BYTES (64 * MIB)
+#define LARGE_BYTES   (32 * MIB)
+
+static struct session session; /* nothing of it is looked at */
+static struct cache cache = {.session = &session};
+static struct segment segments[SEGMENTS];
+static struct stream_heap *stream_heap;
+static struct piece *pieces[SEGMENTS]; /* one in each segment */
+
+static void add_segment(unsigned i) {
+    segments[i] = (struct segment){
+        .id = i + 1, .memory = (char *)((i + 1) * GIB), .size_bytes = SEGMENT_BYTES, .pool = POOL};
+    assert_int_equal(stream_heap_add_extent_locked(stream_heap, STREAM_HEAP_LARGE, &segments[i], i + 1, 1,
+                                                   segments[i].memory, SEGMENT_BYTES),
+                     0);
+}
+
+static struct piece *take_piece(uint64_t size_bytes) {
+    struct piece *piece;
+    return stream_heap_take_locked(stream_heap, size_bytes, true, &piece) == 0 ? piece : NULL;
+}
+
+/* Of the three segments, the second has least in use. */
+static int set_up(void **state) {
+    (void)state;
+    list_init(&cache.stream_heaps);
+    pthread_mutex_init(&cache.stream_heaps_lock, NULL);
+    shortage_init(&cache.shortage);
+    stream_heap = stream_heap_new(&cache, POOL, GPUPOOL_POOL_HOST, -1, NULL);
+    assert_non_null(stream_heap);
+    list_append(&cache.stream_heaps, &stream_heap->link);
+    for (unsigned i = 0; i < SEGMENTS; i++) {
+        add_segment(i);
+        pieces[i] = take_piece(i == 1 ? 40 * MIB : 48 * MIB);
+        assert_non_null(pieces[i]);
+        assert_ptr_equal(pieces[i]->extent->segment, &segments[i]);
+    }
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    stream_heap_free(stream_heap);
+    shortage_deinit(&cache.shortage);
+    pthread_mutex_destroy(&cache.stream_heaps_lock);
+    return 0;
+}
+
+static void pass(unsigned times) {
+    for (unsigned i = 0; i < times; i++)
+        target_note_pass(&cache.shortage, POOL);
+    target_choose(&cache, POOL);
+}
+
+static bool is_kept(const struct segment *segment) {
+    uint64_t bytes;
+    return target_find(&cache.shortage, POOL, segment->memory, &bytes);
+}
+
+static void a_segment_is_kept_for_the_request_that_was_passed(void **state) {
+    struct waiting_request first, second;
+    uint64_t bytes = 0;
+
+    (void)state;
+    shortage_enter(&cache.shortage, &first, POOL, LARGE_BYTES, false);
+    shortage_enter(&cache.shortage, &second, POOL, LARGE_BYTES, false);
+    pass(TARGET_PASSES - 1);
+    assert_false(is_kept(&segments[1]));
+    pass(1);
+    assert_true(target_find(&cache.shortage, POOL, segments[1].memory, &bytes));
+    assert_int_equal(bytes, LARGE_BYTES);
+    assert_false(is_kept(&segments[0]));
+    assert_false(target_find(&cache.shortage, POOL + 1, segments[1].memory, &bytes));
+    assert_int_equal(second.passes, 0);
+
+    assert_null(take_piece(24 * MIB)); /* which is free in the target alone */
+    stream_heap_give_locked(stream_heap, pieces[1]);
+    assert_null(take_piece(LARGE_BYTES));
+    assert_non_null(take_piece(16 * MIB)); /* others go on */
+    assert_non_null(take_piece(16 * MIB));
+    assert_null(take_piece(16 * MIB));
+    assert_true(stream_heap_is_valid(stream_heap));
+
+    shortage_leave(&cache, &first);
+    assert_false(is_kept(&segments[1]));
+    assert_non_null(take_piece(SEGMENT_BYTES));
+    pass(TARGET_PASSES); /* the next one is the oldest now */
+    assert_int_equal(second.passes, TARGET_PASSES);
+    shortage_leave(&cache, &second);
+    assert_true(stream_heap_is_valid(stream_heap));
+}
+
+static void never_all_that_the_process_has_is_kept(void **state) {
+    struct waiting_request waiter;
+
+    (void)state;
+    for (unsigned i = 0; i < SEGMENTS; i += 2) { /* only the second is left */
+        struct stream_heap_part part;
+        stream_heap_give_locked(stream_heap, pieces[i]);
+        assert_true(stream_heap_reclaim_between_locked(stream_heap, segments[i].memory,
+                                                       (char *)segments[i].memory + SEGMENT_BYTES, &part));
+        assert_true(part.whole);
+    }
+    shortage_enter(&cache.shortage, &waiter, POOL, LARGE_BYTES, false);
+    pass(TARGET_PASSES);
+    assert_false(is_kept(&segments[1]));
+    assert_int_equal(waiter.passes, 0); /* and it is looked for again after as many */
+    add_segment(0);
+    pass(TARGET_PASSES);
+    assert_true(is_kept(&segments[0])); /* where more is free */
+    shortage_leave(&cache, &waiter);
+}
+
+static void a_segment_that_is_too_short_is_not_kept(void **state) {
+    struct waiting_request waiter;
+
+    (void)state;
+    shortage_enter(&cache.shortage, &waiter, POOL, SEGMENT_BYTES + HEAP_GRANULE, false);
+    pass(TARGET_PASSES);
+    for (unsigned i = 0; i < SEGMENTS; i++)
+        assert_false(is_kept(&segments[i]));
+    shortage_leave(&cache, &waiter);
+}
+
+static void nothing_is_kept_where_no_request_waits(void **state) {
+    (void)state;
+    pass(2 * TARGET_PASSES);
+    for (unsigned i = 0; i < SEGMENTS; i++)
+        assert_false(is_kept(&segments[i]));
+    assert_non_null(take_piece(24 * MIB));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_segment_is_kept_for_the_request_that_was_passed, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(never_all_that_the_process_has_is_kept, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_segment_that_is_too_short_is_not_kept, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(nothing_is_kept_where_no_request_waits, set_up, tear_down),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
