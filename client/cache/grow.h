@@ -8,7 +8,7 @@
  * - Ask: the daemon for an extent. Its pool grows for it, but no process is asked for memory.
  * - Collect, once, what this process has: in other threads' caches, and behind fences that the stream heap's
  * stream can wait for. The pool is tight from now on (shortage.h). Idle memory of other stream heaps goes to
- * the daemon.
+ * the daemon, and that of stretches which are long enough (stretch.h).
  * - Ask again, for just what is needed, and wait until the deadline. Memory that other threads release in the
  * meantime goes to the daemon as soon as it is long enough.
  *

@@ -144,13 +144,16 @@ static void offer_stretch(struct cache *cache, uint32_t pool, const char *place)
     pthread_mutex_lock(&cache->stream_heaps_lock);
     bool found = stretch_at(cache, pool, place, &stretch);
     pthread_mutex_unlock(&cache->stream_heaps_lock);
-    if (found && target_find(&cache->shortage, pool, place, &target_bytes))
+    bool is_target = found && target_find(&cache->shortage, pool, place, &target_bytes);
+    if (is_target)
         is_wanted = stretch_bytes(&stretch) >= target_bytes;
     else if (found)
         is_wanted = waits(&cache->shortage, pool, stretch_bytes(&stretch), false) ||
                     (stretch_is_segment(&stretch) && waits(&cache->shortage, pool, 0, true));
     if (is_wanted)
         give_back_stretch(cache, pool, &stretch);
+    if (is_wanted && is_target)
+        target_end(cache, pool, place);
 }
 
 void shortage_offer(struct cache *cache, struct stream_heap *stream_heap, const char *place) {

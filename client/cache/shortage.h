@@ -8,7 +8,8 @@
  * nothing at hand then: what is released goes into its stream heap's heap at once, where it joins its
  * neighbours, and pieces are cut to the size that is asked for. While a thread waits for room, each release
  * looks at the heap: as soon as a range is long enough for that thread's request, the range goes to the
- * daemon, which answers the request with it. The mark ends when no thread waits and a quarter of a stream
+ * daemon, which answers the request with it. So does a stretch that is long enough (stretch.h). A request
+ * that was passed often has a target (target.h). The mark ends when no thread waits and a quarter of a stream
  * heap is free, or the pool has room again.
  *
  * A pool is short when other processes wait for its memory. The process keeps nothing then: each piece that

@@ -53,10 +53,10 @@ bool target_find(struct shortage *shortage, uint32_t pool, const char *place, ui
 
 /* --- the choice --- */
 
-/* What is free or deferred in a segment. */
+/* What the process has of a segment, and what is free or deferred of that. */
 struct tally {
     const struct segment *segment;
-    uint64_t free_bytes;
+    uint64_t held_bytes, free_bytes;
 };
 
 struct tallies {
@@ -85,14 +85,17 @@ static void add_tallies(struct stream_heap *stream_heap, struct tallies *tallies
     pthread_mutex_lock(&stream_heap->lock);
     list_for_each_entry(const struct extent, extent, &stream_heap->extents, link) {
         struct tally *tally = extent->is_arena ? NULL : tally_of(tallies, extent->segment);
-        if (tally != NULL)
-            tally->free_bytes += extent->size_bytes - extent->span->taken_bytes + extent->deferred_bytes;
+        if (tally == NULL)
+            continue;
+        tally->held_bytes += extent->size_bytes - extent->absent_bytes;
+        tally->free_bytes += extent->size_bytes - extent->span->taken_bytes + extent->deferred_bytes;
     }
     pthread_mutex_unlock(&stream_heap->lock);
 }
 
-/* Finds the segment in which most is free. None: no segment is long enough, or there is no other one. The
- * list of stream heaps is locked. */
+/* Finds the segment in which most is free, of those that the process has all of. Of another one the daemon
+ * could lend a part to other requests meanwhile. None: no such segment is long enough, or the process has
+ * nothing beside it. The list of stream heaps is locked. */
 static struct target find_target(struct cache *cache, uint32_t pool, uint64_t size_bytes) {
     struct tallies tallies = {0};
     const struct tally *best = NULL;
@@ -104,7 +107,7 @@ static struct target find_target(struct cache *cache, uint32_t pool, uint64_t si
     }
     for (size_t i = 0; i < tallies.count; i++) {
         const struct tally *tally = &tallies.list[i];
-        if (tally->segment->size_bytes >= size_bytes &&
+        if (tally->segment->size_bytes >= size_bytes && tally->held_bytes == tally->segment->size_bytes &&
             (best == NULL || tally->free_bytes > best->free_bytes))
             best = tally;
     }
@@ -275,6 +278,22 @@ static bool has_slots(struct shortage *shortage, uint32_t pool) {
     }
     pthread_mutex_unlock(&shortage->lock);
     return found;
+}
+
+void target_end(struct cache *cache, uint32_t pool, const char *place) {
+    struct target ended = {0};
+
+    pthread_mutex_lock(&cache->shortage.lock);
+    list_for_each_entry(struct waiting_request, waiter, &cache->shortage.waiters, link) {
+        if (waiter->pool != pool || !target_has(&waiter->target, place))
+            continue;
+        ended = waiter->target;
+        waiter->target = (struct target){0};
+        waiter->passes = 0;
+        break;
+    }
+    pthread_mutex_unlock(&cache->shortage.lock);
+    target_open(cache, pool, &ended);
 }
 
 void target_open(struct cache *cache, uint32_t pool, const struct target *target) {

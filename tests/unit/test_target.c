@@ -138,6 +138,36 @@ static void a_segment_that_is_too_short_is_not_kept(void **state) {
     shortage_leave(&cache, &waiter);
 }
 
+/* The daemon may lend the rest to other requests. */
+static void a_segment_that_is_the_daemon_s_in_part_is_not_kept(void **state) {
+    struct waiting_request waiter;
+    struct stream_heap_part part;
+
+    (void)state;
+    assert_true(stream_heap_reclaim_between_locked(stream_heap, segments[1].memory,
+                                                   (char *)segments[1].memory + SEGMENT_BYTES, &part));
+    shortage_enter(&cache.shortage, &waiter, POOL, LARGE_BYTES, false);
+    pass(TARGET_PASSES);
+    assert_false(is_kept(&segments[1]));
+    assert_true(is_kept(&segments[0]));
+    shortage_leave(&cache, &waiter);
+}
+
+static void a_target_ends_when_its_memory_has_gone_to_the_daemon(void **state) {
+    struct waiting_request waiter;
+
+    (void)state;
+    shortage_enter(&cache.shortage, &waiter, POOL, LARGE_BYTES, false);
+    pass(TARGET_PASSES);
+    assert_null(take_piece(24 * MIB));
+    target_end(&cache, POOL, (char *)segments[1].memory + MIB);
+    assert_false(is_kept(&segments[1]));
+    assert_int_equal(waiter.passes, 0);
+    assert_non_null(take_piece(24 * MIB));
+    target_end(&cache, POOL, segments[1].memory); /* there is none */
+    shortage_leave(&cache, &waiter);
+}
+
 static void nothing_is_kept_where_no_request_waits(void **state) {
     (void)state;
     pass(2 * TARGET_PASSES);
@@ -151,6 +181,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_segment_is_kept_for_the_request_that_was_passed, set_up, tear_down),
         cmocka_unit_test_setup_teardown(never_all_that_the_process_has_is_kept, set_up, tear_down),
         cmocka_unit_test_setup_teardown(a_segment_that_is_too_short_is_not_kept, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(a_segment_that_is_the_daemon_s_in_part_is_not_kept, set_up,
+                                        tear_down),
+        cmocka_unit_test_setup_teardown(a_target_ends_when_its_memory_has_gone_to_the_daemon, set_up,
+                                        tear_down),
         cmocka_unit_test_setup_teardown(nothing_is_kept_where_no_request_waits, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

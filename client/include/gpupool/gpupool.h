@@ -512,15 +512,20 @@ GPUPOOL_API int gpupool_reclaimed(struct gpupool_client *client, uint32_t pool,
 
 /**
  * @name In an application's own loop
- * A client that was opened with GPUPOOL_OPEN_NO_THREAD has no thread that gives idle memory back. The application does
- * it: it watches a descriptor, and calls when that is readable. While it does not, others wait for memory that lies idle
- * here. An acquire gives up what is idle in its own process before it waits, and closes the segments that the daemon names.
+ * A client that was opened with GPUPOOL_OPEN_NO_THREAD has no thread that gives idle memory back. The
+ * application does it: it watches a descriptor, and calls when that is readable. While it does not, others
+ * wait for memory that lies idle here. An acquire gives up what is idle in its own process before it waits,
+ * and closes the segments that the daemon names. While it waits, in gpupool_acquire() or
+ * gpupool_acquire_end(), it gives back what the library keeps when the daemon asks. options.reclaim is called
+ * in gpupool_dispatch() alone, for which the descriptor is readable then.
  * @{
  */
 /**
- * The descriptor to watch for reading (poll, epoll; never read from it). It is readable when gpupool_dispatch() is due:
- * when the daemon wants idle memory back, and after each decay_ns. It is the client's and lives as long.
- * @return 0 or more: the descriptor; INVALID: the client was opened without the flag, or without a cache; FORKED
+ * The descriptor to watch for reading (poll, epoll; never read from it). It is readable when
+ * gpupool_dispatch() is due: when the daemon wants idle memory back, and after each decay_ns. It is the
+ * client's and lives as long.
+ * @return 0 or more: the descriptor; INVALID: the client was opened without the flag, or without a cache;
+ * FORKED
  */
 GPUPOOL_API int gpupool_fd(struct gpupool_client *client);
 
