@@ -17,8 +17,8 @@
  * Among the members of a class, a range that is the whole of its span is taken last: it could also go back to
  * where it came from.
  *
- * A span may be closed for a time. What is free in it counts as free and joins, and can be claimed by a
- * caller that walks the span, but no search finds it.
+ * A span may be closed for a time. Its free ranges count as free and join, and a caller that walks the span
+ * can claim them, but no search finds them.
  *
  * Invariants (heap_is_valid): the ranges of a span tile it without gap or overlap; no two neighbours are both
  * free; every free range of a span that is not closed is in the list of its class, and the bitmaps say so;

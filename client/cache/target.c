@@ -53,7 +53,7 @@ bool target_find(struct shortage *shortage, uint32_t pool, const char *place, ui
 
 /* --- the choice --- */
 
-/* What the process has of a segment, and what is free or deferred of that. */
+/* The bytes that the process has of a segment, and those that are free or deferred of that. */
 struct tally {
     const struct segment *segment;
     uint64_t held_bytes, free_bytes;

@@ -9,8 +9,8 @@
  * - For a range: a segment that is long enough, and that the process has all of. Its extents are closed
  *   (heap_close_span()), so that nothing more is taken there. The stretch that the request needs comes
  *   together with the releases, and goes to the daemon. That ends the target.
- * - For segments of arenas: as many slots. What becomes free in them goes to the daemon in parts, which are
- *   no segment for another request before all of it is there.
+ * - For segments of arenas: as many slots. Memory that becomes free in them goes to the daemon in parts,
+ * which are no segment for another request before all of it is there.
  *
  * A target is never all that the process has of the pool. A thread that holds a buffer and needs another one
  * finds memory in the rest. Where it does not, the daemon asks for idle memory 100 ms later, and what is free
@@ -52,7 +52,7 @@ void target_note_pass(struct shortage *shortage, uint32_t pool);
  * no lock. */
 void target_choose(struct cache *cache, uint32_t pool);
 
-/* What a target was kept for has gone to the daemon: its request has none any more, and is passed anew. The
+/* The memory of a target has gone to the daemon: its request has none any more, and is passed anew. The
  * caller holds no lock. */
 void target_end(struct cache *cache, uint32_t pool, const char *place);
 

@@ -71,7 +71,7 @@ static struct {
     bool marks; /* says where it is, and waits each time for a line with the daemon's count of messages */
 } options = {.shape = &shapes[1], .milliseconds = 2000, .runs = 5};
 
-/* What one turn brought. It is written to a pipe where the turn is another process's. */
+/* The figures of one turn. They are written to a pipe where the turn is another process's. */
 struct turn {
     uint64_t count, all; /* acquires that were counted; all of them */
     uint64_t *ns;        /* count of them */

@@ -17,7 +17,7 @@
 #define UNIT  MIB
 #define WORD  1u
 
-/* Who has a unit, and how. Units of one stream heap side by side are one extent. */
+/* The state of a unit. Units of one stream heap side by side are one extent. */
 enum unit {
     ELSEWHERE, /* never leased by this process */
     FREE,
@@ -109,7 +109,7 @@ static bool is_held(enum unit unit) {
     return unit == HELD || unit == OTHER_HELD;
 }
 
-/* What has to be found at a unit. False: nothing. */
+/* The stretch that has to be found at a unit. False: none. */
 static bool model_at(const enum unit units[UNITS], unsigned place, unsigned *ret_first, unsigned *ret_end) {
     unsigned first = place, end = place;
 
