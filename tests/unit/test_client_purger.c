@@ -280,6 +280,46 @@ static void a_daemon_that_does_not_answer_is_waited_for_once(void **state) {
     gpupool_close(client);
 }
 
+/* --- a request that waits --- */
+
+static struct proto_acquire asked[4];
+static _Atomic unsigned n_asked;
+
+/* Has no room: refuses what does not wait for memory of others, and lets the rest wait. */
+static bool let_wait(struct false_daemon *daemon, struct false_session *session,
+                     const struct proto_message *request) {
+    if (request->header.operation != PROTO_ACQUIRE)
+        return greet_with_timer(daemon, session, request);
+    if (n_asked < sizeof asked / sizeof *asked)
+        asked[n_asked] = request->acquire;
+    n_asked++;
+    if ((request->acquire.flags & PROTO_ACQUIRE_NO_RECLAIM) != 0)
+        false_send_error(session, request->header.request, PROTO_E_EXHAUSTED, "full");
+    return true;
+}
+
+/* The surplus of a later one would be cut for others, and the one that waits could have it. */
+static void beside_a_request_that_waits_others_ask_for_what_they_need(void **state) {
+    uint64_t request;
+
+    (void)state;
+    n_asked = 0;
+    struct gpupool_client *client = open_with_purger(let_wait);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_ok(gpupool_acquire_begin(client, FALSE_POOL_HOST, MIB, GPUPOOL_NO_STREAM, GPUPOOL_FOREVER, 0,
+                                        &request));
+        false_daemon_await(&daemon_, &n_asked, 2 * i + 2);
+    }
+    assert_true(asked[0].size_bytes > MIB); /* no request waited yet */
+    for (unsigned i = 0; i < 4; i++) {
+        assert_int_equal(asked[i].least_bytes, MIB);
+        assert_int_equal((asked[i].flags & PROTO_ACQUIRE_NO_RECLAIM) != 0, i % 2 == 0);
+        assert_true(i == 0 || asked[i].size_bytes == MIB);
+    }
+    gpupool_close(client);
+    asking_fd = close_fd(asking_fd);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_purger_that_is_asked_many_times_hears_the_last_one),
@@ -288,6 +328,7 @@ int main(void) {
         TEST(answers_are_checked),
         TEST(a_pool_that_is_marked_as_short_is_kept_nothing_of_until_it_is_no_more),
         TEST(a_daemon_that_does_not_answer_is_waited_for_once),
+        TEST(beside_a_request_that_waits_others_ask_for_what_they_need),
     };
     fixture_init();
     int failed = cmocka_run_group_tests_name("client_purger", tests, NULL, NULL);
