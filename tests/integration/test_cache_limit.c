@@ -213,6 +213,13 @@ static struct gpupool_client *open_deaf(void) {
     return client;
 }
 
+/* All of the pool, so that its parts can join. */
+static void make_one_segment(struct gpupool_client *client, unsigned kind) {
+    struct gpupool_buffer all = acquire(client, kind, POOL_MIB * MIB, stream_of(kind));
+    MUST(gpupool_release(client, &all, stream_of(kind)));
+    MUST(gpupool_trim(client, NULL));
+}
+
 #define LARGE_BYTES (8 * MIB) /* from the other half of a stream heap than buffers of 1 MiB */
 #define LARGE_COUNT (POOL_MIB * MIB / 2 / LARGE_BYTES)
 #define SMALL_COUNT (POOL_MIB / 2)
@@ -225,10 +232,7 @@ static void wait_for_both_halves(unsigned kind) {
 
     empty_the_pools();
     struct gpupool_client *client = open_deaf();
-    /* one segment, so that its parts can join */
-    struct gpupool_buffer all = acquire(client, kind, POOL_MIB * MIB, stream_of(kind));
-    MUST(gpupool_release(client, &all, stream_of(kind)));
-    MUST(gpupool_trim(client, NULL));
+    make_one_segment(client, kind);
     for (unsigned i = 0; i < LARGE_COUNT; i++) {
         large[i] = acquire(client, kind, LARGE_BYTES, stream_of(kind));
         for (unsigned j = 0; j < SMALL_COUNT / LARGE_COUNT; j++)
@@ -285,17 +289,18 @@ static void *hold_one(void *argument) {
     return NULL;
 }
 
-/* Threads of a process that hold one buffer each, of sizes that fit together in nine tenths of the pool. */
-static void starve(unsigned kind) {
+/* Threads of a process that hold one buffer each, of sizes up to most_bytes. */
+static void starve(unsigned kind, uint64_t most_bytes) {
     struct starving starving[THREADS];
 
     empty_the_pools();
     struct gpupool_client *client = open_deaf();
+    make_one_segment(client, kind);
     for (unsigned i = 0; i < THREADS; i++) {
         starving[i] = (struct starving){.client = client,
                                         .pool = pool_of(client, kind),
                                         .stream = stream_of(kind),
-                                        .most_bytes = SHARE_BYTES,
+                                        .most_bytes = most_bytes,
                                         .seed = random_seed(i)};
         assert_int_equal(pthread_create(&starving[i].thread, NULL, hold_one, &starving[i]), 0);
     }
@@ -307,9 +312,20 @@ static void starve(unsigned kind) {
     close_cached(client);
 }
 
+/* All of them fit together in nine tenths of the pool. */
+static void starve_in_pieces(unsigned kind) {
+    starve(kind, SHARE_BYTES);
+}
+
+/* Some have to wait until others release. */
+static void starve_in_halves(unsigned kind) {
+    starve(kind, POOL_MIB * MIB / 2);
+}
+
 static void large_requests_do_not_wait_for_a_question_behind_small_ones(void **state) {
     (void)state;
-    for_each_kind(starve);
+    for_each_kind(starve_in_pieces);
+    for_each_kind(starve_in_halves);
 }
 
 /* --- a shortage that begins at any time --- */
