@@ -290,9 +290,12 @@ static bool let_wait(struct false_daemon *daemon, struct false_session *session,
                      const struct proto_message *request) {
     if (request->header.operation != PROTO_ACQUIRE)
         return greet_with_timer(daemon, session, request);
+    pthread_mutex_lock(&daemon->lock);
     if (n_asked < sizeof asked / sizeof *asked)
         asked[n_asked] = request->acquire;
     n_asked++;
+    pthread_cond_broadcast(&daemon->changed);
+    pthread_mutex_unlock(&daemon->lock);
     if ((request->acquire.flags & PROTO_ACQUIRE_NO_RECLAIM) != 0)
         false_send_error(session, request->header.request, PROTO_E_EXHAUSTED, "full");
     return true;
