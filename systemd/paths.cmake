@@ -2,7 +2,7 @@
 # installs the unit and the configuration includes it too, because cmake --install --prefix names another prefix.
 
 # gpupool_paths(PREFIX): sets GPUPOOL_DAEMON_FILE and GPUPOOL_CONFIG_FILE. A folder with a full name stays where it is. Under /usr the
-# configuration lies in /etc, and under any other prefix in its etc. installed_config_path() of the daemon has the same rule.
+# configuration lies in /etc, and under any other prefix in its etc. config_place_of() of the daemon has the same rule.
 function(gpupool_paths prefix)
   cmake_path(ABSOLUTE_PATH prefix NORMALIZE OUTPUT_VARIABLE root)
   set(etc_root ${root})

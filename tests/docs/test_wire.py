@@ -150,7 +150,7 @@ class Tables(unittest.TestCase):
         """Messages of version 1 end with CLOSED and SEGMENTS. Later numbers are in the list of version 2, and no others."""
         added = {name for name, message in MESSAGES.items()
                  if message["number"] > MESSAGES["CLOSED" if message["sender"] == "client" else "SEGMENTS"]["number"]}
-        listed = section("Versions").partition("Version 2 has")[2].partition("version 3")[0]
+        listed = section("Versions").partition("Version 2 has")[2].partition("Version 3 has")[0]
         named = set(re.findall(r"\b[A-Z][A-Z_]+\b", listed)) & set(MESSAGES)
         self.assertEqual(named - {"SHARE", "SPLIT", "ACQUIRE"}, added)  # these have something more in version 2
         last = self.limits()["PROTO_VERSION_MAX"]
