@@ -120,10 +120,10 @@ def reduce_tensor(tensor):
     try:
         return _pytorch_reduce(tensor)
     except RuntimeError as error:
-        if tensor.device.type == "cuda" and _pools()._allocators:
-            raise RuntimeError("PyTorch has no handle for memory that use_pool() or enable() took of the pools: make tensors that other "
-                               f"processes are to have by gpupool.torch.empty() ({error})") from error
-        raise
+        if tensor.device.type != "cuda":
+            raise
+        raise RuntimeError(f"PyTorch has no handle for the tensor's memory: {error}. If use_pool(), enable() or from_dlpack() took it of a "
+                           "pool, make tensors that other processes are to have by gpupool.torch.empty() or from_buffer()") from error
 
 
 def _hook(tensor):
