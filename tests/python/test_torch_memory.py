@@ -236,7 +236,7 @@ class Marks(Tensors):
     def test_each_storage_has_a_mark_of_its_own(self):
         for pool in self.pools():
             buffer = pool.acquire(400, zero=True)
-            one, other = arrive([gpupool.torch.from_buffer(buffer, 50, torch.float32), gpupool.torch.from_buffer(buffer, 50, torch.float32, 200)])
+            one, other = arrive([gpupool.torch.from_buffer(buffer, 50, torch.float32, offset) for offset in (0, 200)])
             one.share_memory_()
             self.assertIsNone(gpupool.torch._find(one))
             self.assertIsNotNone(gpupool.torch._find(other))
@@ -461,7 +461,8 @@ def reduce_modified(*arguments, **keywords):
 reductions.reduce_tensor = reduce_modified
 reductions.init_reductions()
 """
-        begin = "import pickle, torch\nfrom torch.multiprocessing import reductions\nfrom torch.multiprocessing.reductions import reduce_tensor\n"
+        begin = "import pickle, torch\nfrom torch.multiprocessing import reductions\n" \
+                "from torch.multiprocessing.reductions import reduce_tensor\n"
         check = """
 from multiprocessing.reduction import ForkingPickler
 for pool in gpupool.host_pool(), gpupool.device_pool(0):
