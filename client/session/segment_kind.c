@@ -9,7 +9,6 @@
 #endif
 
 #include "base/cleanup.h"
-#include "base/fault_pause.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
 #include "client/session/memfd.h"
@@ -240,18 +239,10 @@ static int give_access_to_all(const struct segment *segment, void *memory, uint6
     return error;
 }
 
-/* The driver ends the mapping and the reservation of its addresses. Threads that use the memory wait until
- * other memory is there. Another thread may map memory there before this one does: then that memory stays. */
+/* The process ends, and the driver ends what it has of the mapping then. If it ended it here, a thread that
+ * still uses the addresses could meet the moment before other memory is there. */
 static bool host_vmm_leave(struct segment *segment) {
-    void *memory = segment->memory;
-
-    fault_pause_begin(memory, segment->size_bytes);
-    bool clean = vmm_close(segment);
-    if (clean)
-        (void)mmap(memory, segment->size_bytes, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-    fault_pause_end();
-    return clean;
+    return own_mapping_replace(take_ptr(&segment->mapping));
 }
 
 /* Imports the memory and maps it. The mapping alone keeps the memory. */
