@@ -48,7 +48,7 @@ static const struct command commands[] = {
      "Shows each value that the daemon uses, with the line of the file that has it, or the command line, or "
      "the default, and what the daemon made of it."},
     {"reload", view_reload, "read the configuration again, and say what changed; for root and the daemon's user",
-     "Has the daemon read its configuration again, and shows what changed, which keys need a restart, and the "
+     "Shows what changes after the daemon has read its configuration again, which keys need a restart, and the "
      "mistakes, with which nothing changes. For root and the daemon's user."},
     {"trim", view_trim, "give memory that nobody uses back to the driver and the kernel",
      "Gives segments of which nothing is leased and which no process has mapped back to the driver and the "
@@ -341,7 +341,9 @@ static int read_words(int argc, char **argv, struct options *options, bool *help
     options->command = find_command(argv[optind]);
     if (options->command == NULL)
         return EXIT_USAGE;
-    if (optind + 1 < argc && !(*help && strcmp(options->command->name, "run") == 0))
+    if (options->command->view == NULL && !*help)
+        return usage_error(complain(EXIT_USAGE, "'run' comes first: gpupoolctl run [OPTION...] PROGRAM"));
+    if (optind + 1 < argc && options->command->view != NULL)
         return usage_error(
             complain(EXIT_USAGE, "one command at a time: '%s' is one too many", argv[optind + 1]));
     return -1;
@@ -362,8 +364,6 @@ int command_line_read(int argc, char **argv, struct options *options) {
             print_help();
         return finish_output(EXIT_SUCCESS);
     }
-    if (options->command->view == NULL)
-        return usage_error(complain(EXIT_USAGE, "'run' comes first: gpupoolctl run [OPTION...] PROGRAM"));
     for (size_t i = 0; i < ROWS; i++)
         if (given[i] && !is_for(&option_rows[i], options->command))
             return usage_error(

@@ -138,7 +138,7 @@ def columns_of(text, heading):
     start = next(i for i, row in enumerate(lines) if row.split()[:1] == [heading])
     rows = []
     for row in lines[start:]:
-        if not row.strip() or row.lstrip().startswith(("pool ", "session ")):
+        if not row.strip() or row.lstrip().startswith(("pool ", "session ", "process-end: ", "listing: ", "descriptors: ")):
             break
         rows.append(row)
     return rows

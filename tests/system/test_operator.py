@@ -262,7 +262,7 @@ class CheckConfig(unittest.TestCase):
     def test_all_mistakes_are_named_at_once(self):
         done = check("[daemon]\ngpus = sim\n[device]\nlimit = 4GB # half\nsteps = 5\n", "--sim-gpus", "0", "--log-level", "inof")
         self.assertNotEqual(done.returncode, 0)
-        self.assertEqual([re.sub(r"^\S*gpupoold\.conf", "conf", line.removeprefix("gpupoold: error: ")) for line in done.stderr.splitlines()], [
+        self.assertEqual([re.sub(r"^\S*gpupoold\.conf", "conf", line.partition("gpupoold: error: ")[2]) for line in done.stderr.splitlines()], [
             "conf:2: [daemon] has no key 'gpus'; did you mean 'gpu'? See gpupoold.conf(5)",
             "conf:4: limit: '4GB # half' has a '#' in it: a comment behind a value begins with a blank and ';', and '#' begins one on a line of its own only",
             "conf:5: [device] has no key 'steps'; did you mean 'step'? See gpupoold.conf(5)",
