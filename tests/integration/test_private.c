@@ -182,6 +182,13 @@ static void ended_well(pid_t pid) {
     assert_int_equal(WEXITSTATUS(status), 0);
 }
 
+/* ThreadSanitizer ends a forked child that starts a thread. */
+static void skip_under_tsan(void) {
+#if defined(__SANITIZE_THREAD__)
+    skip();
+#endif
+}
+
 static int is_of_the_same_daemon(void *argument) {
     const struct gpupool_client *parents = argument;
     struct gpupool_client *client;
@@ -215,6 +222,7 @@ static int a_family(void *argument) {
 
 static void a_process_and_its_forked_children_have_one(void **state) {
     (void)state;
+    skip_under_tsan();
     ended_well(fork_to(a_family, NULL));
 }
 
@@ -243,6 +251,7 @@ static void each_process_that_comes_finds_it_or_starts_it(void **state) {
     pid_t pids[COMERS];
 
     (void)state;
+    skip_under_tsan();
     assert_non_null(mkdtemp(directory));
     snprintf(path, sizeof path, "%s/gpupool.sock", directory);
     for (unsigned i = 0; i < COMERS; i++)
