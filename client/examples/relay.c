@@ -249,9 +249,11 @@ static int relay_files(const struct file_list *files, const char *directory) {
     if (!reported || loaded.parcels != written.parcels || loaded.size_bytes != written.size_bytes)
         return fail("loader and writer do not agree on what was relayed");
     double seconds = (double)(written.end_ns - loaded.begin_ns) / (double)NS_PER_S;
-    printf("   %zu files, %.1f MiB in %llu parcels: %.2f GB/s, growth of the pools and first maps included\n",
-           files->count, (double)written.size_bytes / (double)MIB, (unsigned long long)written.parcels,
-           (double)written.size_bytes / 1e9 / (seconds > 0 ? seconds : 1));
+    printf(
+        "   %zu file%s, %.1f MiB in %llu parcel%s: %.2f GB/s, first maps and growth of the pools included\n",
+        files->count, files->count == 1 ? "" : "s", (double)written.size_bytes / (double)MIB,
+        (unsigned long long)written.parcels, written.parcels == 1 ? "" : "s",
+        (double)written.size_bytes / 1e9 / (seconds > 0 ? seconds : 1));
     return 0;
 }
 

@@ -148,7 +148,7 @@ int files_compare(const struct file_list *files, const char *directory) {
         if (r < 0)
             return r;
     }
-    printf("   compared byte by byte: %zu files, %.1f MiB, all alike\n", files->count,
-           (double)bytes / (double)MIB);
+    printf("   compared byte by byte: %zu file%s, %.1f MiB, all alike\n", files->count,
+           files->count == 1 ? "" : "s", (double)bytes / (double)MIB);
     return 0;
 }

@@ -68,6 +68,12 @@ class Cpp(installed.Installed):
         self.assertGreaterEqual(len(leased), 2)
         self.assertEqual(set(leased), {"0"})
 
+    def test_the_program_ends_where_there_is_no_daemon(self):
+        output = self.shell(COMPILE + "status=0; GPUPOOL_SOCKET=$PWD/nowhere timeout 60 ./example 2>said || status=$?; cat said; echo $status\n",
+                            self.example("alone", PROGRAM))
+        self.assertIn("nowhere", output)
+        self.assertEqual(output.splitlines()[-1], "1")
+
     def test_the_pieces_do_what_the_page_says(self):
         directory = self.example("pieces", BEGINNING + "".join(PIECES) + MAIN)
         output = self.shell(COMPILE + "GPUPOOL_SOCKET=private GPUPOOL_DAEMON_ARGS='--gpu sim --log-level warning' ./example", directory)

@@ -62,7 +62,7 @@ class Demo(unittest.TestCase):
         self.assertLessEqual(len(lines), 24)
         self.assertLessEqual(max(map(len, lines)), 120)
         self.assertEqual([line[0] for line in lines if re.match(r"\d\. ", line)], ["1", "2", "3"])
-        self.assertRegex(done.stdout, r"1 files, 3\.0 MiB in 1 parcels: \d+\.\d\d GB/s")
+        self.assertRegex(done.stdout, r"1 file, 3\.0 MiB in 1 parcel: \d+\.\d\d GB/s")
 
     def test_the_killed_workers_memory_comes_back(self):
         done = self.relay("--gpu", "sim", self.write("file", 1000))
