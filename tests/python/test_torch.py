@@ -194,9 +194,10 @@ print("begun", flush=True)
 sys.stdin.readline()
 if sys.argv[1] == "killed":
     os.kill(os.getpid(), signal.SIGKILL)
-del batches, loader
+if sys.argv[1] == "left":
+    del batches, loader
 """
-        for end in "left", "killed":
+        for end in "left", "killed", "ended":
             process = subprocess.Popen([sys.executable, "-c", program, end], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
                                        env=self.daemon.environment)
             try:

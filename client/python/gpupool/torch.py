@@ -259,7 +259,7 @@ def _reduce_storage(storage):
 def _reduce_keeper(keeper):
     """A pickler asks once for each of its messages, and remembers the answer."""
     buffer, client = keeper.buffer, keeper.buffer.pool.client
-    token = _transfer.send(client, buffer, _writer_of(buffer))
+    token = _transfer.send(client, buffer, _writer_of(buffer), *([_BATCH_LIFETIME_S] if keeper.is_of_batch else []))
     if keeper.is_of_batch:
         _note_sent(client, token)
     return _attach, (token, *_place_of(buffer))
@@ -316,6 +316,9 @@ for _type in (_memory.Keeper, _memory.HostKeeper):
 
 _unread = collections.deque(maxlen=256)  # the batches that this worker sent last: more than a trainer leaves unread
 _is_ending = False
+# The trainer ends a worker when it wants no more batches, and has received those that it wanted. Where it ends itself before its iterator, it
+# ends the workers by SIGTERM, which leaves them no time to revoke anything.
+_BATCH_LIFETIME_S = 1
 _REVOKING = -50  # behind multiprocessing's queues (-5), whose threads pickle, and before the farewell of the client
 
 
