@@ -2,6 +2,7 @@
 """Each error of the library is an exception, with the library's text."""
 import copy
 import multiprocessing
+import multiprocessing.reduction
 import os
 import pathlib
 import pickle
@@ -47,6 +48,16 @@ def receive_in_child(connection):
     error = connection.recv()
     connection.send((type(error).__name__, isinstance(error, MemoryError), isinstance(error, RuntimeError), str(error), error.number,
                      error.name, error.__notes__))
+
+
+class TooLarge:
+    """A data set whose samples need more memory of the GPU than there is."""
+
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        return gpupool.device_pool(0).acquire(1 << 50)
 
 
 class StandIn(RuntimeError):
@@ -193,6 +204,24 @@ class Errors(scene.Scene):
             self.assertIs(type(pickle.loads(pickled)), gpupool.TooLargeError)
         with torch_is_loaded():
             self.assertIs(type(pickle.loads(pickle.dumps(pickle.loads(pickled)))), type(error))
+
+    def test_the_classes_are_copied_and_pickled(self):
+        with torch_is_loaded():
+            kind = type(raised_by(self.device.acquire, 1 << 50))
+            for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+                self.assertIs(pickle.loads(pickle.dumps(kind, protocol)), kind)
+            self.assertIs(pickle.loads(multiprocessing.reduction.ForkingPickler.dumps(kind)), kind)
+            self.assertIs(copy.deepcopy(kind), kind)
+            pickled = pickle.dumps(kind)
+        with torch_is_not_loaded():
+            self.assertIs(pickle.loads(pickled), gpupool.TooLargeError)
+
+    @unittest.skipIf(scene.torch is None, "PyTorch is not installed")
+    def test_an_exception_of_a_worker_of_a_loader_reaches_the_trainer(self):
+        loader = scene.torch.utils.data.DataLoader(TooLarge(), num_workers=1, timeout=scene.WAIT_S, multiprocessing_context="spawn")
+        with self.assertRaisesRegex(gpupool.TooLargeError, "(?s)Caught TooLargeError in DataLoader worker.*CUDA out of memory") as raised:
+            next(iter(loader))
+        self.assertIsInstance(raised.exception, type(raised_by(self.device.acquire, 1 << 50)))
 
     def test_each_exception_is_pickled(self):
         for kind in [value for value in vars(gpupool).values() if isinstance(value, type) and issubclass(value, gpupool.Error)]:
