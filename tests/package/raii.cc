@@ -138,11 +138,28 @@ static void a_client_that_moves_keeps_its_objects() {
         buffer = acquire(lent);
         CHECK(buffer);
     }
-    CHECK(!buffer && gpupool_is_connected(raw) == 1);
+    CHECK(buffer && leased(gpupool::client::borrow(raw)) == size_bytes);
+    buffer.release();
+    CHECK(leased(gpupool::client::borrow(raw)) == 0 && gpupool_is_connected(raw) == 1);
     other = gpupool::client::adopt(raw);
     CHECK(other.get() == raw);
+}
+
+/* The default client stays open, so what a temporary object of it made stays, and gives itself back. */
+static void buffers_outlive_an_object_of_the_default_client() {
     gpupool_client *process = gpupool::client::open_default().get();
     CHECK(gpupool::client::open_default().get() == process && gpupool_is_connected(process) == 1);
+    {
+        gpupool::buffer buffer = acquire(gpupool::client::open_default());
+        gpupool::client named = gpupool::client::open_default();
+        gpupool::stream stream = gpupool::stream::create(named);
+        named.close();
+        CHECK(!named && buffer && buffer.query().holders == 1 && stream);
+        stream.synchronize();
+    }
+    gpupool::client client = gpupool::client::open_default();
+    static_cast<void>(client.trim());
+    CHECK(leased(client) == 0);
     gpupool_close(process);
 }
 
@@ -287,6 +304,7 @@ int main() {
         a_buffer_is_handed_to_the_c_interface_and_taken_from_it();
         what_outlives_its_client_is_harmless();
         a_client_that_moves_keeps_its_objects();
+        buffers_outlive_an_object_of_the_default_client();
         failures_are_exceptions_or_values();
         a_parcel_that_is_not_handed_on_is_revoked();
         a_shared_buffer_says_when_others_have_it();

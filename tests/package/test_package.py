@@ -335,9 +335,12 @@ class Package(unittest.TestCase):
                         self.assertEqual(self.run_installed(program), output)
                         self.assertEqual(sum(pool["leased_bytes"] for pool in self.daemon.ask("pools")["pools"]), 0)
 
-    def test_a_result_that_is_not_looked_at_and_a_copy_do_not_compile(self):
+    def test_misuse_does_not_compile(self):
+        """A result that is not looked at, a copy, and a stream that ends before what keeps its name."""
         lines = {"": True, "client.try_trim();": False, "gpupool::client copy = client;": False,
-                 "gpupool::buffer a, b; b = a;": False, "gpupool::parcel a, b(a);": False}
+                 "gpupool::buffer a, b; b = a;": False, "gpupool::parcel a, b(a);": False,
+                 "gpupool::buffer a; gpupool::stream s; a.use_on(s);": True,
+                 "gpupool::buffer a; a.use_on(gpupool::stream::create(client));": False}
         for line, compiles in lines.items():
             with self.subTest(line):
                 source = self.work / "wrong.cc"

@@ -80,6 +80,25 @@ inline client_name name_client(place *at, gpupool_client *client) noexcept {
     return client_name(at, at->generation.load(std::memory_order_relaxed));
 }
 
+/* The places of clients that others close. Each such client has one, which it keeps: names of it are good as
+ * long as the client is open, whichever object made them. */
+inline std::atomic<place *> borrowed_places{nullptr};
+
+inline client_name name_borrowed(gpupool_client *client) {
+    place *first = borrowed_places.load(std::memory_order_acquire);
+
+    for (place *at = first; at != nullptr; at = at->next)
+        if (at->client == client)
+            return client_name(at, at->generation.load(std::memory_order_relaxed));
+    place *at = new place;
+    client_name name = name_client(at, client);
+    at->next = first;
+    while (!borrowed_places.compare_exchange_weak(at->next, at, std::memory_order_release,
+                                                  std::memory_order_relaxed))
+        ;
+    return name;
+}
+
 } /* namespace detail */
 } /* namespace gpupool */
 #endif

@@ -57,6 +57,7 @@ class stream_ref {
   public:
     stream_ref(void *handle) noexcept : number_(reinterpret_cast<std::intptr_t>(handle)) {}
     stream_ref(const stream &stream) noexcept;
+    stream_ref(const stream &&) = delete; /* a buffer would keep the name of a stream that has ended */
     void *get() const noexcept { return reinterpret_cast<void *>(number_); }
 
     static constexpr stream_ref of_number(std::intptr_t number) noexcept { return stream_ref(number, 0); }
@@ -391,7 +392,8 @@ class client {
         detail::keep_place(at);
         return failure(r);
     }
-    /** gpupool_default(): the process's default client, borrowed: it stays open when the object goes. */
+    /** gpupool_default(): the process's default client, borrowed: it stays open when the object goes, and
+     * buffers that were acquired by it stay. */
     static result<client> try_open_default() {
         gpupool_client *raw = nullptr;
         int r = gpupool_default(&raw);
@@ -401,25 +403,31 @@ class client {
     static client adopt(gpupool_client *raw) {
         return raw != nullptr ? client(detail::name_client(detail::find_place(), raw), false) : client();
     }
-    /** For a client of the C interface that is closed elsewhere, after this object has gone. */
+    /** For a client of the C interface that is closed elsewhere. Objects that this one makes may outlive it,
+     * and go before gpupool_close(). */
     static client borrow(gpupool_client *raw) {
-        return raw != nullptr ? client(detail::name_client(detail::find_place(), raw), true) : client();
+        return raw != nullptr ? client(detail::name_borrowed(raw), true) : client();
     }
     /** Hands the client to the caller, who closes it by gpupool_close(). Objects that this one has made give
-     * nothing back any more. nullptr: there was none. */
+     * nothing back any more, unless the client was borrowed. nullptr: there was none. */
     gpupool_client *take() noexcept {
         gpupool_client *raw = name_.get();
-        name_.end();
+        if (std::exchange(is_borrowed_, false))
+            name_ = {};
+        else
+            name_.end();
         return raw;
     }
     /** Lends the client; nullptr: there is none. */
     gpupool_client *get() const noexcept { return name_.get(); }
     explicit operator bool() const noexcept { return get() != nullptr; }
 
-    /** gpupool_close(). Buffers, streams and parcels of the client are empty from then on. */
+    /** gpupool_close(). Buffers, streams and parcels of the client are empty from then on. A borrowed client
+     * stays open, and so do they. */
     void close() noexcept {
+        bool is_owner = !is_borrowed_;
         gpupool_client *raw = take();
-        if (raw != nullptr && !is_borrowed_)
+        if (raw != nullptr && is_owner)
             gpupool_close(raw);
     }
 
