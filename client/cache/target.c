@@ -168,7 +168,7 @@ static void add_candidate(struct candidates *candidates, struct candidate candid
     candidates->list[candidates->count++] = candidate;
 }
 
-/* The list of stream heaps is locked. Returns the size of the slots; 0: the pool has no arena. */
+/* The list of stream heaps is locked. Returns the size of the slots, where there are candidates. */
 static uint64_t list_candidates(struct cache *cache, uint32_t pool, struct candidates *candidates) {
     uint64_t slot_bytes = 0;
 
@@ -242,7 +242,7 @@ static void choose_slots(struct cache *cache, const struct waiting_request *soug
 
     if (candidates.count > 0)
         qsort(candidates.list, candidates.count, sizeof *candidates.list, compare_candidates);
-    if (slot_bytes > 0 && sought->size_bytes <= (candidates.count - 1) * slot_bytes)
+    if (candidates.count > 0 && sought->size_bytes <= (candidates.count - 1) * slot_bytes)
         target.n_slots = (uint32_t)((sought->size_bytes + slot_bytes - 1) / slot_bytes);
     if (set_target(&cache->shortage, sought->pool, sought, &target))
         mark_slots(&candidates, target.n_slots);

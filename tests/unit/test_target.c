@@ -3,6 +3,7 @@
  * Tests of targets: segments, and slots of an arena, that are kept for the request which has waited longest.
  * The memory that the stream heaps deal in does not exist.
  */
+#include "client/cache/arena.h"
 #include "client/cache/cache.h"
 #include "client/cache/shortage.h"
 #include "client/cache/target.h"
@@ -176,6 +177,20 @@ static void nothing_is_kept_where_no_request_waits(void **state) {
     assert_non_null(take_piece(24 * MIB));
 }
 
+/* An arena begins without slots, and may have given all of them back. */
+static void no_slots_are_kept_where_the_arenas_have_none(void **state) {
+    struct waiting_request waiter;
+
+    (void)state;
+    assert_int_equal(
+        arena_add_locked(stream_heap, STREAM_HEAP_LARGE, (char *)((SEGMENTS + 1) * GIB), GIB, 2 * MIB, 0), 0);
+    shortage_enter(&cache.shortage, &waiter, POOL, LARGE_BYTES, true);
+    pass(TARGET_PASSES);
+    assert_false(target_exists(&waiter.target));
+    assert_int_equal(waiter.passes, 0); /* and they are looked for again after as many */
+    shortage_leave(&cache, &waiter);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_segment_is_kept_for_the_request_that_was_passed, set_up, tear_down),
@@ -186,6 +201,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_target_ends_when_its_memory_has_gone_to_the_daemon, set_up,
                                         tear_down),
         cmocka_unit_test_setup_teardown(nothing_is_kept_where_no_request_waits, set_up, tear_down),
+        cmocka_unit_test_setup_teardown(no_slots_are_kept_where_the_arenas_have_none, set_up, tear_down),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
