@@ -9,10 +9,12 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import weakref
 from unittest import mock
 
 import gpupool
 import scene
+from gpupool._gpupool import _find_client
 from scene import needs_torch
 
 METHODS = ("fork", "spawn", "forkserver")
@@ -74,6 +76,15 @@ class Pickles(scene.Scene):
 
     def assert_arrives(self, answers, identity):
         self.assertEqual(answers, [(b"sent", identity)] * len(answers))
+
+    def test_a_client_whose_object_dies_is_not_found(self):
+        client, found = gpupool.Client(self.other.socket), []
+        identity = client.identity
+        self.assertIs(_find_client(identity), client)
+        watch = weakref.ref(client, lambda _: found.append(_find_client(identity)))
+        del client
+        self.assertIsNone(watch())
+        self.assertEqual(found, [None])
 
     def test_another_daemon_is_the_receivers_own(self):
         for method in METHODS:

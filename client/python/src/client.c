@@ -368,11 +368,11 @@ static void client_dealloc(PyObject *object) {
     struct client_object *self = (struct client_object *)object;
     PyTypeObject *type = Py_TYPE(object);
 
+    client_leave_list(self); /* before code of the program runs, which could find it */
     if (self->weakrefs != NULL)
         PyObject_ClearWeakRefs(object);
     if (self->handle != NULL && !is_ending_process)
         close_handle(self);
-    client_leave_list(self);
     PyMem_Free(self->pools);
     PyObject_Free(self);
     Py_DECREF(type);
