@@ -145,6 +145,14 @@ static int lock_directory(const char *directory, uint64_t deadline_ns, int *ret_
     }
 }
 
+/* Releases the lock and closes the descriptor. A child that another thread forked meanwhile has the
+ * descriptor as well, and would keep the lock. */
+static void unlock_fdp(int *fd) {
+    if (*fd >= 0)
+        (void)flock(*fd, LOCK_UN);
+    close_fdp(fd);
+}
+
 /* Whether a daemon listens there. One that is about to end may do so until it has the lock. */
 static bool is_served(const char *path, uint64_t deadline_ns) {
     _cleanup_(close_fdp) int fd = -1;
@@ -152,7 +160,7 @@ static bool is_served(const char *path, uint64_t deadline_ns) {
 }
 
 static int join_at(const char *path, uint64_t deadline_ns) {
-    _cleanup_(close_fdp) int lock_fd = -1;
+    _cleanup_(unlock_fdp) int lock_fd = -1;
     char directory[PATH_SIZE];
 
     directory_of(path, directory);

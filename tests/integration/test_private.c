@@ -2,10 +2,15 @@
 /* A daemon of one's own: GPUPOOL_SOCKET=private starts it, others join it, and it ends with its last client.
  */
 #include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -261,6 +266,78 @@ static void each_process_that_comes_finds_it_or_starts_it(void **state) {
     WAIT_UNTIL(access(directory, F_OK) != 0);
 }
 
+#define SLOW_DIR "/tmp/gpupool-slow-XXXXXX"
+
+/* A daemon that starts when the test says so. */
+struct slow {
+    char directory[sizeof SLOW_DIR], program[sizeof SLOW_DIR + 8], gate[sizeof SLOW_DIR + 8],
+        socket[sizeof SLOW_DIR + 24];
+};
+
+static int write_slow(const struct slow *slow) {
+    FILE *file = fopen(slow->program, "w");
+    if (file == NULL)
+        return -1;
+    fprintf(file, "#!/bin/sh\nread go <%s\nexec %s \"$@\"\n", slow->gate, test_daemon_path());
+    return fclose(file) != 0 || chmod(slow->program, 0700) != 0 || mkfifo(slow->gate, 0600) != 0 ? -1 : 0;
+}
+
+static bool is_locked(const char *directory) {
+    _cleanup_(close_fdp) int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    return fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0;
+}
+
+static void *open_private(void *unused) {
+    struct gpupool_client *client = NULL;
+    (void)unused;
+    return gpupool_open(NULL, &client) == 0 ? client : NULL;
+}
+
+/* Forks while another thread has the lock on the daemon's directory. */
+static int a_child_beside_a_start(void *argument) {
+    const struct slow *slow = argument;
+    char private_directory[sizeof slow->socket];
+    void *client;
+    pthread_t thread;
+
+    set_environment(slow->socket);
+    snprintf(private_directory, sizeof private_directory, "%s/own", slow->directory);
+    if (setenv("GPUPOOL_DAEMON", slow->program, 1) != 0 || write_slow(slow) != 0 ||
+        pthread_create(&thread, NULL, open_private, NULL) != 0)
+        return 1;
+    WAIT_UNTIL(is_locked(private_directory));
+    pid_t child = fork();
+    if (child == 0) {
+        pause();
+        _exit(0);
+    }
+    FILE *gate = fopen(slow->gate, "w");
+    if (child < 0 || gate == NULL || fputs("go\n", gate) < 0 || fclose(gate) != 0)
+        return 2;
+    pthread_join(thread, &client);
+    bool is_kept = is_locked(private_directory);
+    kill(child, SIGKILL);
+    waitpid(child, NULL, 0);
+    if (client == NULL)
+        return 3;
+    gpupool_close(client);
+    return is_kept ? 4 : 0;
+}
+
+static void a_forked_child_does_not_keep_the_lock_of_the_start(void **state) {
+    struct slow slow = {.directory = SLOW_DIR};
+
+    (void)state;
+    assert_non_null(mkdtemp(slow.directory));
+    snprintf(slow.program, sizeof slow.program, "%s/program", slow.directory);
+    snprintf(slow.gate, sizeof slow.gate, "%s/gate", slow.directory);
+    snprintf(slow.socket, sizeof slow.socket, "%s/own/gpupool.sock", slow.directory);
+    ended_well(fork_to(a_child_beside_a_start, &slow));
+    unlink(slow.program);
+    unlink(slow.gate);
+    WAIT_UNTIL(rmdir(slow.directory) == 0); /* the daemon has removed its own */
+}
+
 static void fails_with(const char *daemon_path, const char *arguments, const char *word) {
     char path[300], given[300];
     const char *environment[] = {"GPUPOOL_SOCKET=private", path, given, NULL};
@@ -313,6 +390,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(each_founder_has_its_own),
         cmocka_unit_test(a_process_and_its_forked_children_have_one),
         cmocka_unit_test(each_process_that_comes_finds_it_or_starts_it),
+        cmocka_unit_test(a_forked_child_does_not_keep_the_lock_of_the_start),
         cmocka_unit_test(one_that_cannot_start_is_a_clear_error),
         cmocka_unit_test(no_daemon_spoke_to_the_founders_service_manager),
         cmocka_unit_test(no_sanitizer_had_anything_to_say),
