@@ -14,8 +14,8 @@
 #include "base/cleanup.h"
 #include "base/utf8.h"
 
-/* Of an escape for each byte: \x1b has one byte, and the six characters of \u202e stand for three. */
-#define ESCAPE_SIZE 4u
+/* Of an escape: \u202e. In some locales a character that becomes one has a single byte. */
+#define ESCAPE_SIZE 6u
 
 /* Writes a character as an escape: \x1b, \u202e. Returns how long that is. */
 static size_t write_escape(char *to, uint32_t character) {
@@ -26,7 +26,6 @@ char *text_printable(const char *text, size_t *ret_width) {
     size_t left = strlen(text), length = 0, width = 0;
     mbstate_t state = {0};
 
-    /* A byte becomes an escape of four characters, or it is a part of a character. */
     char *copy = malloc(ESCAPE_SIZE * left + 1);
     if (copy == NULL)
         return NULL;
