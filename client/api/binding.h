@@ -59,7 +59,7 @@ int gpupool_internal_send_held(struct gpupool_client *client, const struct gpupo
  * an end, or the driver keeps memory mapped, the client says no farewell, and its memory waits for the end of
  * the process. Other threads may run, in any call. Where host memory of the pools was there is memory of this
  * process alone then, of zeros. Memory of a GPU is not mapped any more. Calls about the clients fail with
- * DISCONNECTED, or wait until the process ends. In a forked child, nothing is done for its parents' clients.
+ * DISCONNECTED. In a forked child, nothing is done for its parents' clients.
  */
 void gpupool_internal_say_farewell(void);
 

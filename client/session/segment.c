@@ -71,8 +71,21 @@ static bool segment_close(struct segments *segments, struct segment *segment, bo
     return clean;
 }
 
-/* Takes a segment that no thread opens, for good: a thread that is to open it waits until the process ends.
- * NULL: there is none. *clean: false if a thread opens one. */
+/* From now on nothing is opened or mapped. */
+static void begin_to_leave(struct segments *segments) {
+    LOCKED(&segments->lock);
+    pthread_mutex_lock(&segments->mappings_lock);
+    segments->is_left = true;
+    pthread_mutex_unlock(&segments->mappings_lock);
+    pthread_cond_broadcast(&segments->opened);
+}
+
+static int fail_left(void) {
+    return error_set(GPUPOOL_E_DISCONNECTED, "the process ends, and says farewell to the daemon");
+}
+
+/* Takes a segment that no thread opens, for good. NULL: there is none. *clean: false if a thread opens one.
+ */
 static struct segment *take_leaving(struct segments *segments, bool *clean) {
     LOCKED(&segments->lock);
     for (unsigned i = 0; i < SEGMENT_BUCKETS; i++)
@@ -92,6 +105,7 @@ static struct segment *take_leaving(struct segments *segments, bool *clean) {
 bool segments_leave(struct segments *segments) {
     bool clean = !segments->unclean;
 
+    begin_to_leave(segments);
     for (struct segment *segment; (segment = take_leaving(segments, &clean)) != NULL;) {
         const struct segment_kind *kind = segment_kind(segment->kind);
 
@@ -354,13 +368,15 @@ static int bring(struct segments *segments, struct segment *segment, bool (*is_d
                                  const uint8_t uuid[PROTO_UUID_BYTES]),
                  struct devices *devices, const uint8_t uuid[PROTO_UUID_BYTES]) {
     pthread_mutex_lock(&segments->lock);
-    while (segment->state == SEGMENT_OPENING)
+    while (segment->state == SEGMENT_OPENING && !segments->is_left)
         pthread_cond_wait(&segments->opened, &segments->lock);
     enum segment_state before = segment->state;
-    bool done = is_done(segment), lost = !done && segment->is_lost;
-    if (!done && !lost)
+    bool is_left = segments->is_left, done = is_done(segment), lost = !done && segment->is_lost;
+    if (!is_left && !done && !lost)
         segment->state = SEGMENT_OPENING;
     pthread_mutex_unlock(&segments->lock);
+    if (is_left)
+        return fail_left();
     if (done || lost)
         return lost ? SEGMENT_IS_LOST : 0;
 
@@ -432,6 +448,10 @@ int segments_map(struct segments *segments, struct segment *const *list,
     for (unsigned i = 0; i < count; i++)
         size_bytes += list[i]->size_bytes;
     pthread_mutex_lock(&segments->mappings_lock);
+    if (segments->is_left) {
+        pthread_mutex_unlock(&segments->mappings_lock);
+        return fail_left();
+    }
     unsigned mapped = map_all(list, mappings, count, memory, &error);
     if (error == 0) {
         doing = "giving devices access to it";

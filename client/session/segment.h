@@ -87,6 +87,7 @@ struct segments {
     unsigned n_named; /* segments that are named */
     bool unclean; /* the driver would not close one that was removed */
     pthread_mutex_t mappings_lock;
+    bool is_left; /* segments_leave() has begun; changes with both locks held */
 };
 
 void segments_init(struct segments *segments);
@@ -112,8 +113,9 @@ uint64_t segments_pools(struct segments *segments);
 
 /* Ends the mappings of a process that ends, while its other threads may still use the memory, and call the
  * library: the bookkeeping stays, and the addresses of host memory stay mapped, to memory of this process
- * alone. Nothing of the process's is at work on a device, and no thread removes a segment (row.h). Returns
- * true when the process maps nothing any more: not so while a thread opens a segment. */
+ * alone. Opening and mapping fail with DISCONNECTED from then on. Nothing of the process's is at work on a
+ * device, and no thread removes a segment (row.h). Returns true when the process maps nothing any more: not
+ * so while a thread opens a segment. */
 bool segments_leave(struct segments *segments);
 
 /* Closes what is still open and frees the bookkeeping. */
@@ -147,7 +149,8 @@ struct segment *segments_find(struct segments *segments, uint64_t id);
 #define SEGMENT_IS_LOST 1
 
 /* Opens a segment, unless it is open: afterwards its memory can be used. uuid names the device of a device
- * pool. Returns 0, SEGMENT_IS_LOST, DRIVER, NO_POOL (device not visible in this process), NO_GPU. */
+ * pool. Returns 0, SEGMENT_IS_LOST, DRIVER, NO_POOL (device not visible in this process), NO_GPU,
+ * DISCONNECTED. */
 int segments_open(struct segments *segments, struct segment *segment, struct devices *devices,
                   const uint8_t uuid[PROTO_UUID_BYTES]);
 
@@ -163,7 +166,7 @@ int segments_import(struct segments *segments, struct segment *segment, struct d
  * that map nothing, and gives the devices of this process that access: all, or none. Each mapping gets its
  * segment; they stay where they are until segments_unmap(), and may be read under the caller's own lock as
  * long as nothing of their segments is told to be closed, which the daemon does where nothing of it is
- * leased. Waits for no kernel. Returns 0 or DRIVER. */
+ * leased. Waits for no kernel. Returns 0, DRIVER or DISCONNECTED. */
 int segments_map(struct segments *segments, struct segment *const *list,
                  struct segment_mapping *const *mappings, unsigned count, char *memory,
                  enum gpu_access access);

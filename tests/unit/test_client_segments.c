@@ -108,6 +108,29 @@ static void host_memory_is_registered_by_one_call_or_not_at_all(void **state) {
     assert_int_equal(unregister_calls, 1);
 }
 
+/* A thread may be in an acquire at the end of the process, with a lease in a segment that it has not opened.
+ */
+static void nothing_is_opened_after_the_segments_were_left(void **state) {
+    (void)state;
+    struct gpupool_client *client = start(NULL);
+    struct gpupool_buffer held, further = {0};
+    static const uint32_t pools[] = {FALSE_POOL_HOST_B, FALSE_POOL_DEVICE, FALSE_POOL_HOST};
+
+    assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 1, NULL, GPUPOOL_NOW, 0, &held));
+    assert_true(segments_leave(&client->session.segments));
+    count_calls(client);
+    for (unsigned i = 0; i < sizeof pools / sizeof *pools; i++) {
+        assert_error(gpupool_acquire(client, pools[i], 1, NULL, GPUPOOL_NOW, 0, &further),
+                     GPUPOOL_E_DISCONNECTED);
+        assert_text_has("farewell");
+    }
+    assert_null(further.data);
+    assert_int_equal(register_calls, 0);
+    assert_int_equal(ipc_open_calls, 0);
+    assert_int_equal(daemon_.leases, 1);
+    gpupool_close(client);
+}
+
 /* Else the kernel would map a huge page of the daemon's by 512 entries. */
 static void host_segments_are_mapped_where_huge_pages_can_be(void **state) {
     (void)state;
@@ -135,6 +158,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(segments_are_opened_once_whoever_comes_first),
         TEST(host_memory_is_registered_by_one_call_or_not_at_all),
+        TEST(nothing_is_opened_after_the_segments_were_left),
         TEST(host_segments_are_mapped_where_huge_pages_can_be),
     };
     int failed = cmocka_run_group_tests_name("client_segments", tests, NULL, NULL);
