@@ -153,15 +153,24 @@ static void unlock_fdp(int *fd) {
     close_fdp(fd);
 }
 
-/* Whether a daemon listens there. One that is about to end may do so until it has the lock. */
-static bool is_served(const char *path, uint64_t deadline_ns) {
+/* Looks whether a daemon listens there. One that is about to end may do so until it has the lock. Fails where
+ * that cannot be told: the files there may be those of a daemon that serves. */
+static int look_for_daemon(const char *path, uint64_t deadline_ns, bool *ret_listens) {
     _cleanup_(close_fdp) int fd = -1;
-    return socket_connect(path, SOCK_SEQPACKET, deadline_ns, &fd) == 0;
+    int r = socket_connect(path, SOCK_SEQPACKET, deadline_ns, &fd);
+
+    *ret_listens = r == 0;
+    if (r == 0 || r == -ENOENT || r == -ECONNREFUSED)
+        return 0;
+    return error_set(r == -ETIMEDOUT ? GPUPOOL_E_TIMED_OUT : GPUPOOL_E_CONNECT,
+                     "connecting to the private daemon at %s: %s (%s)%s", path, strerrorname_np(-r),
+                     strerrordesc_np(-r), error_advice(-r));
 }
 
 static int join_at(const char *path, uint64_t deadline_ns) {
     _cleanup_(unlock_fdp) int lock_fd = -1;
     char directory[PATH_SIZE];
+    bool listens = false;
 
     directory_of(path, directory);
     int r = lock_directory(directory, deadline_ns, &lock_fd);
@@ -172,7 +181,8 @@ static int join_at(const char *path, uint64_t deadline_ns) {
         return error_set(GPUPOOL_E_CONNECT, "the private daemon's directory %s: %s (%s)%s", directory,
                          strerrorname_np(-r), strerrordesc_np(-r),
                          r == -EPERM ? "; it has to belong to this user alone (mode 0700)" : "");
-    return is_served(path, deadline_ns) ? 0 : private_daemon_start_at(path, deadline_ns);
+    r = look_for_daemon(path, deadline_ns, &listens);
+    return r < 0 || listens ? r : private_daemon_start_at(path, deadline_ns);
 }
 
 int private_daemon_join(uint64_t deadline_ns, char **ret_socket_path) {

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -266,6 +267,45 @@ static void each_process_that_comes_finds_it_or_starts_it(void **state) {
     WAIT_UNTIL(access(directory, F_OK) != 0);
 }
 
+/* Opens a client with so few descriptors left. */
+static int open_with(rlim_t n_left, struct gpupool_client **ret_client) {
+    struct rlimit limit, low;
+    int probe = dup(STDIN_FILENO);
+
+    close(probe);
+    if (probe < 0 || getrlimit(RLIMIT_NOFILE, &limit) != 0)
+        return -1;
+    low = (struct rlimit){(rlim_t)probe + n_left, limit.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &low) != 0)
+        return -1;
+    int r = gpupool_open(NULL, ret_client);
+    return setrlimit(RLIMIT_NOFILE, &limit) != 0 ? -1 : r < 0 ? 0 : 1;
+}
+
+static int a_needy_relative(void *argument) {
+    struct gpupool_client *client, *second = NULL;
+    int opened = 0;
+
+    set_environment(argument);
+    if (gpupool_open(NULL, &client) < 0)
+        return 1;
+    for (rlim_t n_left = 0; n_left < 16 && opened == 0; n_left++) {
+        opened = open_with(n_left, &second);
+        if (opened < 0 || access(gpupool_socket_path(client), F_OK) != 0)
+            return 2;
+    }
+    if (opened != 1 || strcmp(gpupool_daemon_identity(client), gpupool_daemon_identity(second)) != 0)
+        return 3;
+    gpupool_close(second);
+    gpupool_close(client);
+    return 0;
+}
+
+static void a_process_that_cannot_connect_leaves_the_daemon_its_sockets(void **state) {
+    (void)state;
+    ended_well(fork_to(a_needy_relative, NULL));
+}
+
 #define SLOW_DIR "/tmp/gpupool-slow-XXXXXX"
 
 /* A daemon that starts when the test says so. */
@@ -390,6 +430,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(each_founder_has_its_own),
         cmocka_unit_test(a_process_and_its_forked_children_have_one),
         cmocka_unit_test(each_process_that_comes_finds_it_or_starts_it),
+        cmocka_unit_test(a_process_that_cannot_connect_leaves_the_daemon_its_sockets),
         cmocka_unit_test(a_forked_child_does_not_keep_the_lock_of_the_start),
         cmocka_unit_test(one_that_cannot_start_is_a_clear_error),
         cmocka_unit_test(no_daemon_spoke_to_the_founders_service_manager),
