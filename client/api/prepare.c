@@ -11,6 +11,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
@@ -41,14 +42,12 @@ static void preparation_deinit(struct preparation *preparation) {
 }
 
 static int reserve(struct preparation *preparation) {
-    if (preparation->count < preparation->capacity)
-        return 0;
-    size_t capacity = preparation->capacity == 0 ? 16 : preparation->capacity * 2;
-    struct grant *grants = realloc(preparation->grants, capacity * sizeof *grants);
+    struct grant *grants =
+        array_room(preparation->grants, preparation->count, &preparation->capacity, sizeof *grants);
+
     if (grants == NULL)
         return error_set(GPUPOOL_E_NO_MEMORY, "no memory for a list of leases");
     preparation->grants = grants;
-    preparation->capacity = capacity;
     return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "client/cache/arena.h"
 #include "client/cache/cache.h"
@@ -34,15 +35,12 @@ struct choice {
 
 /* Room for one more part, so that nothing taken out of a stream heap is lost. */
 static bool pending_reserve(struct cache *cache) {
-    if (cache->pending_count < cache->pending_capacity)
-        return true;
-    size_t capacity = cache->pending_capacity == 0 ? 64 : cache->pending_capacity * 2;
-    struct stream_heap_part *pending = realloc(cache->pending, capacity * sizeof *pending);
-    if (pending == NULL)
-        return false;
-    cache->pending = pending;
-    cache->pending_capacity = capacity;
-    return true;
+    struct stream_heap_part *pending =
+        array_room(cache->pending, cache->pending_count, &cache->pending_capacity, sizeof *pending);
+
+    if (pending != NULL)
+        cache->pending = pending;
+    return pending != NULL;
 }
 
 /* Whether a fence can be left on the stream heap's stream. If not, its memory had better stay in it. */

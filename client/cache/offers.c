@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
@@ -22,14 +23,10 @@ static bool is_noted(const struct offers *offers, uint32_t pool, uint64_t segmen
 void offers_note(struct offers *offers, uint32_t pool, uint64_t segment) {
     if (offers->count == OFFERS_MAX || is_noted(offers, pool, segment))
         return;
-    if (offers->count == offers->capacity) {
-        size_t capacity = offers->capacity == 0 ? 64 : offers->capacity * 2;
-        struct offer *entries = realloc(offers->entries, capacity * sizeof *entries);
-        if (entries == NULL)
-            return;
-        offers->entries = entries;
-        offers->capacity = capacity;
-    }
+    struct offer *entries = array_room(offers->entries, offers->count, &offers->capacity, sizeof *entries);
+    if (entries == NULL)
+        return;
+    offers->entries = entries;
     offers->entries[offers->count++] = (struct offer){.pool = pool, .segment = segment};
 }
 

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "client/cache/cache.h"
 #include "client/cache/stream_heap.h"
 #include "client/session/segment.h"
@@ -109,14 +110,11 @@ struct places {
 };
 
 static void add_place(struct places *places, const char *place) {
-    if (places->count == places->capacity) {
-        size_t capacity = places->capacity == 0 ? 16 : places->capacity * 2;
-        const char **list = realloc(places->list, capacity * sizeof *list);
-        if (list == NULL)
-            return;
-        places->list = list;
-        places->capacity = capacity;
-    }
+    const char **list = array_room(places->list, places->count, &places->capacity, sizeof *list);
+
+    if (list == NULL)
+        return;
+    places->list = list;
     places->list[places->count++] = place;
 }
 

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "base/array.h"
 #include "client/cache/arena.h"
 #include "client/cache/cache.h"
 #include "client/cache/shortage.h"
@@ -69,14 +70,10 @@ static struct tally *tally_of(struct tallies *tallies, const struct segment *seg
     for (size_t i = 0; i < tallies->count; i++)
         if (tallies->list[i].segment == segment)
             return &tallies->list[i];
-    if (tallies->count == tallies->capacity) {
-        size_t capacity = tallies->capacity == 0 ? 16 : tallies->capacity * 2;
-        struct tally *list = realloc(tallies->list, capacity * sizeof *list);
-        if (list == NULL)
-            return NULL;
-        tallies->list = list;
-        tallies->capacity = capacity;
-    }
+    struct tally *list = array_room(tallies->list, tallies->count, &tallies->capacity, sizeof *list);
+    if (list == NULL)
+        return NULL;
+    tallies->list = list;
     tallies->list[tallies->count] = (struct tally){.segment = segment};
     return &tallies->list[tallies->count++];
 }
@@ -157,14 +154,12 @@ static int compare_candidates(const void *one, const void *other) {
 }
 
 static void add_candidate(struct candidates *candidates, struct candidate candidate) {
-    if (candidates->count == candidates->capacity) {
-        size_t capacity = candidates->capacity == 0 ? 64 : candidates->capacity * 2;
-        struct candidate *list = realloc(candidates->list, capacity * sizeof *list);
-        if (list == NULL)
-            return;
-        candidates->list = list;
-        candidates->capacity = capacity;
-    }
+    struct candidate *list =
+        array_room(candidates->list, candidates->count, &candidates->capacity, sizeof *list);
+
+    if (list == NULL)
+        return;
+    candidates->list = list;
     candidates->list[candidates->count++] = candidate;
 }
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/thread.h"
 
@@ -97,15 +98,11 @@ void closer_free(struct closer *closer) {
 }
 
 static bool reserve_locked(struct closer *closer) {
-    if (closer->count < closer->capacity)
-        return true;
-    size_t capacity = closer->capacity == 0 ? 16 : 2 * closer->capacity;
-    int *fds = realloc(closer->fds, capacity * sizeof *fds);
-    if (fds == NULL)
-        return false;
-    closer->fds = fds;
-    closer->capacity = capacity;
-    return true;
+    int *fds = array_room(closer->fds, closer->count, &closer->capacity, sizeof *fds);
+
+    if (fds != NULL)
+        closer->fds = fds;
+    return fds != NULL;
 }
 
 void closer_close(struct closer *closer, int fd) {
