@@ -120,6 +120,20 @@ class Address(unittest.TestCase):
             self.assertEqual(fake.requests, [])
         self.assertIn("gpupool_socket_path()", asked(GPUPOOL_SOCKET="private"))
 
+    def test_a_daemon_that_takes_no_session_names_the_way_to_its_figures(self):
+        daemon = Daemon("[daemon]\nsessions_limit = 1\n")
+        self.addCleanup(daemon.close)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.settimeout(WAIT_S)
+            client.connect(str(daemon.socket))
+            client.send(struct.pack("<HHIQIHHII", 1, 0, 32, 1, 0x4C505047, 1, 1, 2, 0))
+            self.assertEqual(struct.unpack_from("<H", client.recv(16384))[0], 64)
+            said = asked(GPUPOOL_SOCKET=str(daemon.socket))
+            for part in ("sessions", "--admin-socket"):
+                self.assertIn(part, said)
+            done = ctl("stats", "--json", socket_path=daemon.admin_socket, environment={"GPUPOOL_SOCKET": str(daemon.socket)})
+            self.assertEqual(json.loads(done.stdout)["daemon"]["sessions_refused"], 1)
+
     def test_an_older_daemon_does_not_tell(self):
         with FakeAdmin(b"") as fake:
             path = os.path.join(os.path.dirname(fake.path), "gpupool.sock")
