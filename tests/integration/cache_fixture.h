@@ -16,20 +16,9 @@
 #include "client/api/client.h"
 #include "tests/integration/must.h"
 #include "tests/integration/puppet.h"
+#include "tests/integration/thread_sanitized.h"
 
 #define POOL_MIB 64u
-
-/* Which wants no threads in a forked child. */
-#if defined(__SANITIZE_THREAD__)
-#define TEST_IS_THREAD_SANITIZED true
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define TEST_IS_THREAD_SANITIZED true
-#endif
-#endif
-#ifndef TEST_IS_THREAD_SANITIZED
-#define TEST_IS_THREAD_SANITIZED false
-#endif
 
 #include "tests/integration/daemon_fixture.h"
 

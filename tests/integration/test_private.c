@@ -18,6 +18,7 @@
 
 #include "base/cleanup.h"
 #include "tests/integration/puppet.h"
+#include "tests/integration/thread_sanitized.h"
 
 /* A private daemon as the test sees it: it is no child of the test, so it is known by pid and socket alone.
  */
@@ -165,6 +166,12 @@ static void each_founder_has_its_own(void **state) {
 
 /* --- processes that have one daemon by $GPUPOOL_PRIVATE_SOCKET, or because one is forked from the other */
 
+/* Its processes are forked, and have threads. */
+static void begin_family(void) {
+    if (TEST_IS_THREAD_SANITIZED)
+        skip();
+}
+
 static void set_environment(const char *private_socket) {
     for (const char *const *variable = private_environment; *variable != NULL; variable++)
         assert_int_equal(putenv((char *)*variable), 0);
@@ -186,13 +193,6 @@ static void ended_well(pid_t pid) {
     assert_int_equal(waitpid(pid, &status, 0), pid);
     assert_true(WIFEXITED(status));
     assert_int_equal(WEXITSTATUS(status), 0);
-}
-
-/* ThreadSanitizer ends a forked child that starts a thread. */
-static void skip_under_tsan(void) {
-#if defined(__SANITIZE_THREAD__)
-    skip();
-#endif
 }
 
 static int is_of_the_same_daemon(void *argument) {
@@ -228,7 +228,7 @@ static int a_family(void *argument) {
 
 static void a_process_and_its_forked_children_have_one(void **state) {
     (void)state;
-    skip_under_tsan();
+    begin_family();
     ended_well(fork_to(a_family, NULL));
 }
 
@@ -257,7 +257,7 @@ static void each_process_that_comes_finds_it_or_starts_it(void **state) {
     pid_t pids[COMERS];
 
     (void)state;
-    skip_under_tsan();
+    begin_family();
     assert_non_null(mkdtemp(directory));
     snprintf(path, sizeof path, "%s/gpupool.sock", directory);
     for (unsigned i = 0; i < COMERS; i++)
@@ -303,6 +303,7 @@ static int a_needy_relative(void *argument) {
 
 static void a_process_that_cannot_connect_leaves_the_daemon_its_sockets(void **state) {
     (void)state;
+    begin_family();
     ended_well(fork_to(a_needy_relative, NULL));
 }
 
@@ -368,6 +369,7 @@ static void a_forked_child_does_not_keep_the_lock_of_the_start(void **state) {
     struct slow slow = {.directory = SLOW_DIR};
 
     (void)state;
+    begin_family();
     assert_non_null(mkdtemp(slow.directory));
     snprintf(slow.program, sizeof slow.program, "%s/program", slow.directory);
     snprintf(slow.gate, sizeof slow.gate, "%s/gate", slow.directory);
