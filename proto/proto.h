@@ -43,7 +43,8 @@
 #define PROTO_VERSION_VMM                                                                                    \
     2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD, rows of them and several in one request,    \
           and PROTO_SEGMENT_HOST_VMM_FD */
-#define PROTO_VERSION_IDENTITY 3u /* from this one on HELLO_REPLY tells which daemon it is */
+#define PROTO_VERSION_IDENTITY                                                                               \
+    3u /* from this one on HELLO_REPLY tells which daemon it is, and HELLO knows QUESTION */
 
 enum proto_operation {
     /* client → daemon */
@@ -145,7 +146,9 @@ struct proto_hello {
 #define PROTO_HELLO_RECLAIM UINT32_C(1) /* tell this session when others need what it keeps idle */
 #define PROTO_HELLO_NO_GPU                                                                                   \
     UINT32_C(2) /* this process does no GPU work on what it is given: its end is its end */
-#define PROTO_HELLO_FLAGS         (PROTO_HELLO_RECLAIM | PROTO_HELLO_NO_GPU)
+#define PROTO_HELLO_QUESTION                                                                                 \
+    UINT32_C(4) /* alone, from PROTO_VERSION_IDENTITY on: which daemon is it? No session begins */
+#define PROTO_HELLO_FLAGS         (PROTO_HELLO_RECLAIM | PROTO_HELLO_NO_GPU | PROTO_HELLO_QUESTION)
 #define PROTO_HELLO_REPLY_EVENTFD UINT32_C(1) /* the packet carries the descriptor that tells it */
 #define PROTO_HELLO_REPLY_FLAGS   PROTO_HELLO_REPLY_EVENTFD
 
@@ -153,7 +156,7 @@ struct proto_hello_reply {
     uint32_t magic;
     uint16_t version;
     uint16_t gpu;        /* enum proto_gpu_kind */
-    uint64_t session;    /* id in the daemon's stats */
+    uint64_t session;    /* id in the daemon's stats; 0: the answer to QUESTION */
     uint32_t daemon_pid; /* in the daemon's PID namespace */
     uint32_t flags;      /* PROTO_HELLO_REPLY_…; a flag that was asked for may be missing where the daemon
                             has no descriptor left */

@@ -33,15 +33,9 @@ static int find_daemon(struct address *address, uint64_t deadline_ns, int code) 
     struct proto_hello_reply reply;
 
     int r = data_greet(address->data_path, deadline_ns, &reply, text);
-    if (r > 0)
-        return complain(
-            code,
-            "gpupoold at %s refused to tell its admin socket: %s. It answers there all the same: name "
-            "that with --admin-socket",
-            address->data_path, text);
-    if (r < 0)
+    if (r != 0 && r != PROTO_E_INVALID) /* a daemon that does not know the question finds it invalid */
         return data_complain(code, address->data_path, "GPUPOOL_SOCKET", r, text);
-    if (memcmp(reply.identity, unknown, sizeof unknown) == 0)
+    if (r != 0 || memcmp(reply.identity, unknown, sizeof unknown) == 0)
         return complain(code,
                         "gpupoold at %s is too old to tell its admin socket: name it with --admin-socket",
                         address->data_path);

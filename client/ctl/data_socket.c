@@ -36,9 +36,9 @@ int data_greet(const char *path, uint64_t deadline_ns, struct proto_hello_reply 
     char packet[PROTO_PACKET_MAX];
 
     message.hello = (struct proto_hello){.magic = PROTO_MAGIC,
-                                         .version_min = PROTO_VERSION_MIN,
+                                         .version_min = PROTO_VERSION_IDENTITY,
                                          .version_max = PROTO_VERSION_MAX,
-                                         .flags = PROTO_HELLO_NO_GPU};
+                                         .flags = PROTO_HELLO_QUESTION};
     int r = socket_connect(path, SOCK_SEQPACKET, deadline_ns, &fd);
     if (r == 0)
         r = socket_send(fd, packet, proto_encode(&message, packet), deadline_ns);
@@ -53,9 +53,6 @@ int data_greet(const char *path, uint64_t deadline_ns, struct proto_hello_reply 
     if (message.header.operation != PROTO_HELLO_REPLY)
         return -EBADMSG;
     *ret_reply = message.hello_reply;
-    message = (struct proto_message){.header = {.operation = PROTO_BYE, .request = 2}};
-    if (socket_send(fd, packet, proto_encode(&message, packet), deadline_ns) == 0)
-        (void)read_reply(fd, deadline_ns, packet, &message); /* then no report has the session any more */
     return 0;
 }
 

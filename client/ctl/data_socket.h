@@ -2,8 +2,8 @@
 #ifndef CLIENT_CTL_DATA_SOCKET_H
 #define CLIENT_CTL_DATA_SOCKET_H
 /*
- * The daemon as it greets a client on its data socket: whether it answers, whether this user may borrow, and
- * which daemon it is. A session begins for that, and ends with the call.
+ * The daemon as it answers HELLO's QUESTION on its data socket: whether it answers this user, and which
+ * daemon it is. No session begins for that, so that the answer also comes where all sessions are taken.
  */
 #include <stdbool.h>
 #include <stdint.h>

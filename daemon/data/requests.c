@@ -165,6 +165,20 @@ static void want_reclaim(struct client *client) {
     core_session_want_reclaim(client->session);
 }
 
+/* What the daemon says of itself in the session with this number; 0: to QUESTION. */
+static void introduce(const struct daemon *daemon, uint16_t version, uint64_t session,
+                      struct proto_hello_reply *ret_reply) {
+    *ret_reply = (struct proto_hello_reply){
+        .magic = PROTO_MAGIC,
+        .version = version,
+        .gpu = (uint16_t)daemon->gpu_kind,
+        .session = session,
+        .daemon_pid = (uint32_t)getpid(),
+    };
+    memcpy(ret_reply->identity, daemon->identity, sizeof daemon->identity);
+    memcpy(ret_reply->admin_path, daemon->admin_path, sizeof daemon->admin_path);
+}
+
 static int handle_hello(struct client *client, const struct proto_message *message) {
     struct daemon *daemon = client->daemon;
     struct proto_message reply;
@@ -180,6 +194,14 @@ static int handle_hello(struct client *client, const struct proto_message *messa
     if (daemon->stopping) {
         send_error(client, message->header.request, PROTO_E_SHUTDOWN, "the daemon is stopping");
         return -ESHUTDOWN;
+    }
+    uint16_t version =
+        message->hello.version_max < PROTO_VERSION_MAX ? message->hello.version_max : PROTO_VERSION_MAX;
+    if ((message->hello.flags & PROTO_HELLO_QUESTION) != 0) {
+        log_debug("pid %d asks which daemon this is", (int)client->peer.pid);
+        introduce(daemon, version, 0, &reply.hello_reply);
+        int r = client_send(client, &reply, -1);
+        return r < 0 ? r : -ESHUTDOWN;
     }
     if (peer_is_unmapped(&client->peer)) {
         send_error(
@@ -211,8 +233,6 @@ static int handle_hello(struct client *client, const struct proto_message *messa
         return r > 0 ? -EUSERS : r;
     }
     client->session->owner = client;
-    uint16_t version =
-        message->hello.version_max < PROTO_VERSION_MAX ? message->hello.version_max : PROTO_VERSION_MAX;
     if (version >= PROTO_VERSION_VMM)
         core_session_knows_vmm(client->session);
     if (message->hello.flags & PROTO_HELLO_RECLAIM)
@@ -221,16 +241,8 @@ static int handle_hello(struct client *client, const struct proto_message *messa
     client_greeted(client);
     journal_session_begins(daemon, client->session);
     daemon->served = true;
-    reply.hello_reply = (struct proto_hello_reply){
-        .magic = PROTO_MAGIC,
-        .version = version,
-        .gpu = (uint16_t)daemon->gpu_kind,
-        .session = client->session->id,
-        .daemon_pid = (uint32_t)getpid(),
-        .flags = client->reclaim_fd >= 0 ? PROTO_HELLO_REPLY_EVENTFD : 0,
-    };
-    memcpy(reply.hello_reply.identity, daemon->identity, sizeof daemon->identity);
-    memcpy(reply.hello_reply.admin_path, daemon->admin_path, sizeof daemon->admin_path);
+    introduce(daemon, version, client->session->id, &reply.hello_reply);
+    reply.hello_reply.flags = client->reclaim_fd >= 0 ? PROTO_HELLO_REPLY_EVENTFD : 0;
     return client_send(client, &reply, client->reclaim_fd);
 }
 

@@ -127,6 +127,9 @@ static void check_body(const struct proto_message *message) {
         MUST(message->hello.magic == PROTO_MAGIC && message->hello.reserved == 0);
         MUST(message->hello.version_min != 0 && message->hello.version_min <= message->hello.version_max);
         MUST((message->hello.flags & ~PROTO_HELLO_FLAGS) == 0);
+        MUST((message->hello.flags & PROTO_HELLO_QUESTION) == 0 ||
+             (message->hello.flags == PROTO_HELLO_QUESTION &&
+              message->hello.version_min >= PROTO_VERSION_IDENTITY));
         return;
     case PROTO_HELLO_REPLY:
         MUST(message->hello_reply.magic == PROTO_MAGIC);

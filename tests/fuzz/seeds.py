@@ -41,6 +41,7 @@ def leases(count, n_described, n_left):
 def frames():
     text = "the pool has no room: €".encode()
     yield packet(1, 1, struct.pack("<IHHII", MAGIC, 1, 1, 1, 0))
+    yield packet(1, 1, struct.pack("<IHHII", MAGIC, 3, 3, 4, 0))  # QUESTION
     yield packet(2, 2)
     yield packet(3, 3, struct.pack("<IIQQQ", 1, 0, MIB, 0, 2**64 - 1))
     for operation, request in ((4, 4), (4, 0), (10, 5)):

@@ -28,9 +28,10 @@ def asked(**environment):
 
 
 class OldDaemon:
-    """Greets one client in version 2, which has no identity."""
+    """Greets one client in version 2, which has no identity, or answers it otherwise."""
 
-    def __init__(self, path):
+    def __init__(self, path, answer=lambda request: struct.pack("<HHIQIHHQII", 64, 0, 40, request, 0x4C505047, 2, 2, 1, 1, 0)):
+        self.answer = answer
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.listener.bind(path)
         self.listener.listen()
@@ -43,7 +44,7 @@ class OldDaemon:
         with client:
             client.settimeout(WAIT_S)
             request = struct.unpack_from("<Q", client.recv(16384), 8)[0]
-            client.send(struct.pack("<HHIQIHHQII", 64, 0, 40, request, 0x4C505047, 2, 2, 1, 1, 0))
+            client.send(self.answer(request))
             client.recv(16384)
 
     def close(self):
@@ -66,7 +67,7 @@ class Address(unittest.TestCase):
             done = ctl("stats", "--json", environment={"GPUPOOL_SOCKET": str(daemon.socket)})
             check_schema(json.loads(done.stdout), "stats")
             self.assertEqual(json.loads(done.stdout)["daemon"]["admin_socket"], str(daemon.admin_socket))
-            self.assertEqual(json.loads(done.stdout)["sessions"], [], "the greeting's own session is over")
+            self.assertEqual(json.loads(done.stdout)["sessions"], [], "the question opens no session")
 
     def test_an_admin_socket_that_is_named_wins(self):
         environment = {"GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_ADMIN_SOCKET": str(self.other.admin_socket)}
@@ -141,6 +142,56 @@ class Address(unittest.TestCase):
             self.assertIn("too old to tell its admin socket", asked(GPUPOOL_SOCKET=path))
             old.close()
             self.assertEqual(fake.requests, [])
+
+
+def greet(daemon):
+    """Opens a session. Returns its socket."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client.settimeout(WAIT_S)
+    client.connect(str(daemon.socket))
+    client.send(struct.pack("<HHIQIHHII", 1, 0, 32, 1, 0x4C505047, 1, 1, 2, 0))
+    return client, struct.unpack_from("<HHIQIHHQ", client.recv(16384))
+
+
+class Question(unittest.TestCase):
+    """gpupoolctl asks which daemon it is without a session: also where none can be had, and without a trace in log and numbers."""
+
+    def check(self, config):
+        with Daemon(config) as daemon:
+            client, greeting = greet(daemon)
+            with client:
+                refused, answer = greet(daemon)
+                refused.close()
+                self.assertEqual(answer[0], 70, "a second session gets an ERROR")
+                log = daemon.log_text()
+                environment = {"GPUPOOL_SOCKET": str(daemon.socket)}
+                self.assertEqual(asked(**environment), identity_of(daemon))
+                for command in ("stats", "quota", "pools"):
+                    done = ctl(command, environment=environment)
+                    self.assertEqual((done.returncode, done.stderr), (0, ""))
+                done = ctl("run", "--force", "true", environment=environment)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertEqual(daemon.ask("stats")["daemon"]["sessions_refused"], 1, "the second session alone")
+                self.assertEqual(daemon.log_text(), log)
+                client.send(struct.pack("<HHIQ", 9, 0, 16, 2))
+                client.recv(16384)
+            again, after = greet(daemon)
+            again.close()
+            self.assertEqual((after[0], after[-1]), (64, greeting[-1] + 1), "no question takes a session's number")
+
+    def test_it_is_answered_where_the_daemon_has_all_its_sessions(self):
+        self.check("[daemon]\nsessions_limit = 1\n")
+
+    def test_it_is_answered_where_the_user_has_all_its_sessions(self):
+        self.check("[quota]\nsessions = 1\n")
+
+    def test_a_daemon_that_does_not_know_the_question_is_too_old(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "gpupool.sock")
+            text = b"HELLO.flags: unknown ones are set"
+            old = OldDaemon(path, lambda request: struct.pack("<HHIQII", 70, 0, 24 + len(text), request, 1, len(text)) + text)
+            self.assertIn("too old to tell its admin socket", asked(GPUPOOL_SOCKET=path))
+            old.close()
 
 
 if __name__ == "__main__":

@@ -202,7 +202,8 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         message->hello.version_min = (uint16_t)random_size(UINT16_MAX);
         message->hello.version_max =
             (uint16_t)(message->hello.version_min + random_to(UINT16_MAX - message->hello.version_min));
-        message->hello.flags = (uint32_t)random_to(PROTO_HELLO_FLAGS);
+        message->hello.flags = (uint32_t)random_to(
+            message->hello.version_min < PROTO_VERSION_IDENTITY ? 3 : PROTO_HELLO_QUESTION);
         break;
     case PROTO_ACQUIRE:
         message->acquire.pool = (uint32_t)random64();

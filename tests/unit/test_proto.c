@@ -126,7 +126,9 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
     size -= sizeof *header;
     switch (header->operation) {
     case PROTO_HELLO:
-        return size == 16 && message->hello.magic == PROTO_MAGIC && message->hello.flags <= 3 &&
+        return size == 16 && message->hello.magic == PROTO_MAGIC &&
+               (message->hello.flags <= 3 ||
+                (message->hello.flags == 4 && message->hello.version_min >= 3)) &&
                message->hello.reserved == 0 && message->hello.version_min >= 1 &&
                message->hello.version_min <= message->hello.version_max;
     case PROTO_ACQUIRE:

@@ -157,7 +157,8 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_HELLO, BODY(proto_hello, magic), U32, PROTO_MAGIC + 1},
         {PROTO_HELLO, BODY(proto_hello, version_min), U16, 0},
         {PROTO_HELLO, BODY(proto_hello, version_min), U16, 2},
-        {PROTO_HELLO, BODY(proto_hello, flags), U32, 4},
+        {PROTO_HELLO, BODY(proto_hello, flags), U32, 4}, /* of version 3 */
+        {PROTO_HELLO, BODY(proto_hello, flags), U32, 8},
         {PROTO_HELLO, BODY(proto_hello, flags), U32, UINT32_MAX},
         {PROTO_HELLO, BODY(proto_hello, reserved), U32, 1},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, magic), U32, 0},
