@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "client/ctl/data_socket.h"
 #include "client/ctl/text.h"
 
@@ -27,14 +28,16 @@ static void add_paths(struct address *address, const char *admin_path) {
 }
 
 /* Asks the data socket. */
-static int find_daemon(struct address *address, uint64_t deadline_ns, int code) {
+static int find_daemon(struct address *address, uint64_t timeout_ns, int code) {
     static const uint8_t unknown[PROTO_IDENTITY_BYTES];
     char text[PROTO_TEXT_MAX + 1];
     struct proto_hello_reply reply;
 
-    int r = data_greet(address->data_path, deadline_ns, &reply, text);
+    const struct data_question question = {
+        .option = "GPUPOOL_SOCKET", .timeout_ns = timeout_ns, .has_admin_option = true};
+    int r = data_greet(address->data_path, clock_deadline_ns(clock_now_ns(), timeout_ns), &reply, text);
     if (r != 0 && r != PROTO_E_INVALID) /* a daemon that does not know the question finds it invalid */
-        return data_complain(code, address->data_path, "GPUPOOL_SOCKET", r, text);
+        return data_complain(code, address->data_path, &question, r, text);
     if (r != 0 || memcmp(reply.identity, unknown, sizeof unknown) == 0)
         return complain(code,
                         "gpupoold at %s is too old to tell its admin socket: name it with --admin-socket",
@@ -44,7 +47,7 @@ static int find_daemon(struct address *address, uint64_t deadline_ns, int code) 
     return 0;
 }
 
-int address_find(struct address *address, const char *named, uint64_t deadline_ns, int code) {
+int address_find(struct address *address, const char *named, uint64_t timeout_ns, int code) {
     bool is_private;
 
     *address = (struct address){0};
@@ -53,7 +56,7 @@ int address_find(struct address *address, const char *named, uint64_t deadline_n
     if (named == NULL || named[0] == '\0') {
         address->data_path = data_path_of_environment(&is_private);
         if (address->data_path != NULL)
-            return find_daemon(address, deadline_ns, code);
+            return find_daemon(address, timeout_ns, code);
         if (is_private)
             return complain(code,
                             "GPUPOOL_SOCKET is private, and no program has handed its private daemon on to "

@@ -31,6 +31,6 @@ struct address {
 
 /* Finds out whom to ask. named: the admin socket of the command line, or NULL. Returns 0; or code, after the
  * reason was written to standard error. */
-int address_find(struct address *address, const char *named, uint64_t deadline_ns, int code);
+int address_find(struct address *address, const char *named, uint64_t timeout_ns, int code);
 
 #endif

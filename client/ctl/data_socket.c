@@ -2,16 +2,21 @@
 #include "client/ctl/data_socket.h"
 
 #include <errno.h>
+#include <grp.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
 #include "client/ctl/text.h"
 #include "client/session/socket.h"
+
+#define GROUP_TEXT_SIZE 320u
 
 static int read_reply(int fd, uint64_t deadline_ns, char *packet, struct proto_message *ret_reply) {
     int fds[SOCKET_FDS_MAX];
@@ -56,26 +61,50 @@ int data_greet(const char *path, uint64_t deadline_ns, struct proto_hello_reply 
     return 0;
 }
 
-int data_complain(int code, const char *path, const char *option, int error, const char *text) {
+/* The group that may connect to a socket, by the mode of its file: " (it is for the group gpupool)", or "".
+ */
+static const char *group_text(const char *path, char *text, size_t size) {
+    struct stat status;
+
+    text[0] = '\0';
+    if (stat(path, &status) < 0 || (status.st_mode & S_IWGRP) == 0)
+        return text;
+    const struct group *group = getgrgid(status.st_gid);
+    if (group != NULL)
+        snprintf(text, size, " (it is for the group %s)", group->gr_name);
+    else
+        snprintf(text, size, " (it is for the group %u)", (unsigned)status.st_gid);
+    return text;
+}
+
+int data_complain(int code, const char *path, const struct data_question *asked, int error,
+                  const char *text) {
+    char group[GROUP_TEXT_SIZE];
+
     switch (error) {
     case -ENOENT:
     case -ECONNREFUSED:
+        if (socket_is_other_file(path))
+            return complain(code, "%s is not a socket: name the socket of gpupoold with %s", path,
+                            asked->option);
         return complain(
             code,
             "no gpupoold answers at %s: start it (systemctl start gpupoold), or name its socket with %s",
-            path, option);
+            path, asked->option);
     case -EACCES:
     case -EPERM:
-        return complain(code, "this user may not connect to %s: ask its owner for access (the group gpupool)",
-                        path);
+        return complain(code, "this user may not connect to %s%s: ask its owner for access%s", path,
+                        group_text(path, group, sizeof group),
+                        asked->has_admin_option ? ", or name its admin socket with --admin-socket" : "");
     case -EPROTOTYPE:
         return complain(
             code,
             "%s is not the socket that gpupoold lends by (the admin socket, perhaps): name that with %s",
-            path, option);
+            path, asked->option);
     case -ETIMEDOUT:
-        return complain(code, "gpupoold at %s did not answer within %s: look at its log", path,
-                        NS_TEXT(GREETING_NS));
+        return complain(code, "gpupoold at %s did not answer within %s: look at its log%s", path,
+                        NS_TEXT(asked->timeout_ns),
+                        asked->has_admin_option ? ", or wait longer with --timeout" : "");
     case -EBADMSG:
     case -EMSGSIZE:
         return complain(code, "what answers at %s does not speak gpupoold's protocol: check the path", path);

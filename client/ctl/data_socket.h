@@ -23,9 +23,15 @@
  * -ETIMEDOUT, -ENAMETOOLONG, or the error of connect(2). */
 int data_greet(const char *path, uint64_t deadline_ns, struct proto_hello_reply *ret_reply, char *ret_text);
 
-/* Says on standard error why the greeting failed, by the value that data_greet() returned. option: what names
- * the data socket. Returns code. */
-int data_complain(int code, const char *path, const char *option, int error, const char *text);
+/* For the message about a question that failed. */
+struct data_question {
+    const char *option;    /* what names the data socket */
+    uint64_t timeout_ns;   /* how long the answer was waited for */
+    bool has_admin_option; /* the command has --admin-socket and --timeout */
+};
+
+/* Says on standard error why the greeting failed, by the value that data_greet() returned. Returns code. */
+int data_complain(int code, const char *path, const struct data_question *asked, int error, const char *text);
 
 /* The data socket that the environment names: $GPUPOOL_SOCKET, or for "private" $GPUPOOL_PRIVATE_SOCKET,
  * which the program with the private daemon hands on to its children. NULL: it names none. *ret_is_private:

@@ -26,6 +26,7 @@
 #include "client/ctl/text.h"
 #include "client/ctl/user.h"
 #include "client/ctl/view.h"
+#include "client/session/socket.h"
 
 /* The daemon answers at once, or as soon as the driver has freed what trim gives back. */
 #define TIMEOUT_DEFAULT_NS (10 * NS_PER_S)
@@ -60,6 +61,9 @@ static int unreachable(const struct options *options, const char *path, int erro
     switch (-error) {
     case ENOENT:
     case ECONNREFUSED:
+        if (socket_is_other_file(path))
+            return complain(EXIT_UNREACHABLE,
+                            "%s is not a socket: name gpupoold's admin socket with --admin-socket", path);
         return complain(
             EXIT_UNREACHABLE,
             "no gpupoold answers at %s: start it (systemctl start gpupoold), or name its admin socket with "
@@ -359,7 +363,6 @@ int main(int argc, char **argv) {
     int code = command_line_read(argc, argv, &options);
     if (code >= 0)
         return code;
-    code = address_find(&options.address, options.admin_socket,
-                        clock_deadline_ns(clock_now_ns(), options.timeout_ns), EXIT_UNREACHABLE);
+    code = address_find(&options.address, options.admin_socket, options.timeout_ns, EXIT_UNREACHABLE);
     return code != 0 ? code : run(&options);
 }

@@ -141,9 +141,10 @@ static int check_daemon(const struct options *options) {
         return complain(RUN_FAILED,
                         "run: each process of the program would start a private daemon of its own: start one "
                         "gpupoold, and name its socket with --socket");
+    const struct data_question question = {.option = "--socket", .timeout_ns = GREETING_NS};
     int r = data_greet(path, clock_deadline_ns(clock_now_ns(), GREETING_NS), &reply, text);
     if (r != 0)
-        return data_complain(RUN_FAILED, path, "--socket", r, text);
+        return data_complain(RUN_FAILED, path, &question, r, text);
     if (options->force)
         return 0;
     if (reply.gpu == PROTO_GPU_NONE)

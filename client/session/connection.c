@@ -95,7 +95,9 @@ int connection_open(struct connection *connection, const char *path, uint64_t de
     if (r < 0)
         return error_set(
             GPUPOOL_E_CONNECT, "connecting to %s: %s (%s)%s", path, strerrorname_np(-r), strerrordesc_np(-r),
-            r == -ENOENT || r == -ECONNREFUSED
+            r == -ECONNREFUSED && socket_is_other_file(path)
+                ? "; that is not a socket: GPUPOOL_SOCKET has to name the daemon's socket"
+            : r == -ENOENT || r == -ECONNREFUSED
                 ? "; start gpupoold, or set GPUPOOL_SOCKET to its socket or to \"private\""
             : r == -EPROTOTYPE ? "; that is a stream socket, such as gpupoold's admin socket: GPUPOOL_SOCKET "
                                  "has to name the data socket"

@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/un.h>
 
@@ -53,6 +54,12 @@ int socket_connect(const char *path, int type, uint64_t deadline_ns, int *ret_fd
         return -errno;
     *ret_fd = take_fd(&fd);
     return 0;
+}
+
+bool socket_is_other_file(const char *path) {
+    struct stat status;
+
+    return stat(path, &status) == 0 && !S_ISSOCK(status.st_mode);
 }
 
 int socket_wait(int fd, short events, uint64_t deadline_ns) {

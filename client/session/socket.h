@@ -35,6 +35,9 @@ int socket_receive(int fd, void *packet, size_t capacity, uint64_t deadline_ns, 
                    int ret_fds[static SOCKET_FDS_MAX], unsigned *ret_count, bool *ret_has_lost,
                    bool until_signal);
 
+/* Whether the path names a file that is not a socket: connecting says ECONNREFUSED to that, too. */
+bool socket_is_other_file(const char *path);
+
 /* Waits for poll events on any descriptor. Returns 0, -ETIMEDOUT or a negative errno. */
 int socket_wait(int fd, short events, uint64_t deadline_ns);
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which daemon gpupoolctl asks: that of the data socket which programs use, and never another one."""
+import grp
 import json
 import os
 import pathlib
@@ -121,19 +122,29 @@ class Address(unittest.TestCase):
             self.assertEqual(fake.requests, [])
         self.assertIn("gpupool_socket_path()", asked(GPUPOOL_SOCKET="private"))
 
-    def test_a_daemon_that_takes_no_session_names_the_way_to_its_figures(self):
-        daemon = Daemon("[daemon]\nsessions_limit = 1\n")
-        self.addCleanup(daemon.close)
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
-            client.settimeout(WAIT_S)
-            client.connect(str(daemon.socket))
-            client.send(struct.pack("<HHIQIHHII", 1, 0, 32, 1, 0x4C505047, 1, 1, 2, 0))
-            self.assertEqual(struct.unpack_from("<H", client.recv(16384))[0], 64)
-            said = asked(GPUPOOL_SOCKET=str(daemon.socket))
-            for part in ("sessions", "--admin-socket"):
-                self.assertIn(part, said)
-            done = ctl("stats", "--json", socket_path=daemon.admin_socket, environment={"GPUPOOL_SOCKET": str(daemon.socket)})
-            self.assertEqual(json.loads(done.stdout)["daemon"]["sessions_refused"], 1)
+    def test_a_path_of_another_file_is_told(self):
+        for path in (self.daemon.directory.name, str(self.daemon.config)):
+            self.assertIn(f"{path} is not a socket: name the socket of gpupoold with GPUPOOL_SOCKET", asked(GPUPOOL_SOCKET=path))
+            self.assertIn(f"{path} is not a socket", asked(GPUPOOL_ADMIN_SOCKET=path))
+
+    def test_the_time_that_was_waited_is_told(self):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            path = os.path.join(self.daemon.directory.name, "silent.sock")
+            listener.bind(path)
+            listener.listen()
+            done = ctl("ping", "--timeout=50ms", environment={"GPUPOOL_SOCKET": path})
+            self.assertEqual(done.returncode, UNREACHABLE)
+            self.assertIn("did not answer within 50 ms: look at its log, or wait longer with --timeout", done.stderr)
+
+    @unittest.skipUnless(os.geteuid() == 0, "another user is needed")
+    def test_a_user_who_may_not_connect_is_told_of_the_group_that_may(self):
+        for mode, group in ((0o660, " (it is for the group games)"), (0o600, "")):
+            os.chown(self.daemon.socket, 0, grp.getgrnam("games").gr_gid)
+            os.chmod(self.daemon.socket, mode)
+            done = ctl("stats", environment={"GPUPOOL_SOCKET": str(self.daemon.socket)}, user=65534, group=65534, extra_groups=[])
+            self.assertEqual(done.returncode, UNREACHABLE)
+            self.assertIn(f"this user may not connect to {self.daemon.socket}{group}: ask its owner for access, or name its admin "
+                          "socket with --admin-socket", done.stderr)
 
     def test_an_older_daemon_does_not_tell(self):
         with FakeAdmin(b"") as fake:
