@@ -90,10 +90,11 @@ void decisions_carry_out(struct daemon *daemon) {
     }
 }
 
-/* A private daemon ends after its last client. Memory in quarantine does not keep it: the driver keeps memory
+/* A private daemon ends after its last client, and after the last parcel: another client may be on its way to
+ * take that, until the parcel's time is up. Memory in quarantine does not keep it: the driver keeps memory
  * that a dying process has mapped. */
 static void stop_if_unused(struct daemon *daemon) {
-    if (!daemon->options.private || !daemon->served || daemon->stopping)
+    if (!daemon->options.private || !daemon->served || daemon->stopping || daemon->core->parcels.count > 0)
         return;
     list_for_each_entry(const struct client, client, &daemon->clients, link) {
         if (client->state == CLIENT_OPEN || client->state == CLIENT_GREETING)

@@ -380,6 +380,74 @@ static void a_forked_child_does_not_keep_the_lock_of_the_start(void **state) {
     WAIT_UNTIL(rmdir(slow.directory) == 0); /* the daemon has removed its own */
 }
 
+struct sending {
+    const char *path; /* of the daemon's socket */
+    uint64_t lifetime_ns;
+    int pipe[2]; /* for the token, from the writer to the reader */
+};
+
+static int write_and_send(void *argument) {
+    const struct sending *sending = argument;
+    struct gpupool_client *client;
+    struct gpupool_buffer buffer;
+    struct gpupool_token token;
+    uint32_t pool;
+
+    set_environment(sending->path);
+    if (gpupool_open(NULL, &client) < 0 || gpupool_host_pool(client, -1, &pool) < 0 ||
+        gpupool_acquire(client, pool, MIB, GPUPOOL_NO_STREAM, GPUPOOL_FOREVER, 0, &buffer) < 0)
+        return 1;
+    memset(buffer.data, 15, MIB);
+    if (gpupool_send(client, &buffer, GPUPOOL_NO_STREAM, 1, sending->lifetime_ns, &token) < 0 ||
+        gpupool_release(client, &buffer, GPUPOOL_NO_STREAM) < 0)
+        return 2;
+    gpupool_close(client);
+    return write(sending->pipe[1], &token, sizeof token) == (ssize_t)sizeof token ? 0 : 3;
+}
+
+static int take_and_read(void *argument) {
+    const struct sending *sending = argument;
+    struct gpupool_client *client;
+    struct gpupool_buffer buffer;
+    struct gpupool_token token;
+
+    set_environment(sending->path);
+    if (read(sending->pipe[0], &token, sizeof token) != (ssize_t)sizeof token ||
+        gpupool_open(NULL, &client) < 0)
+        return 1;
+    if (gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, &buffer) < 0) {
+        fprintf(stderr, "taking the parcel: %s\n", gpupool_error_text());
+        return 2;
+    }
+    const unsigned char *bytes = buffer.data;
+    bool is_whole = bytes[0] == 15 && bytes[MIB - 1] == 15;
+    gpupool_close(client);
+    return is_whole ? 0 : 3;
+}
+
+/* The writer's client is gone before the reader's is there. Then the daemon waits for the reader, and ends
+ * with it; or it ends when the parcel's time is up. */
+static void it_waits_for_parcels_on_their_way(void **state) {
+    char directory[] = FAMILY_DIR, path[sizeof directory + sizeof "/gpupool.sock"];
+    struct sending sending = {.path = path, .lifetime_ns = 600 * NS_PER_S};
+
+    (void)state;
+    begin_family();
+    assert_non_null(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/gpupool.sock", directory);
+    assert_int_equal(pipe(sending.pipe), 0);
+    ended_well(fork_to(write_and_send, &sending));
+    ended_well(fork_to(take_and_read, &sending));
+    WAIT_UNTIL(access(directory, F_OK) != 0);
+
+    assert_int_equal(mkdir(directory, 0700), 0);
+    sending.lifetime_ns = NS_PER_MS;
+    ended_well(fork_to(write_and_send, &sending));
+    WAIT_UNTIL(access(directory, F_OK) != 0);
+    close_fd(sending.pipe[0]);
+    close_fd(sending.pipe[1]);
+}
+
 static void fails_with(const char *daemon_path, const char *arguments, const char *word) {
     char path[300], given[300];
     const char *environment[] = {"GPUPOOL_SOCKET=private", path, given, NULL};
@@ -434,6 +502,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(each_process_that_comes_finds_it_or_starts_it),
         cmocka_unit_test(a_process_that_cannot_connect_leaves_the_daemon_its_sockets),
         cmocka_unit_test(a_forked_child_does_not_keep_the_lock_of_the_start),
+        cmocka_unit_test(it_waits_for_parcels_on_their_way),
         cmocka_unit_test(one_that_cannot_start_is_a_clear_error),
         cmocka_unit_test(no_daemon_spoke_to_the_founders_service_manager),
         cmocka_unit_test(no_sanitizer_had_anything_to_say),
