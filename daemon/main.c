@@ -44,10 +44,12 @@ static void print_help(const char *config_path) {
            "  --config FILE         configuration (default %s, if it is there)\n"
            "  --socket PATH         data socket (default " CONFIG_SOCKET_DEFAULT ")\n"
            "  --admin-socket PATH   administrative socket (default " CONFIG_ADMIN_SOCKET_DEFAULT ")\n"
-           "  --gpu cuda|sim|none   device memory (default: cuda where there is a GPU, else none)\n"
+           "  --gpu auto|cuda|sim|none\n"
+           "                        device memory (default: auto, cuda where there is a GPU, else none)\n"
            "  --sim-gpus N          how many simulated GPUs (default 1)\n"
            "  --sim-memory SIZE     memory of each (default 8GiB)\n"
-           "  --log-level LEVEL     error, warning, info or debug (default info)\n"
+           "  --log-level LEVEL     error, warning, info or debug\n"
+           "                        (default info, with --private warning)\n"
            "  --check-config        read the configuration, say what is wrong with it, and exit\n"
            "  --print-config        print the configuration and where each value comes from, and exit\n"
            "  --private             end with the last client, and remove the sockets' directory\n"
@@ -130,6 +132,8 @@ static int read_configuration(void *user, struct config *ret_config, struct conf
     struct config config;
 
     config_init(&config);
+    if (line->private) /* its standard error is the program's */
+        config.log_level = LOG_LEVEL_WARNING;
     if (has_file(line))
         config_read_file(&config, line->config_path, mistakes);
     for (unsigned i = 0; i < KEYED; i++) {

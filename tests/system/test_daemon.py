@@ -674,5 +674,24 @@ class ServiceManager(unittest.TestCase):
             self.assertTrue(daemon.socket.exists() and daemon.admin_socket.exists())
 
 
+class PrivateLog(unittest.TestCase):
+    """A private daemon writes to its program's standard error: warnings alone, unless its options say otherwise."""
+
+    def test_a_private_daemon_is_silent_when_it_is_healthy(self):
+        with Daemon(arguments=["--private"]) as daemon:
+            daemon.ask("ping")
+            self.assertNotIn(" info: ", daemon.log_text())
+        for config, arguments in (("", ["--log-level", "info"]), ("[daemon]\nlog_level = info\n", [])):
+            with Daemon(config, arguments=["--private", *arguments]) as daemon:
+                self.assertIn(" info: ", daemon.log_text())
+
+    def test_the_help_and_the_errors_name_the_same_kinds_of_gpus(self):
+        with Daemon(start=False) as daemon:
+            said = subprocess.run([*daemon.command()[:1], "--help"], check=True, capture_output=True, text=True, timeout=WAIT_S).stdout
+            wrong = subprocess.run([*daemon.command()[:1], "--gpu", "tpu"], check=False, capture_output=True, text=True, timeout=WAIT_S).stderr
+            kinds = re.search(r"none of ([a-z, ]+)", wrong)[1].split(", ")
+            self.assertIn("--gpu " + "|".join(kinds), said)
+
+
 if __name__ == "__main__":
     unittest.main()
