@@ -20,11 +20,6 @@
 #define INTERPRETERS_MAX 4u   /* as the kernel: a script's interpreter may be a script */
 #define LINE_SIZE        256u /* the kernel's BINPRM_BUF_SIZE: what it reads of a script's first line */
 
-/* A string of the runtime, with its NUL: what it loads the driver by, and its own (the name of an error that
- * no other library of NVIDIA's returns; shared memory that its copies in one process find each other by). */
-static const char driver_name[] = "libcuda.so.1";
-static const char *const runtime_texts[] = {"cudaErrorCudartUnloading", "/cudart.shm."};
-
 /* --- finding --- */
 
 /* 0, -EACCES for what is there and cannot be executed, -ENOENT. */
@@ -105,79 +100,16 @@ static bool program_header(const struct file *file, unsigned index, ElfW(Phdr) *
     return true;
 }
 
-/* The text at an address of the program, which a loaded segment brings from the file. NULL: none that ends.
- */
-static const char *text_at(const struct file *file, uint64_t address) {
-    ElfW(Phdr) header;
-
-    for (unsigned i = 0; program_header(file, i, &header); i++)
-        if (header.p_type == PT_LOAD && address >= header.p_vaddr &&
-            address - header.p_vaddr < header.p_filesz) {
-            uint64_t offset = header.p_offset + (address - header.p_vaddr);
-            if (offset >= file->size || memchr(file->bytes + offset, 0, file->size - offset) == NULL)
-                return NULL;
-            return (const char *)file->bytes + offset;
-        }
-    return NULL;
-}
-
-static bool entry_at(const struct file *file, const ElfW(Phdr) * dynamic, uint64_t index,
-                     ElfW(Dyn) * ret_entry) {
-    if (index >= dynamic->p_filesz / sizeof *ret_entry)
-        return false;
-    const void *found = range(file, dynamic->p_offset + index * sizeof *ret_entry, sizeof *ret_entry);
-    if (found == NULL)
-        return false;
-    memcpy(ret_entry, found, sizeof *ret_entry);
-    return ret_entry->d_tag != DT_NULL;
-}
-
-/* Whether DT_NEEDED has the shared runtime. */
-static bool needs_runtime(const struct file *file, const ElfW(Phdr) * dynamic) {
-    uint64_t strings = 0;
-    ElfW(Dyn) entry;
-
-    for (uint64_t i = 0; entry_at(file, dynamic, i, &entry); i++)
-        if (entry.d_tag == DT_STRTAB)
-            strings = entry.d_un.d_ptr;
-    for (uint64_t i = 0; entry_at(file, dynamic, i, &entry); i++) {
-        const char *name = entry.d_tag == DT_NEEDED ? text_at(file, strings + entry.d_un.d_val) : NULL;
-        if (name != NULL && strncmp(name, "libcudart", 9) == 0)
-            return true;
-    }
-    return false;
-}
-
-static bool contains(const struct file *file, const char *text, size_t length) {
-    return memmem(file->bytes, file->size, text, length) != NULL;
-}
-
-static bool contains_runtime(const struct file *file) {
-    if (!contains(file, driver_name, sizeof driver_name))
-        return false;
-    for (size_t i = 0; i < sizeof runtime_texts / sizeof *runtime_texts; i++)
-        if (contains(file, runtime_texts[i], strlen(runtime_texts[i])))
-            return true;
-    return false;
-}
-
 static enum program_kind judge_elf(const struct file *file) {
-    ElfW(Phdr) header, dynamic = {.p_type = PT_NULL};
-    bool has_linker = false;
+    ElfW(Phdr) header;
 
     if (file->size < sizeof(ElfW(Ehdr)) ||
         file->bytes[EI_CLASS] != (__ELF_NATIVE_CLASS == 64 ? ELFCLASS64 : ELFCLASS32))
         return PROGRAM_SERVED;
-    for (unsigned i = 0; program_header(file, i, &header); i++) {
-        has_linker = has_linker || header.p_type == PT_INTERP;
-        if (header.p_type == PT_DYNAMIC)
-            dynamic = header;
-    }
-    if (dynamic.p_type == PT_DYNAMIC && needs_runtime(file, &dynamic))
-        return PROGRAM_SERVED;
-    if (contains_runtime(file))
-        return PROGRAM_STATIC_CUDA;
-    return has_linker ? PROGRAM_SERVED : PROGRAM_STATIC;
+    for (unsigned i = 0; program_header(file, i, &header); i++)
+        if (header.p_type == PT_INTERP)
+            return PROGRAM_SERVED;
+    return PROGRAM_STATIC;
 }
 
 /* --- judging --- */

@@ -2,21 +2,15 @@
 #ifndef CLIENT_CTL_PROGRAM_H
 #define CLIENT_CTL_PROGRAM_H
 /*
- * A program that is about to be run, seen from outside: which file it is, and whether a preloaded library can
- * serve the CUDA runtime in it. A script is judged by its interpreter.
- *
- * The file shows a statically linked CUDA runtime by its strings: the driver's library that the runtime loads
- * by name, and texts of the runtime's own. Strings survive strip(1), symbols do not. A program that names the
- * shared runtime in DT_NEEDED is served, whatever else it contains. Libraries that the program loads later
- * are not seen.
+ * A program that is about to be run, seen from outside: which file it is, and whether the dynamic linker
+ * would bring the preload library into it. A script is judged by its interpreter.
  */
 #include <stddef.h>
 
 enum program_kind {
-    PROGRAM_SERVED = 0,  /* as far as can be seen: it links the shared runtime, or none */
-    PROGRAM_STATIC_CUDA, /* it contains the CUDA runtime */
-    PROGRAM_STATIC,      /* it has no dynamic linker, so nothing can be preloaded */
-    PROGRAM_PRIVILEGED,  /* set-user-ID or the like: the dynamic linker ignores LD_PRELOAD */
+    PROGRAM_SERVED = 0, /* as far as can be seen */
+    PROGRAM_STATIC,     /* it has no dynamic linker, so nothing can be preloaded */
+    PROGRAM_PRIVILEGED, /* set-user-ID or the like: the dynamic linker ignores LD_PRELOAD and LD_AUDIT */
 };
 
 /* Finds the file that execvp() would run. Returns 0 and its path in ret_path (size bytes), -ENOENT, or

@@ -18,6 +18,7 @@
 #include "proto/proto.h"
 
 #define LIBRARY "libgpupool-preload.so"
+#define AUDIT   "libgpupool-audit.so"
 
 struct options {
     const char *socket;
@@ -28,13 +29,14 @@ struct options {
 static const char help[] =
     "Usage: gpupoolctl run [OPTION...] [--] PROGRAM [ARGUMENT...]\n"
     "Runs a program that knows nothing of gpupool with memory of gpupoold: what it asks of the CUDA\n"
-    "runtime (cudaMalloc, cudaMallocHost and their like) comes from the daemon's pools. The program has\n"
-    "to use the shared runtime, libcudart.so.12 or libcudart.so.13, as PyTorch does.\n"
+    "runtime (cudaMalloc, cudaMallocHost and their like) or of the driver (cuMemAlloc and its like) comes\n"
+    "from the daemon's pools. The runtime may be a shared library or a part of the program.\n"
     "\n"
     "Options:\n"
     "      --socket=PATH     where the daemon lends, by default $GPUPOOL_SOCKET,\n"
     "                        else " DATA_SOCKET_DEFAULT "\n"
-    "      --library=FILE    the preload library, by default the installed " LIBRARY "\n"
+    "      --library=FILE    the preload library, by default the installed " LIBRARY "; " AUDIT "\n"
+    "                        lies beside it\n"
     "      --force           run a program, too, that it cannot serve\n"
     "  -h, --help            print this and exit\n"
     "\n"
@@ -114,20 +116,37 @@ static int find_library(const char *named, char ret_path[static PATH_MAX]) {
                     GPUPOOL_FULL_LIBDIR);
 }
 
-/* In front of what is preloaded already. */
-static int preload(const char *library) {
-    const char *others = getenv("LD_PRELOAD");
+/* Sets a variable of the dynamic linker to a library and what it names already, in one order or the other. */
+static int add_library(const char *variable, const char *library, bool is_first) {
+    const char *others = getenv(variable);
     _cleanup_(freep) char *list = NULL;
+    int r;
+
+    if (others == NULL || others[0] == '\0')
+        r = asprintf(&list, "%s", library);
+    else
+        r = asprintf(&list, "%s:%s", is_first ? library : others, is_first ? others : library);
+    if (r < 0) {
+        list = NULL;
+        return complain(RUN_FAILED, "out of memory");
+    }
+    return setenv(variable, list, 1) < 0 ? complain(RUN_FAILED, "%s", strerror(errno)) : 0;
+}
+
+/* In front of what is preloaded already, because the first definition of a name counts; behind what audits
+ * already, because the last audit library decides a binding. */
+static int preload(const char *library) {
+    char audit[PATH_MAX + sizeof AUDIT];
 
     if (strpbrk(library, ": \t") != NULL)
         return complain(RUN_FAILED, "%s: the dynamic linker cannot preload a path with a colon or a blank",
                         library);
-    if (asprintf(&list, "%s%s%s", library, others != NULL && others[0] != '\0' ? ":" : "",
-                 others != NULL ? others : "") < 0) {
-        list = NULL;
-        return complain(RUN_FAILED, "out of memory");
-    }
-    return setenv("LD_PRELOAD", list, 1) < 0 ? complain(RUN_FAILED, "%s", strerror(errno)) : 0;
+    snprintf(audit, sizeof audit, "%.*s/%s", (int)(strrchr(library, '/') - library), library, AUDIT);
+    if (access(audit, R_OK) < 0)
+        return complain(RUN_FAILED, "%s: %s: it belongs beside %s, as it is installed", audit,
+                        strerror(errno), library);
+    int r = add_library("LD_PRELOAD", library, true);
+    return r == 0 ? add_library("LD_AUDIT", audit, false) : r;
 }
 
 /* --- the daemon --- */
@@ -169,13 +188,6 @@ static int check_program(const char *name, const struct options *options) {
     switch (program_judge(path, sizeof path)) {
     case PROGRAM_SERVED:
         return 0;
-    case PROGRAM_STATIC_CUDA:
-        return complain(
-            RUN_FAILED,
-            "%s contains the CUDA runtime (it was linked statically, nvcc's default), so its calls cannot be "
-            "redirected: link it with nvcc --cudart shared, or use libgpupool-client in it. --force runs it "
-            "without gpupool's memory",
-            path);
     case PROGRAM_STATIC:
         return complain(
             RUN_FAILED,

@@ -42,7 +42,8 @@ static uint64_t timeout_ns; /* its value, or ALLOC_TIMEOUT_NS; likewise */
 static _Atomic(const struct runtime *) lent_to;
 
 static _Thread_local bool inside;
-static _Thread_local uint64_t devices_prepared[RUNTIMES_MAX]; /* on which this thread has initialised each */
+static _Thread_local uint64_t
+    devices_prepared[RUNTIMES_MAX + 1];                       /* on which this thread has initialised each */
 static _Thread_local unsigned prepared_in;                    /* fork_count at that time */
 static _Thread_local struct {
     enum lend_kind kind;
@@ -231,12 +232,16 @@ const struct runtime *lend_runtime(void) {
     return atomic_load(&lent_to);
 }
 
+int lend_a_device(void) {
+    uint64_t devices = atomic_load(&devices_used);
+    return devices != 0 ? __builtin_ctzll(devices) : 0;
+}
+
 void lend_use_a_device(void) {
     const struct runtime *runtime = lend_runtime();
-    uint64_t devices = atomic_load(&devices_used);
 
-    if (runtime != NULL && devices != 0)
-        (void)runtime->cudaSetDevice(__builtin_ctzll(devices));
+    if (runtime != NULL && atomic_load(&devices_used) != 0)
+        (void)runtime->cudaSetDevice(lend_a_device());
 }
 
 /* Whether kernels reach registered host memory under the host's address, as they reach cudaMallocHost()'s. */

@@ -67,6 +67,9 @@ int lend_free(const struct runtime *runtime, void *memory, void *stream);
 /* The runtime that memory was lent to last; NULL: none yet. */
 const struct runtime *lend_runtime(void);
 
+/* A device that the process uses; 0: it uses none yet. */
+int lend_a_device(void);
+
 /* For a thread of this library: its current device is one that the process uses. By default it is device 0,
  * where a wait could make a context. */
 void lend_use_a_device(void);

@@ -18,11 +18,8 @@
 
 #include "client/preload/capture.h"
 #include "client/preload/lending.h"
-#include "client/preload/reclaim.h"
+#include "client/preload/serve.h"
 #include "client/preload/shared.h"
-
-/* cudaMallocPitch() aligns rows to this on all devices so far. */
-#define PITCH_BYTES ((size_t)512)
 
 /* The caller's runtime. No function of these can be called without one, unless by its address. */
 #define RUNTIME_OR_FAIL(call)                                                                                \
@@ -44,27 +41,11 @@ int cudaMalloc(void **memory, size_t size_bytes) {
     return r == NOT_OURS ? runtime->cudaMalloc(memory, size_bytes) : r;
 }
 
-/* Rows of the width, each on a boundary. Where the product does not fit, no memory does. */
-static int lend_rows(const struct runtime *runtime, size_t width_bytes, size_t rows, size_t *ret_pitch,
-                     void **ret_memory) {
-    size_t pitch, size_bytes;
-
-    if (__builtin_add_overflow(width_bytes, PITCH_BYTES - 1, &pitch))
-        return runtime_raise(runtime, CUDA_MEMORY_ALLOCATION);
-    pitch &= ~(PITCH_BYTES - 1);
-    if (__builtin_mul_overflow(pitch, rows, &size_bytes))
-        return runtime_raise(runtime, CUDA_MEMORY_ALLOCATION);
-    int r = lend(runtime, LEND_DEVICE, size_bytes, false, ret_memory);
-    if (r == 0)
-        *ret_pitch = pitch;
-    return r;
-}
-
 int cudaMallocPitch(void **memory, size_t *pitch, size_t width_bytes, size_t height) {
     RUNTIME_OR_FAIL(cudaMallocPitch);
     if (memory == NULL || pitch == NULL || width_bytes == 0 || height == 0 || lend_is_inside())
         return runtime->cudaMallocPitch(memory, pitch, width_bytes, height);
-    int r = lend_rows(runtime, width_bytes, height, pitch, memory);
+    int r = serve_rows(runtime, width_bytes, height, pitch, memory);
     return r == NOT_OURS ? runtime->cudaMallocPitch(memory, pitch, width_bytes, height) : r;
 }
 
@@ -76,7 +57,7 @@ int cudaMalloc3D(struct cuda_pitched *memory, struct cuda_extent extent) {
         __builtin_mul_overflow(extent.height, extent.depth, &rows))
         return runtime->cudaMalloc3D(memory, extent);
     struct cuda_pitched made = {.width = extent.width, .height = extent.height};
-    int r = lend_rows(runtime, extent.width, rows, &made.pitch, &made.memory);
+    int r = serve_rows(runtime, extent.width, rows, &made.pitch, &made.memory);
     if (r == NOT_OURS)
         return runtime->cudaMalloc3D(memory, extent);
     if (r == 0)
@@ -84,41 +65,15 @@ int cudaMalloc3D(struct cuda_pitched *memory, struct cuda_extent extent) {
     return r;
 }
 
-/* Frees after a wait, as the real functions do. NOT_OURS as lend_find(). */
-static int give_back(const struct runtime *runtime, void *memory) {
-    struct gpupool_buffer buffer;
-
-    if (memory == NULL || lend_is_inside())
-        return NOT_OURS;
-    int r = lend_find(runtime, memory, &buffer);
-    if (r == 0 && reclaim_collect(runtime, &buffer))
-        return 0;
-    if (r == 0)
-        r = lend_wait(runtime, &buffer);
-    return r == 0 ? lend_free(runtime, memory, GPUPOOL_NO_STREAM) : r;
-}
-
 int cudaFree(void *memory) {
     RUNTIME_OR_FAIL(cudaFree);
-    int r = give_back(runtime, memory);
+    int r = serve_free(runtime, memory);
     return r == NOT_OURS ? runtime->cudaFree(memory) : r;
-}
-
-/* Frees in stream order. NOT_OURS as lend_find(). */
-static int give_back_behind(const struct runtime *runtime, void *memory, void *stream) {
-    struct gpupool_buffer buffer;
-
-    if (memory == NULL || lend_is_inside())
-        return NOT_OURS;
-    int r = lend_find(runtime, memory, &buffer);
-    if (r != 0)
-        return r;
-    return buffer.kind == GPUPOOL_POOL_DEVICE ? lend_free(runtime, memory, stream) : NOT_OURS;
 }
 
 int cudaFreeAsync(void *memory, void *stream) {
     RUNTIME_OR_FAIL(cudaFreeAsync);
-    int r = give_back_behind(runtime, memory, stream == CUDA_STREAM_LEGACY ? NULL : stream);
+    int r = serve_free_behind(runtime, memory, stream == CUDA_STREAM_LEGACY ? NULL : stream);
     return r == NOT_OURS ? runtime->cudaFreeAsync(memory, stream) : r;
 }
 
@@ -126,7 +81,7 @@ int cudaFreeAsync(void *memory, void *stream) {
 int cudaFreeAsync_ptsz(void *memory, void *stream) {
     RUNTIME_OR_FAIL(cudaFreeAsync_ptsz);
     void *ours = stream == NULL ? CUDA_STREAM_PER_THREAD : stream == CUDA_STREAM_LEGACY ? NULL : stream;
-    int r = give_back_behind(runtime, memory, ours);
+    int r = serve_free_behind(runtime, memory, ours);
     return r == NOT_OURS ? runtime->cudaFreeAsync_ptsz(memory, stream) : r;
 }
 
@@ -152,7 +107,7 @@ int cudaHostAlloc(void **memory, size_t size_bytes, unsigned flags) {
 
 int cudaFreeHost(void *memory) {
     RUNTIME_OR_FAIL(cudaFreeHost);
-    int r = give_back(runtime, memory);
+    int r = serve_free(runtime, memory);
     return r == NOT_OURS ? runtime->cudaFreeHost(memory) : r;
 }
 

@@ -22,7 +22,7 @@
 #define RUNTIME_MEMBER(name, parameters) int(*name) parameters;
 struct runtime {
     void *handle;
-    unsigned index; /* below RUNTIMES_MAX, one of each runtime */
+    unsigned index; /* below RUNTIMES_MAX, one of each runtime; RUNTIMES_MAX: the driver (driver.c) */
     CUDART_CALLS(RUNTIME_MEMBER)
 };
 

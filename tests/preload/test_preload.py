@@ -18,7 +18,8 @@ import gpupool_system  # noqa: E402
 PROGRAM, LOADER = os.environ["TEST_PROGRAM"], os.environ["PRELOAD_LOADER"]
 CALLERS = {number: os.environ[f"PRELOAD_CALLER_{number}"] for number in (12, 13)}
 ALLOCATOR = os.environ["PRELOAD_ALLOCATOR"]  # has the name of PyTorch's allocator
-LIBRARY = os.environ["PRELOAD_LIBRARY"]
+LIBRARY, AUDIT = os.environ["PRELOAD_LIBRARY"], os.environ["AUDIT_LIBRARY"]
+DRIVER_PROGRAM, DRIVER_CALLER = os.environ["DRIVER_PROGRAM"], os.environ["DRIVER_CALLER"]
 WAIT_S = 60
 # A busy machine may take longer than a program waits for room by default.
 PATIENT = {"GPUPOOL_ALLOC_TIMEOUT": "60s"}
@@ -27,7 +28,7 @@ CONFIG = "[device]\nlimit = 64MiB\nstep = 2MiB\n[host]\nlimit = 64MiB\nstep = 2M
 
 def environment(**variables):
     kept = {name: value for name, value in os.environ.items()
-            if not name.startswith("GPUPOOL_") and name not in ("LD_PRELOAD", "LD_LIBRARY_PATH")}
+            if not name.startswith("GPUPOOL_") and name not in ("LD_AUDIT", "LD_PRELOAD", "LD_LIBRARY_PATH")}
     return {**kept, "GPUPOOL_SIM_LATENCY": "0", "LC_ALL": "C.UTF-8", **variables}
 
 
@@ -179,6 +180,60 @@ class Programs(WithDaemon):
         self.assertIn("from the CUDA runtime from now on", lines[0])
 
 
+class Driver(WithDaemon):
+    """The parts of driver_program.c, which has no runtime and calls the driver."""
+
+    def test_the_calls_are_served(self):
+        for part in ("memory", "others", "twice", "async", "contexts", "broken", "reset", "shares", "forks_early", "threads"):
+            with self.subTest(part):
+                self.run_with(DRIVER_PROGRAM, part)
+        self.assertGreaterEqual(self.pool("device", "acquires"), 1)
+        self.assertGreaterEqual(self.pool("host", "acquires"), 1)
+
+    def test_each_way_to_a_function_leads_to_the_pool(self):
+        self.run_with(DRIVER_PROGRAM, "by_dlsym")
+        self.run_with(DRIVER_PROGRAM, "by_library", DRIVER_CALLER)
+        self.run_with(DRIVER_PROGRAM, "by_address")
+
+    def test_without_run_the_memory_is_the_drivers(self):
+        """Also with one of the two libraries alone."""
+        for variables in ({}, {"LD_PRELOAD": LIBRARY}, {"LD_AUDIT": AUDIT}):
+            with self.subTest(str(variables)):
+                done = subprocess.run([DRIVER_PROGRAM, "memory"], capture_output=True, text=True, timeout=WAIT_S, check=False,
+                                      env=environment(GPUPOOL_SOCKET=str(self.daemon.socket), **variables))
+                self.assertEqual(done.returncode, -signal.SIGABRT)
+                self.assertIn("lent(p)", done.stderr)
+        self.assertEqual(self.daemon.ask("sessions")["sessions"], [])
+
+    def test_what_the_pool_cannot_lend_is_the_drivers_error(self):
+        self.run_with(DRIVER_PROGRAM, "exhaust", variables={"GPUPOOL_ALLOC_TIMEOUT": "1s"})
+
+    def test_a_program_with_a_context_of_its_own_gets_the_drivers_memory(self):
+        self.run_with(DRIVER_PROGRAM, "own_context")
+        self.assertEqual(self.pool("device", "acquires"), 0)
+
+    def test_the_stats_show_what_a_program_has(self):
+        program = Conversation(*self.command(DRIVER_PROGRAM, "holds"), variables=PATIENT)
+        self.addCleanup(program.end)
+        program.expect("holds")
+        session = [entry for entry in self.daemon.ask("sessions")["sessions"] if entry["pid"] == program.process.pid]
+        self.assertEqual(len(session), 1)
+        self.assertGreaterEqual(session[0]["leased_bytes"], 30 << 20)
+        program.answer()
+        self.assertEqual(program.finish()[0], 0)
+        self.run_with(PROGRAM, "wants", variables=PATIENT)  # 40 of 64 MiB
+
+    def test_a_program_goes_on_without_its_daemon(self):
+        program = Conversation(*self.command(DRIVER_PROGRAM, "lost"))
+        self.addCleanup(program.end)
+        program.expect("lent")
+        self.daemon.stop()
+        program.answer()
+        code, _, error = program.finish()
+        self.assertEqual(code, 0, error)
+        self.assertIn("from now on", error)
+
+
 class Runtimes(WithDaemon):
     def test_a_runtime_that_was_loaded_for_one_library_alone_is_found(self):
         for number, library in CALLERS.items():
@@ -196,8 +251,9 @@ class Runtimes(WithDaemon):
 
         shown = names("--defined-only", LIBRARY)
         self.assertTrue({"cudaMalloc", "cudaFree", "cudaMallocHost", "cudaHostAlloc", "cudaFreeHost"} <= shown)
-        self.assertTrue(all(name.startswith("cuda") for name in shown), shown)
+        self.assertTrue(all(name.startswith(("cuda", "gpupool_driver_cu")) for name in shown), shown)
         self.assertFalse([name for name in names(os.environ["PRELOAD_CLIENT"]) if name.startswith("cuda")])
+        self.assertEqual(names("--defined-only", AUDIT), {"la_version", "la_objopen", "la_symbind64"})
 
 
 # A PyTorch, as far as the preload library knows it: what it frees is cached until empty_cache().
@@ -598,6 +654,13 @@ class Tool(unittest.TestCase):
         done = ctl_run("--socket", self.daemon.socket, "echo", "--socket", "x")
         self.assertEqual((done.returncode, done.stdout), (0, "--socket x\n"))
 
+    def test_the_environment_has_the_audit_library(self):
+        audit = str(pathlib.Path(AUDIT).resolve())
+        show = 'echo "$LD_AUDIT"'
+        self.assertEqual(ctl_run("--socket", self.daemon.socket, "sh", "-c", show).stdout, f"{audit}\n")
+        done = ctl_run("--socket", self.daemon.socket, "sh", "-c", show, variables={"LD_AUDIT": audit})
+        self.assertEqual(done.stdout, f"{audit}:{audit}\n")
+
     def test_the_environment_has_the_library_and_the_socket(self):
         show = 'echo "$LD_PRELOAD $GPUPOOL_SOCKET"'
         socket = self.daemon.socket
@@ -639,6 +702,9 @@ class Tool(unittest.TestCase):
         if done.returncode != 0:  # else there is an installed one
             self.assertEqual(done.returncode, 125)
             self.assertIn("libgpupool-preload.so is not in", done.stderr)
+        lonely = self.work / "preload.so"
+        lonely.write_bytes(b"")
+        self.refused(125, "libgpupool-audit.so", "--socket", self.daemon.socket, "--library", lonely, "echo")
         blank = self.work / "with blank"
         blank.mkdir()
         (blank / "library.so").write_bytes(b"")
@@ -655,22 +721,10 @@ class Tool(unittest.TestCase):
         self.assertIn("'run' comes first", done.stderr)
 
     @unittest.skipUnless("PRELOAD_CUDART_STATIC" in os.environ, "there is no CUDA toolkit")
-    def test_a_static_runtime_is_refused(self):
-        static = pathlib.Path(os.environ["PRELOAD_CUDART_STATIC"])
-        stripped = self.work / "stripped"
-        subprocess.run(["strip", "-o", stripped, static], check=True)
-        by_script = self.script("by_script", f"#!{static} --option\n")
-        by_env = self.script("by_env", f"#!/usr/bin/env -S X=1 {stripped}\n")
-        for program in (static, stripped, by_script, by_env):
-            with self.subTest(str(program)):
-                self.refused(125, "--cudart shared", "--socket", self.daemon.socket, program)
-        done = ctl_run("--socket", self.daemon.socket, "--force", static)
-        self.assertNotIn(done.returncode, (125, 126, 127), done.stderr)  # it ran, and found no GPU
-
-    @unittest.skipUnless("PRELOAD_CUDART_SHARED" in os.environ, "there is no CUDA toolkit")
-    def test_a_shared_runtime_is_not(self):
-        done = ctl_run("--socket", self.daemon.socket, os.environ["PRELOAD_CUDART_SHARED"])
-        self.assertNotIn(done.returncode, (125, 126, 127), done.stderr)
+    def test_a_program_runs_with_its_static_runtime_and_with_the_shared_one(self):
+        for kind in ("STATIC", "SHARED"):
+            done = ctl_run("--socket", self.daemon.socket, os.environ[f"PRELOAD_CUDART_{kind}"])
+            self.assertNotIn(done.returncode, (125, 126, 127), done.stderr)  # it ran, and found no GPU
 
     def test_what_nothing_can_be_preloaded_into_is_refused(self):
         static = self.work / "static"

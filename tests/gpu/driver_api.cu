@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A CUDA program that knows nothing of gpupool, for a real GPU: it is built with the static runtime and with
+ * the shared one, and run natively and by gpupoolctl run. It uses the runtime and the driver, and writes one
+ * line "sum N" of what its kernels made, which is the same in all of them. With the argument "lent" it checks
+ * that its memory is the pool's; with "native", that it is not.
+ */
+#include <cuda.h>
+#include <cuda_runtime.h>
+#include <dlfcn.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#define CHECK(condition)                                                                                     \
+    do {                                                                                                     \
+        if (!(condition)) {                                                                                  \
+            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                             \
+            std::exit(1);                                                                                    \
+        }                                                                                                    \
+    } while (0)
+
+static bool wanted;
+
+/* Whether gpupool lent the memory. */
+static bool is_lent(const void *memory) {
+    using lookup_call = int (*)(const void *, void **, void *);
+    char buffer[256];
+    auto lookup = reinterpret_cast<lookup_call>(dlsym(RTLD_DEFAULT, "gpupool_lookup"));
+    return lookup != nullptr && lookup(memory, nullptr, buffer) == 0;
+}
+
+static bool is_lent(CUdeviceptr memory) {
+    return is_lent(reinterpret_cast<void *>(memory));
+}
+
+__global__ void fill(unsigned *words, unsigned count, unsigned seed) {
+    unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count)
+        words[i] = (i + seed) * 2654435761u;
+}
+
+static uint64_t sum_of(unsigned *words, unsigned count, unsigned seed) {
+    unsigned *host;
+    uint64_t sum = 0;
+
+    CHECK(cudaMallocHost(reinterpret_cast<void **>(&host), count * sizeof *host) == cudaSuccess);
+    CHECK(is_lent(host) == wanted);
+    fill<<<(count + 255) / 256, 256>>>(words, count, seed);
+    CHECK(cudaMemcpy(host, words, count * sizeof *host, cudaMemcpyDeviceToHost) == cudaSuccess);
+    for (unsigned i = 0; i < count; i++)
+        sum += host[i];
+    CHECK(cudaFreeHost(host) == cudaSuccess);
+    return sum;
+}
+
+static uint64_t by_runtime() {
+    uint64_t sum = 0;
+    for (unsigned round = 0; round < 50; round++) {
+        unsigned count = 1000 + round * 77777, *words;
+        CHECK(cudaMalloc(reinterpret_cast<void **>(&words), count * sizeof *words) == cudaSuccess);
+        CHECK(is_lent(words) == wanted);
+        sum += sum_of(words, count, round);
+        CHECK((round % 2 == 0 ? cudaFree(words) : cudaFreeAsync(words, nullptr)) == cudaSuccess || !wanted);
+    }
+    return sum;
+}
+
+/* The runtime's refusal is pending, and can be cleared. */
+static void refused() {
+    void *memory = reinterpret_cast<void *>(7);
+    CHECK(cudaMalloc(&memory, size_t{1} << 46) == cudaErrorMemoryAllocation);
+    CHECK(cudaGetLastError() == cudaErrorMemoryAllocation && cudaGetLastError() == cudaSuccess);
+    CHECK(cudaFree(&memory) != cudaSuccess);
+    (void)cudaGetLastError();
+}
+
+/* Pools of the program's own stay CUDA's. */
+static void stream_ordered() {
+    void *memory;
+    CHECK(cudaMallocAsync(&memory, 1 << 20, nullptr) == cudaSuccess && !is_lent(memory));
+    CHECK(cudaFreeAsync(memory, nullptr) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess);
+}
+
+template <typename Call> static Call find(void *driver, const char *name) {
+    void *call = dlsym(driver, name);
+    CHECK(call != nullptr);
+    return reinterpret_cast<Call>(call);
+}
+
+static uint64_t by_driver() {
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    CHECK(driver != nullptr);
+    auto alloc = find<CUresult (*)(CUdeviceptr *, size_t)>(driver, "cuMemAlloc_v2");
+    auto pitched = find<CUresult (*)(CUdeviceptr *, size_t *, size_t, size_t, unsigned)>(driver, "cuMemAllocPitch_v2");
+    auto release = find<CUresult (*)(CUdeviceptr)>(driver, "cuMemFree_v2");
+    auto create = find<CUresult (*)(CUcontext *, unsigned, CUdevice)>(driver, "cuCtxCreate_v2");
+    auto destroy = find<CUresult (*)(CUcontext)>(driver, "cuCtxDestroy_v2");
+    CUdeviceptr memory = 7, rows;
+    CUcontext context;
+    size_t pitch;
+
+    CHECK(alloc(&memory, size_t{1} << 46) == CUDA_ERROR_OUT_OF_MEMORY && (memory == 7 || !wanted));
+    CHECK(pitched(&rows, &pitch, 1000, 100, 4) == CUDA_SUCCESS && is_lent(rows) == wanted && pitch >= 1000);
+    CHECK(alloc(&memory, 1 << 20) == CUDA_SUCCESS && is_lent(memory) == wanted);
+    uint64_t sum = sum_of(reinterpret_cast<unsigned *>(memory), 1 << 18, 99);
+    CHECK(release(memory) == CUDA_SUCCESS && release(rows) == CUDA_SUCCESS);
+    CHECK(release(memory) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(create(&context, 0, 0) == CUDA_SUCCESS); /* current, and not the primary one */
+    CHECK(alloc(&memory, 1 << 20) == CUDA_SUCCESS && !is_lent(memory) && release(memory) == CUDA_SUCCESS);
+    CHECK(destroy(context) == CUDA_SUCCESS);
+    return sum;
+}
+
+int main(int argc, char **argv) {
+    wanted = argc > 1 && std::strcmp(argv[1], "lent") == 0;
+    uint64_t sum = by_runtime();
+    refused();
+    stream_ordered();
+    CHECK(cudaSetDevice(0) == cudaSuccess);
+    sum += by_driver();
+    CHECK(cudaSetDevice(0) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess);
+    sum += by_runtime();
+    std::printf("sum %llu\n", static_cast<unsigned long long>(sum));
+    CHECK(cudaDeviceReset() == cudaSuccess);
+    return 0;
+}

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_PRELOAD_FAKE_LIBCUDA_H
+#define TESTS_PRELOAD_FAKE_LIBCUDA_H
+/*
+ * A CUDA driver over malloc(), built as libcuda.so.1: what a test program finds in place of the real one. It
+ * has one device, whose primary context is current after fake_use_primary(), and another context. It counts
+ * what it is asked for, and fails as the real one does: a pointer that it did not allocate is an invalid
+ * value, and out-parameters are left as they are.
+ */
+#include "client/preload/libcuda.h"
+
+#define DECLARE_FAKE(name, parameters) int name parameters;
+LIBCUDA_CALLS(DECLARE_FAKE)
+int cuMemAlloc(unsigned *memory, unsigned size_bytes); /* of before version 3.2 */
+int cuMemAllocAsync(uint64_t *memory, size_t size_bytes, void *stream);
+
+struct driver_counts {
+    unsigned allocations, frees, waits, resets, primaries_made;
+};
+struct driver_counts fake_driver_counts(void);
+void fake_use_primary(void);
+void fake_use_other(void);   /* a context that is not the primary one */
+void fake_use_none(void);    /* no context is current in this thread */
+void fake_break(int result); /* what all calls fail with from now on */
+
+#endif
