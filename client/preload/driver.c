@@ -28,7 +28,8 @@
 #include "client/preload/shared.h"
 
 #define DEVICES_MAX       64
-#define INVALID_DEVICE    101 /* CUDA_ERROR_INVALID_DEVICE */
+#define INVALID_DEVICE    101 /* the driver's number */
+/* The versions of CUDA since which a name asked of cuGetProcAddress() is the function of today. */
 #define PROC_ADDRESS_V2   12000
 #define MEMORY_V2         3020 /* sizes of 64 bits */
 #define IPC_OPEN_V2       11000
@@ -158,7 +159,7 @@ static int as_exchange_mode(int *mode) {
     return real.cuThreadExchangeStreamCaptureMode(mode);
 }
 
-/* What lending.c, reclaim.c and shared.c call. */
+/* The calls of lending.c, reclaim.c and shared.c. */
 static const struct runtime driver = {
     .index = RUNTIMES_MAX,
     .cudaMalloc = as_malloc,
@@ -337,7 +338,7 @@ int gpupool_driver_cuDevicePrimaryCtxReset_v2(int device) {
     return r;
 }
 
-/* What cuGetProcAddress() answers: the name that a program asks for, the first version that gives this
+/* The answers of cuGetProcAddress(): the name that a program asks for, the first version that gives this
  * function, and whether it is the one for a default stream of each thread, which is asked for by a flag.
  * Later rows win. */
 static const struct {

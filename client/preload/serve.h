@@ -2,7 +2,7 @@
 #ifndef CLIENT_PRELOAD_SERVE_H
 #define CLIENT_PRELOAD_SERVE_H
 /*
- * What served calls of the runtime (preload.c) and of the driver (driver.c) have in common. Results are those
+ * The common part of served calls of the runtime (preload.c) and of the driver (driver.c). Results are those
  * of lending.h. Thread-safe.
  */
 #include <stddef.h>

@@ -4,7 +4,7 @@ with equal results, and its memory is the pool's.
 
     driver_api.py GPUPOOLCTL PROGRAMS
 
-PROGRAMS: the folder of driver_api_static and driver_api_shared (driver_api.cu). CuPy, whose wheels have a static runtime, is run
+PROGRAMS: the folder of the two programs that are built of driver_api.cu. CuPy, whose wheels have a static runtime, is run
 where it is installed. Connects to the daemon that GPUPOOL_SOCKET names. GPUPOOLCTL_LIBRARY_PATH: where gpupoolctl, and it alone,
 finds its libraries. One line a program. Exit status 0: all hold; 1.
 """

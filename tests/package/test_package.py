@@ -31,7 +31,7 @@ FILES = {
     f"{LIB}/libgpupool-client.a", f"{LIB}/libgpupool-client.so", f"{LIB}/libgpupool-client.so.{MAJOR_SO}",
     f"{LIB}/libgpupool-client.so.{VERSION}", f"{LIB}/libgpupool-torch.so",
     f"{LIB}/libgpupool-hooks.so", f"{LIB}/libgpupool-hooks.so.{MAJOR_SO}", f"{LIB}/libgpupool-hooks.so.{VERSION}",
-    f"{LIB}/libgpupool-preload.so", f"{LIB}/libgpupool-sim.so.{MAJOR_SO}", f"{LIB}/libgpupool-sim.so.{VERSION}", f"{LIB}/pkgconfig/gpupool.pc",
+    f"{LIB}/libgpupool-audit.so", f"{LIB}/libgpupool-preload.so", f"{LIB}/libgpupool-sim.so.{MAJOR_SO}", f"{LIB}/libgpupool-sim.so.{VERSION}", f"{LIB}/pkgconfig/gpupool.pc",
     f"{LIB}/cmake/gpupool/gpupool-config.cmake", f"{LIB}/cmake/gpupool/gpupool-config-version.cmake",
     f"{LIB}/cmake/gpupool/gpupool-targets.cmake",
     f"{LIB}/cmake/gpupool/gpupool-targets-{os.environ['GPUPOOL_CONFIG'].lower()}.cmake",

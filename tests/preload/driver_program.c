@@ -45,7 +45,7 @@ static void memory(void) {
     CHECK(fake_driver_counts().waits == 4 && fake_driver_counts().frees == 0);
 }
 
-/* What the pools do not serve is the driver's. */
+/* Calls that the pools do not serve are the driver's. */
 static void others(void) {
     uint64_t p = 7, own;
     void *combined;
@@ -131,7 +131,7 @@ static void own_context(void) {
 static void broken(void) {
     uint64_t p = must_alloc(MIB), q = 7;
 
-    fake_break(4); /* CUDA_ERROR_DEINITIALIZED */
+    fake_break(4); /* as a driver that has ended */
     CHECK(cuMemAlloc_v2(&q, MIB) == 4 && q == 7 && cuMemFree_v2(p) == 4 && lent(p));
 }
 
@@ -168,6 +168,33 @@ static void by_library(void) {
 
     CHECK(caller != NULL);
     use(dlsym(caller, "linked_alloc"), dlsym(caller, "linked_free"));
+}
+
+/* A library with the name of a shared runtime: the preload library serves its callers, and the driver is
+ * real. */
+static void by_runtime(void) {
+    int (*alloc)(uint64_t *, size_t), (*release)(uint64_t);
+    void *caller = dlopen(library, RTLD_NOW);
+    uint64_t p = 0, q = must_alloc(MIB);
+
+    CHECK(caller != NULL && lent(q));
+    *(void **)&alloc = dlsym(caller, "linked_alloc");
+    *(void **)&release = dlsym(caller, "linked_free");
+    CHECK(alloc(&p, MIB) == 0 && !lent(p) && release(p) == 0 && fake_driver_counts().frees == 1);
+}
+
+/* While a stream is captured, memory is the driver's. The library brings the runtime in which it is. */
+static void capture(void) {
+    int (*begin)(size_t), (*end)(size_t);
+    void *caller = dlopen(library, RTLD_NOW);
+    uint64_t p = 0;
+
+    CHECK(caller != NULL);
+    *(void **)&begin = dlsym(caller, "caller_begin_capture");
+    *(void **)&end = dlsym(caller, "caller_end_capture");
+    CHECK(begin != NULL && end != NULL && begin(5) == 0);
+    CHECK(cuMemAlloc_v2(&p, MIB) == 0 && !lent(p) && fake_driver_counts().allocations == 1);
+    CHECK(end(5) == 0 && cuMemFree_v2(p) == 0 && lent(must_alloc(MIB)));
 }
 
 /* Found by the driver's own function, of two versions, which is found by itself, too. */
@@ -295,11 +322,26 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } parts[] = {
-        {"memory", memory}, {"others", others},     {"exhaust", exhaust},         {"twice", twice},
-        {"async", async},   {"contexts", contexts}, {"own_context", own_context}, {"broken", broken},
-        {"reset", reset},   {"by_dlsym", by_dlsym}, {"by_library", by_library},   {"by_address", by_address},
-        {"attach", attach}, {"shares", shares},     {"forks_early", forks_early}, {"threads", threads},
-        {"holds", holds},   {"lost", lost},
+        {"memory", memory},
+        {"others", others},
+        {"exhaust", exhaust},
+        {"twice", twice},
+        {"async", async},
+        {"contexts", contexts},
+        {"own_context", own_context},
+        {"broken", broken},
+        {"reset", reset},
+        {"by_dlsym", by_dlsym},
+        {"by_library", by_library},
+        {"by_address", by_address},
+        {"by_runtime", by_runtime},
+        {"capture", capture},
+        {"attach", attach},
+        {"shares", shares},
+        {"forks_early", forks_early},
+        {"threads", threads},
+        {"holds", holds},
+        {"lost", lost},
     };
 
     library = argc > 2 ? argv[2] : NULL;

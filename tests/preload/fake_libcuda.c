@@ -76,7 +76,7 @@ int cuMemAlloc_v2(uint64_t *memory, size_t size_bytes) {
 int cuMemAlloc(unsigned *memory, unsigned size_bytes) {
     (void)memory;
     (void)size_bytes;
-    return NOT_FOUND; /* nobody has 32 bits any more */
+    return NOT_FOUND; /* no program has 32 bits any more */
 }
 
 int cuMemAllocAsync(uint64_t *memory, size_t size_bytes, void *stream) {

@@ -195,6 +195,13 @@ class Driver(WithDaemon):
         self.run_with(DRIVER_PROGRAM, "by_library", DRIVER_CALLER)
         self.run_with(DRIVER_PROGRAM, "by_address")
 
+    def test_a_shared_runtime_has_the_real_driver(self):
+        """Else its calls would be served twice."""
+        self.run_with(DRIVER_PROGRAM, "by_runtime", os.environ["DRIVER_RUNTIME"])
+
+    def test_a_capture_is_left_alone(self):
+        self.run_with(DRIVER_PROGRAM, "capture", CALLERS[13])
+
     def test_without_run_the_memory_is_the_drivers(self):
         """Also with one of the two libraries alone."""
         for variables in ({}, {"LD_PRELOAD": LIBRARY}, {"LD_AUDIT": AUDIT}):
