@@ -50,6 +50,10 @@ static struct libcuda real;
 static atomic_bool is_filled;
 static _Atomic(void *) primaries[DEVICES_MAX]; /* contexts that are retained; NULL: none of the device */
 
+void driver_after_fork(void) {
+    pthread_mutex_init(&filling, NULL);
+}
+
 /* False: the process has no driver, so that nothing calls this. Calls of this library are not redirected. */
 static bool find_real(void) {
     struct libcuda found;

@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "client/preload/capture.h"
 #include "client/preload/reclaim.h"
+#include "client/preload/serve.h"
 #include "client/preload/shared.h"
 
 /* A pool grows, and other processes give up what they keep idle, in less. */
@@ -109,6 +110,7 @@ static void after_fork_in_child(void) {
     atomic_store(&devices_used, 0);
     atomic_fetch_add(&fork_count, 1);
     runtime_after_fork();
+    driver_after_fork();
     shared_after_fork();
     reclaim_after_fork();
 }

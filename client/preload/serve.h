@@ -20,4 +20,7 @@ int serve_free(const struct runtime *runtime, void *memory);
 /* Frees in stream order. NOT_OURS as lend_find(). */
 int serve_free_behind(const struct runtime *runtime, void *memory, void *stream);
 
+/* In a forked child: another thread of the parent may have held the lock of driver.c. */
+void driver_after_fork(void);
+
 #endif
