@@ -161,6 +161,16 @@ static void print_part(const struct part *part) {
     }
 }
 
+/* The first column of the group to which the column at part->end is joined; part->end itself where the part
+ * would have no column then: a line has no room for the group. */
+static size_t group_begin(const struct part *part) {
+    size_t begin = part->end;
+
+    while (begin > part->begin && part->columns[begin].joined)
+        begin--;
+    return begin > part->begin ? begin : part->end;
+}
+
 /* Takes the columns from part->begin on for which a line has room, at least one. The last one is made
  * narrower where it may be. */
 static void part_fill(struct part *part) {
@@ -177,8 +187,10 @@ static void part_fill(struct part *part) {
             part->end++;
             return;
         }
-        if (*own > room && part->end > part->begin)
+        if (*own > room && part->end > part->begin) {
+            part->end = group_begin(part);
             return;
+        }
         used += *own + GAP;
     }
 }

@@ -51,6 +51,8 @@ struct column {
     enum style style;
     bool of_outer; /* row is the element that the row's array belongs to */
     enum fit fit;
+    bool joined; /* to the column before it, of which it tells more: both are in one part, where a line has
+                    room */
 };
 
 #define ARRAY_LENGTH(array) (sizeof(array) / sizeof *(array))

@@ -135,14 +135,14 @@ static void print_pools_condition(struct output *output, const struct cJSON *rep
 static const struct column times[] = {
     {"POOL", true, add_number, "id"},
     {"AT ONCE", true, add_count, "histograms.acquire_ns.count"},
-    {"P50", true, add_time, "histograms.acquire_ns.p50"},
-    {"P99", true, add_time, "histograms.acquire_ns.p99"},
+    {"P50", true, add_time, "histograms.acquire_ns.p50", .joined = true},
+    {"P99", true, add_time, "histograms.acquire_ns.p99", .joined = true},
     {"WAITED", true, add_count, "histograms.waiting_ns.count"},
-    {"P50", true, add_time, "histograms.waiting_ns.p50"},
-    {"P99", true, add_time, "histograms.waiting_ns.p99"},
+    {"P50", true, add_time, "histograms.waiting_ns.p50", .joined = true},
+    {"P99", true, add_time, "histograms.waiting_ns.p99", .joined = true},
     {"GROWTHS", true, add_count, "histograms.growth_ns.count"},
-    {"P50", true, add_time, "histograms.growth_ns.p50"},
-    {"P99", true, add_time, "histograms.growth_ns.p99"},
+    {"P50", true, add_time, "histograms.growth_ns.p50", .joined = true},
+    {"P99", true, add_time, "histograms.growth_ns.p99", .joined = true},
 };
 
 static void add_yes_no(struct table *table, const struct cJSON *pool, const struct column *column) {

@@ -680,6 +680,13 @@ class Widths(unittest.TestCase):
             if "WAITS FOR" in rows[0]:
                 self.assertRegex(rows[0], r"SESSION +PID +POOL")
 
+    def test_times_stand_beside_what_they_are_of(self):
+        for columns in range(50, 110):
+            for row in self.show("pools", columns).splitlines():
+                titles = row.split()
+                if "P50" in titles:
+                    self.assertEqual(titles.count("P50"), sum(title in ("ONCE", "WAITED", "GROWTHS") for title in titles), row)
+
     def test_long_names_are_cut_and_sentences_go_on_below(self):
         sessions = self.show("sessions", 80)
         self.assertRegex(sessions, r"(?m) a-long-name-of-a-process-\S*…$")
