@@ -188,7 +188,7 @@ static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t siz
 
 int buffer_check_acquire(const char *call, uint64_t size_bytes, const void *stream, uint32_t flags) {
     if (size_bytes == 0)
-        return error_set(GPUPOOL_E_INVALID, "%s: 0 bytes", call);
+        return error_set(GPUPOOL_E_INVALID, "%s: 0 bytes: a buffer has 1 byte or more", call);
     if (stream == GPUPOOL_OWN_STREAM)
         return buffer_refuse_own_stream(call);
     if ((flags & ~(GPUPOOL_ZERO | GPUPOOL_IDLE_ONLY)) != 0)

@@ -322,9 +322,8 @@ static int find_holders(struct gpupool_client *client, const struct proto_lease_
         if (ret_holders->n_holding > 0 && n_asks < PROTO_HOLDERS_ASKS)
             continue;
         if (ret_holders->n_holding > 0)
-            return error_set(GPUPOOL_E_SHARED,
-                             "others have it too, by %u leases: wait until they have released it",
-                             ret_holders->n_holding);
+            return error_set(GPUPOOL_E_SHARED, "others have it too, by %s: wait until they have released it",
+                             COUNT_TEXT(ret_holders->n_holding, "lease"));
         if (ret_holders->n_left == 0)
             return 0;
         if (clock_now_ns() >= deadline_ns)

@@ -47,13 +47,14 @@ static const struct command commands[] = {
     {"config", view_config, "the configuration in force, and where each value comes from",
      "Shows each value that the daemon uses, with the line of the file that has it, or the command line, or "
      "the default, and what the daemon made of it."},
-    {"reload", view_reload, "read the configuration again, and say what changed; for root and the daemon's user",
-     "Shows what changes after the daemon has read its configuration again, which keys need a restart, and the "
+    {"reload", view_reload,
+     "read the configuration again, and say what changed; for root and the daemon's user",
+     "Shows what changes after the daemon has read its configuration again, which keys need a restart, and "
+     "the "
      "mistakes, with which nothing changes. For root and the daemon's user."},
     {"trim", view_trim, "give memory that nobody uses back to the driver and the kernel",
-     "Gives segments of which nothing is leased and which no process has mapped back to the driver and the "
-     "kernel. For root and "
-     "the daemon's user."},
+     "Gives back to the driver and the kernel those segments of which nothing is leased, and which no "
+     "process has mapped. For root and the daemon's user."},
     {"ping", view_ping, "ask whether the daemon answers",
      "Shows the version, the process and the age of the daemon, if it answers."},
     {"run", NULL, "run a CUDA program with gpupoold's memory", NULL},

@@ -138,6 +138,19 @@ class Clients(scene.Scene):
             with self.assertRaises(error, msg=f"{arguments} {keywords}"):
                 self.host.acquire(*arguments, **keywords)
 
+    def test_no_bytes_are_refused_by_the_name_of_the_argument(self):
+        for call in (self.host.acquire, self.device.acquire, self.host.prepare):
+            with self.assertRaisesRegex(ValueError, "nbytes is 0: it must be 1 or more"):
+                call(0)
+
+    def test_one_export_is_in_the_singular(self):
+        buffer = self.host.acquire(16)
+        view = memoryview(buffer)
+        with self.assertRaisesRegex(BufferError, "has 1 export, such as"):
+            buffer.close()
+        view.release()
+        buffer.close()
+
     def test_zero_zeroes(self):
         for pool in (self.host, self.device):
             buffer = pool.acquire(4096)

@@ -182,8 +182,8 @@ static bool is_closed(const struct buffer_object *self) {
 /* Raises BufferError and returns true if the buffer has exports or calls under way. */
 static bool is_in_use(const struct buffer_object *self) {
     if (self->exports > 0)
-        PyErr_Format(PyExc_BufferError, "the buffer has %u exports, such as arrays and memoryviews",
-                     self->exports);
+        PyErr_Format(PyExc_BufferError, "the buffer has %u %s, such as arrays and memoryviews", self->exports,
+                     self->exports == 1 ? "export" : "exports");
     else if (self->uses > 0)
         PyErr_SetString(PyExc_BufferError, "another thread has a call about the buffer under way");
     return self->exports > 0 || self->uses > 0;

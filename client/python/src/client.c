@@ -352,8 +352,8 @@ static PyObject *client_close(PyObject *object, PyObject *none) {
         return NULL;
     }
     if (self->exports > 0) {
-        PyErr_Format(PyExc_BufferError,
-                     "the client's buffers have %u exports, such as arrays and memoryviews", self->exports);
+        PyErr_Format(PyExc_BufferError, "the client's buffers have %u %s, such as arrays and memoryviews",
+                     self->exports, self->exports == 1 ? "export" : "exports");
         return NULL;
     }
     if (self->uses > 0) {

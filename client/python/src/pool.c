@@ -50,6 +50,15 @@ struct buffer_object *pool_take(struct pool_object *self, uint64_t size_bytes, s
     return buffer;
 }
 
+/* How much memory is asked for. -1 with an exception. */
+static int read_size(const struct pool_object *self, PyObject *value, uint64_t *ret_bytes) {
+    if (arguments_read_bytes(value, "nbytes", ret_bytes) < 0)
+        return -1;
+    if (*ret_bytes == 0)
+        error_raise_text(self->client->state, GPUPOOL_E_INVALID, "nbytes is 0: it must be 1 or more");
+    return *ret_bytes == 0 ? -1 : 0;
+}
+
 static PyObject *pool_acquire(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
     static const struct signature signature = {
         "acquire", 1, 4, {"nbytes", "stream", "timeout", "zero", NULL}};
@@ -60,11 +69,11 @@ static PyObject *pool_acquire(PyObject *object, PyObject *const *given, Py_ssize
     int zero = 0;
 
     if (count == 1 && names == NULL) {
-        if (arguments_read_bytes(given[0], "nbytes", &size_bytes) < 0)
+        if (read_size(self, given[0], &size_bytes) < 0)
             return NULL;
     } else {
         if (arguments_read(&signature, given, count, names, values) < 0 ||
-            arguments_read_bytes(values[0], "nbytes", &size_bytes) < 0 ||
+            read_size(self, values[0], &size_bytes) < 0 ||
             arguments_read_seconds(values[2], "timeout", WAITING_AS_CLIENT, &timeout_ns) < 0 ||
             (values[3] != NULL && (zero = PyObject_IsTrue(values[3])) < 0) ||
             stream_read(self->client->state, values[1], stream.handle, &stream) < 0)
@@ -89,7 +98,7 @@ static PyObject *pool_prepare(PyObject *object, PyObject *value) {
     struct pool_object *self = (struct pool_object *)object;
     uint64_t bytes;
     int r;
-    if (arguments_read_bytes(value, "nbytes", &bytes) < 0 || !client_use(self->client))
+    if (read_size(self, value, &bytes) < 0 || !client_use(self->client))
         return NULL;
     WITHOUT_LOCK(r = gpupool_prepare(self->client->handle, self->pool.id, bytes));
     client_unuse(self->client);
