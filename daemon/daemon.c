@@ -414,7 +414,7 @@ void daemon_free(struct daemon *daemon) {
         supplier_retire(segment->pool->owner, segment);
     for (unsigned i = 0; i < daemon->core->n_pools; i++)
         supplier_stop(daemon->core->pools[i]->owner);
-    worker_stop(&daemon->reload.worker);
+    reload_stop(&daemon->reload);
     worker_stop(&daemon->notifier.worker);
     uv_run(&daemon->loop, UV_RUN_NOWAIT); /* closing handles finish before the rest is closed */
     uv_walk(&daemon->loop, daemon_close_handle, NULL);

@@ -75,7 +75,8 @@ static const struct object {
      "waiting_limit#? reply_bytes# reply_bytes_limit#? pools[quota pool]"},
     {"quota pool", "id# kind$ bytes# bytes_limit#?"},
     {"trimmed", "id# trimmed_bytes#"},
-    {"setting", "section$ key$ value$? source$ line#? needs_restart! in_force$? reason$?"},
+    {"setting", "section$ key$ value$? source$ line#? needs_restart! in_force$? reason$? "
+                "next_value$? next_source$? next_line#?"},
     {"change", "section$ key$ before$? after$? source$ line#? needs_restart!"},
     {"configured pool", "id# kind$ name$ settings[setting]"},
 };

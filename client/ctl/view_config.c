@@ -13,18 +13,33 @@
 #define SETTING_WIDTH 38 /* the comments of most settings begin in one column */
 
 /* The origin of a value, such as /etc/gpupool/gpupoold.conf:12. */
-static const char *origin_of(const struct cJSON *setting, const char *file, char *text, size_t size) {
-    const char *source = reply_text(setting, "source");
-    uint64_t line = reply_count(setting, "line");
-
+static const char *origin_text(const char *source, uint64_t line, const char *file, char *text, size_t size) {
     if (strcmp(source, "file") == 0 && file != NULL && line != REPLY_NULL)
         snprintf(text, size, "%s:%" PRIu64, file, line);
     else if (strcmp(source, "command-line") == 0)
         snprintf(text, size, "command line");
     else if (strcmp(source, "kept") == 0)
-        snprintf(text, size, "kept until a restart, which takes the value of the file");
+        snprintf(text, size, "kept until a restart");
     else
         snprintf(text, size, "%s", source);
+    return text;
+}
+
+static const char *origin_of(const struct cJSON *setting, const char *file, char *text, size_t size) {
+    return origin_text(reply_text(setting, "source"), reply_count(setting, "line"), file, text, size);
+}
+
+/* The value that waits for a restart, such as " (/etc/gpupool/gpupoold.conf:3: 2 from the next start)", or
+ * "". */
+static const char *next_of(const struct cJSON *setting, const char *file, char *text, size_t size) {
+    const char *source = reply_text(setting, "next_source"), *value = reply_text(setting, "next_value");
+    char origin[512];
+
+    text[0] = '\0';
+    if (source != NULL)
+        snprintf(text, size, " (%s: %s from the next start)",
+                 origin_text(source, reply_count(setting, "next_line"), file, origin, sizeof origin),
+                 value != NULL ? value : "nothing set");
     return text;
 }
 
@@ -40,25 +55,25 @@ static void print_setting(struct output *output, const struct cJSON *setting, co
     const char *value = reply_text(setting, "value"), *key = reply_text(setting, "key");
     const char *hash = value == NULL ? "# " : "", *shown = value == NULL ? "" : value;
     bool is_default = strcmp(reply_text(setting, "source"), "default") == 0;
-    bool is_kept = strcmp(reply_text(setting, "source"), "kept") == 0;
-    char origin[512], effect[512];
+    bool is_waiting = reply_text(setting, "next_source") != NULL;
+    char origin[512], effect[512], next[1024];
 
     origin_of(setting, file, origin, sizeof origin);
     effect_of(setting, effect, sizeof effect);
     size_t width = strlen(hash) + strlen(key) + strlen(" = ") + strlen(shown);
     print_line(output,
-               is_kept      ? STYLE_WARNING
+               is_waiting   ? STYLE_WARNING
                : is_default ? STYLE_QUIET
                             : STYLE_PLAIN,
-               "%s%s = %s%*s ; %s%s%s%s", hash, key, shown,
+               "%s%s = %s%*s ; %s%s%s%s%s", hash, key, shown,
                width < SETTING_WIDTH ? (int)(SETTING_WIDTH - width) : 0, "", origin,
-               effect[0] != '\0' ? "; " : "", effect,
-               reply_flag(setting, "needs_restart") ? " (restart)" : "");
+               next_of(setting, file, next, sizeof next), effect[0] != '\0' ? "; " : "", effect,
+               reply_flag(setting, "needs_restart") && !is_waiting ? " (restart)" : "");
 }
 
 /* The settings of which a pool made something. */
 static void print_pool(struct output *output, const struct cJSON *pool, const char *file) {
-    char origin[512], effect[512];
+    char origin[512], effect[512], next[1024];
 
     print_line(output, STYLE_PLAIN, "%s", "");
     print_line(output, STYLE_HEADING, "# pool %" PRIu64 ", %s", reply_count(pool, "id"),
@@ -66,10 +81,12 @@ static void print_pool(struct output *output, const struct cJSON *pool, const ch
     reply_each(setting, pool, "settings") {
         const char *value = reply_text(setting, "value");
         effect_of(setting, effect, sizeof effect);
-        if (effect[0] != '\0')
-            print_line(output, STYLE_PLAIN, "#   %s%s%s: %s; [%s], %s", reply_text(setting, "key"),
-                       value != NULL ? " = " : "", value != NULL ? value : "", effect,
-                       reply_text(setting, "section"), origin_of(setting, file, origin, sizeof origin));
+        next_of(setting, file, next, sizeof next);
+        if (effect[0] != '\0' || next[0] != '\0')
+            print_line(output, next[0] != '\0' ? STYLE_WARNING : STYLE_PLAIN, "#   %s%s%s: %s%s[%s], %s%s",
+                       reply_text(setting, "key"), value != NULL ? " = " : "", value != NULL ? value : "",
+                       effect, effect[0] != '\0' ? "; " : "", reply_text(setting, "section"),
+                       origin_of(setting, file, origin, sizeof origin), next);
     }
 }
 

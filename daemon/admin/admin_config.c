@@ -41,21 +41,47 @@ static void put_text(cJSON *object, const char *key, char *text) {
     report_string(object, key, text);
 }
 
+static const char *source_name(int line) {
+    return line > 0                      ? "file"
+           : line == CONFIG_COMMAND_LINE ? "command-line"
+           : line == CONFIG_KEPT         ? "kept"
+                                         : "default";
+}
+
 static void put_origin(cJSON *object, int line) {
-    cJSON_AddStringToObject(object, "source",
-                            line > 0                      ? "file"
-                            : line == CONFIG_COMMAND_LINE ? "command-line"
-                            : line == CONFIG_KEPT         ? "kept"
-                                                          : "default");
+    cJSON_AddStringToObject(object, "source", source_name(line));
     if (line > 0)
         report_integer(object, "line", (uint64_t)line);
     else
         cJSON_AddNullToObject(object, "line");
 }
 
+/* The value that a setting has from the daemon's next start on, where the file has another one by now. */
+static void put_next(cJSON *object, const struct config_change *pending) {
+    put_text(object, "next_value", pending != NULL ? pending->after : NULL);
+    report_string(object, "next_source", pending != NULL ? source_name(pending->line) : NULL);
+    if (pending != NULL && pending->line > 0)
+        report_integer(object, "next_line", (uint64_t)pending->line);
+    else
+        cJSON_AddNullToObject(object, "next_line");
+}
+
+/* The change of the view's own section that waits for a restart, or of the section that holds for it. */
+static const struct config_change *find_pending(const struct daemon *daemon, const struct config_view *view,
+                                                const struct config_view *holder,
+                                                const struct config_key *key) {
+    char section[CONFIG_SECTION_NAME_SIZE];
+    const struct config_change *pending =
+        reload_pending(&daemon->reload, config_section_name(view, section), key);
+
+    return pending != NULL ? pending
+                           : reload_pending(&daemon->reload, config_section_name(holder, section), key);
+}
+
 /* Describes a key of a section, and what became of it. Takes effect's value. */
-static cJSON *describe(const struct config *config, const struct config_view *view,
+static cJSON *describe(const struct daemon *daemon, const struct config_view *view,
                        const struct config_key *key, struct effect *effect) {
+    const struct config *config = daemon->config;
     const struct config_view holder = config_holder(config, view, key);
     char section[CONFIG_SECTION_NAME_SIZE];
     _cleanup_(freep) char *value = NULL, *in_force = effect->value;
@@ -71,6 +97,7 @@ static cJSON *describe(const struct config *config, const struct config_view *vi
     bool is_same = value != NULL && in_force != NULL && strcmp(value, in_force) == 0;
     put_text(object, "in_force", is_same ? NULL : in_force);
     report_string(object, "reason", effect->reason[0] != '\0' ? effect->reason : NULL);
+    put_next(object, find_pending(daemon, view, &holder, key));
     return object;
 }
 
@@ -157,7 +184,7 @@ static void put_settings(cJSON *reply, const struct daemon *daemon) {
             else if (view.rule != NULL && !view.rule->who.is_known)
                 give_reason(&effect, "there is no such %s, so this has no effect",
                             view.rule->who.is_group ? "group" : "user");
-            cJSON_AddItemToArray(settings, describe(daemon->config, &view, key, &effect));
+            cJSON_AddItemToArray(settings, describe(daemon, &view, key, &effect));
         }
 }
 
@@ -202,7 +229,8 @@ static void pool_effect(const struct pool *pool, const struct config_view *holde
     }
 }
 
-static cJSON *describe_pool(const struct config *config, const struct pool *pool) {
+static cJSON *describe_pool(const struct daemon *daemon, const struct pool *pool) {
+    const struct config *config = daemon->config;
     bool is_host = pool->kind == PROTO_POOL_HOST;
     const struct config_view view = config_pool_view(config, pool->kind, is_host ? NULL : pool->uuid,
                                                      is_host ? pool->numa_node : pool->device);
@@ -217,7 +245,7 @@ static cJSON *describe_pool(const struct config *config, const struct pool *pool
         const struct config_view holder = config_holder(config, &view, key);
         struct effect effect = {0};
         pool_effect(pool, &holder, key, &effect);
-        cJSON_AddItemToArray(settings, describe(config, &view, key, &effect));
+        cJSON_AddItemToArray(settings, describe(daemon, &view, key, &effect));
     }
     return object;
 }
@@ -231,7 +259,7 @@ void report_config(cJSON *reply, const struct daemon *daemon) {
     put_settings(reply, daemon);
     cJSON *pools = cJSON_AddArrayToObject(reply, "pools");
     for (unsigned i = 0; i < daemon->core->n_pools; i++)
-        cJSON_AddItemToArray(pools, describe_pool(daemon->config, daemon->core->pools[i]));
+        cJSON_AddItemToArray(pools, describe_pool(daemon, daemon->core->pools[i]));
 }
 
 /* --- a reload --- */

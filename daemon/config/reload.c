@@ -83,8 +83,8 @@ static void tell_changes(const struct config_changes *changes, const char *path)
     if (changes->count == 0)
         log_info("configuration read again: nothing changed");
     else
-        log_info("configuration read again: %u changed, of which %u need a restart", changes->count,
-                 changes->n_restarts);
+        log_info("configuration read again: %u changed, of which %u %s a restart", changes->count,
+                 changes->n_restarts, changes->n_restarts == 1 ? "needs" : "need");
 }
 
 /* Tells all that wait for the reading that is over. */
@@ -121,7 +121,12 @@ static void reload_done(struct worker_job *worker_job) {
         tell_changes(&job->changes, reload->daemon->options.config_path);
     }
     tell(reload, &outcome);
-    config_changes_deinit(&job->changes);
+    if (outcome.result == 0) {
+        config_changes_deinit(&reload->changes);
+        reload->changes = job->changes;
+    } else {
+        config_changes_deinit(&job->changes);
+    }
     free(job);
     reload_end(reload);
 }
@@ -152,6 +157,21 @@ static void reload_begin(struct reload *reload) {
     job->job.done = reload_done;
     job->reload = reload;
     worker_submit(&reload->worker, &job->job);
+}
+
+void reload_stop(struct reload *reload) {
+    worker_stop(&reload->worker);
+    config_changes_deinit(&reload->changes);
+}
+
+const struct config_change *reload_pending(const struct reload *reload, const char *section,
+                                           const struct config_key *key) {
+    for (unsigned i = 0; i < config_changes_told(&reload->changes); i++) {
+        const struct config_change *change = &reload->changes.first[i];
+        if (key->needs_restart && change->key == key && strcmp(change->section, section) == 0)
+            return change;
+    }
+    return NULL;
 }
 
 void reload_init(struct reload *reload) {

@@ -14,6 +14,7 @@
 #include <stdbool.h>
 
 #include "base/list.h"
+#include "daemon/config/changes.h"
 #include "daemon/loop/worker.h"
 
 struct daemon;
@@ -38,9 +39,19 @@ struct reload {
     bool reading, again;
     struct list waiting; /* struct reload_waiter.link: for the reading that is under way */
     struct list next;    /* for the one after it: the file may have changed since that began */
+    /* The changes of the last reading. Each reading is compared with the values in force, so that the changes
+     * with a key that needs a restart are those that wait for one. */
+    struct config_changes changes;
 };
 
 void reload_init(struct reload *reload);
+
+/* Stops the thread. No reading is begun after it. */
+void reload_stop(struct reload *reload);
+
+/* The change of a key that waits for a restart, in the section of this name; NULL: none does. */
+const struct config_change *reload_pending(const struct reload *reload, const char *section,
+                                           const struct config_key *key);
 
 /* Reads the configuration again. Changes hold soon. Without memory or a thread it stays as it was
  * (logged). waiter: is told of the outcome of a reading that begins after this call, on the loop and perhaps

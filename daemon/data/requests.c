@@ -165,7 +165,7 @@ static void want_reclaim(struct client *client) {
     core_session_want_reclaim(client->session);
 }
 
-/* What the daemon says of itself in the session with this number; 0: to QUESTION. */
+/* Fills in the HELLO_REPLY for the session with this number; 0: the answer to QUESTION. */
 static void introduce(const struct daemon *daemon, uint16_t version, uint64_t session,
                       struct proto_hello_reply *ret_reply) {
     *ret_reply = (struct proto_hello_reply){

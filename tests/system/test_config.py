@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
-from gpupool_system import CTL, DAEMON, SOURCE, WAIT_S, Daemon
+from gpupool_system import CTL, DAEMON, SOURCE, WAIT_S, Daemon, check_schema
 from test_daemon import wait_until
 
 COMMON = ("daemon", "device", "host", "quota")
@@ -171,7 +171,26 @@ class Reload(unittest.TestCase):
             config = settings(daemon.ask("config"))
             self.assertEqual((config["device 0", "export"]["value"], config["device 0", "export"]["source"]), ("vmm", "kept"))
             self.assertNotIn(("device 1", "export"), config)
-            self.assertIn("kept until a restart", ctl(daemon, "config").stdout)
+            waiting = [config["device 0", "export"][f"next_{name}"] for name in ("value", "source", "line")]
+            self.assertEqual(waiting, ["ipc", "default", None])
+            pools = {pool["name"]: settings(pool) for pool in daemon.ask("config")["pools"]}
+            second = next(each for name, each in pools.items() if name.endswith("GPU 1"))
+            self.assertEqual([value["next_value"] for (_, key), value in second.items() if key == "export"], ["vmm"])
+            said = ctl(daemon, "config").stdout
+            self.assertIn("kept until a restart (default: ipc from the next start)", said)
+            self.assertIn(f"{daemon.config}:2: vmm from the next start", said)
+
+    def test_a_default_that_waits_for_a_restart_tells_the_next_value(self):
+        with Daemon() as daemon:
+            daemon.config.write_text("[daemon]\ngroup = 0\n")
+            daemon.ask("reload")
+            group = settings(daemon.ask("config"))["daemon", "group"]
+            self.assertEqual((group["source"], group["next_value"], group["next_source"], group["next_line"]), ("default", "0", "file", 2))
+            self.assertIn(f"default ({daemon.config}:2: 0 from the next start)", ctl(daemon, "config").stdout)
+            check_schema(daemon.ask("config"), "config")
+            daemon.config.write_text("")
+            daemon.ask("reload")
+            self.assertIsNone(settings(daemon.ask("config"))["daemon", "group"]["next_source"])
 
     def test_a_mistake_changes_nothing_and_all_are_told(self):
         before = self.daemon.ask("config")

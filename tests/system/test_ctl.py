@@ -72,9 +72,9 @@ def change(section, key, before, after, source="file", line_=None, needs_restart
     return {"section": section, "key": key, "before": before, "after": after, "source": source, "line": line_, "needs_restart": needs_restart}
 
 
-def setting(section, key, value, source="default", line_=None, needs_restart=False, in_force=None, reason=None):
+def setting(section, key, value, source="default", line_=None, needs_restart=False, in_force=None, reason=None, next_=(None, None, None)):
     return {"section": section, "key": key, "value": value, "source": source, "line": line_, "needs_restart": needs_restart,
-            "in_force": in_force, "reason": reason}
+            "in_force": in_force, "reason": reason, **dict(zip(("next_value", "next_source", "next_line"), next_, strict=True))}
 
 
 REPLIES = {
@@ -88,8 +88,10 @@ REPLIES = {
     "config": {"file": "/etc/gpupool/gpupoold.conf",
                "settings": [setting("daemon", "gpu", "auto", needs_restart=True, in_force="none", reason="the driver finds no GPU"),
                             setting("daemon", "log_level", "debug", "command-line"),
+                            setting("daemon", "sim_gpus", "1", needs_restart=True, next_=("2", "file", 3)),
+                            setting("daemon", "group", "render", "kept", needs_restart=True, next_=(None, "default", None)),
                             setting("device", "limit", "80%", "file", 12), setting("device", "step", None),
-                            setting("device 0", "export", "ipc", "kept", needs_restart=True)],
+                            setting("device 0", "export", "ipc", "kept", needs_restart=True, next_=("vmm", "file", 9))],
                "pools": [{"id": 1, "kind": "device", "name": "Simulated GPU 0", "settings": [
                    setting("device", "limit", "80%", "file", 12, in_force="6553MiB", reason="of the 8 GiB that the GPU has"),
                    setting("device", "reserve", "0")]}]},
@@ -497,7 +499,9 @@ class ForPeople(unittest.TestCase):
         lines = [" ".join(line.split()) for line in self.show("config").splitlines()]
         for line in ("gpu = auto ; default; in force none, the driver finds no GPU (restart)", "log_level = debug ; command line",
                      "limit = 80% ; /etc/gpupool/gpupoold.conf:12", "# step = ; default",
-                     "export = ipc ; kept until a restart, which takes the value of the file (restart)",
+                     "export = ipc ; kept until a restart (/etc/gpupool/gpupoold.conf:9: vmm from the next start)",
+                     "sim_gpus = 1 ; default (/etc/gpupool/gpupoold.conf:3: 2 from the next start)",
+                     "group = render ; kept until a restart (default: nothing set from the next start)",
                      "# limit = 80%: in force 6553MiB, of the 8 GiB that the GPU has; [device], /etc/gpupool/gpupoold.conf:12"):
             self.assertIn(line, lines)
         self.assertEqual([line for line in lines if line.startswith("[")], ["[daemon]", "[device]", "[device 0]"])
