@@ -175,7 +175,7 @@ static void explain_size(const struct request *request, char *to, size_t size) {
         snprintf(to, size, "%s", BYTES_TEXT(request->least_bytes));
 }
 
-/* The largest block that the tenant could take now. */
+/* The largest block in one segment that the tenant could take now. */
 static uint64_t largest_free_for(const struct pool *pool, const struct tenant_heap *heap) {
     uint64_t own = heap != NULL ? heap_largest_free(&heap->heap) : 0;
     uint64_t unassigned = pool_largest_unassigned_bytes(pool);
@@ -196,7 +196,8 @@ static void pool_explain(const struct request *request, char *to, size_t size) {
         add(&text, "(in whole segments of %s: %s)", BYTES_TEXT(request->segment_bytes),
             BYTES_TEXT(request->size_bytes - pool_lacking_bytes(request)));
     else
-        add(&text, "(largest block %s)", BYTES_TEXT(largest_free_for(pool, heap)));
+        add(&text, "(largest block%s %s)", pool_is_of_vmm(pool) ? " in one segment" : "",
+            BYTES_TEXT(largest_free_for(pool, heap)));
     if (others > 0)
         add(&text, ", %s free in segments of other users", BYTES_TEXT(others));
     add(&text, ", %s reserved of at most %s", BYTES_TEXT(pool->reserved_bytes),

@@ -30,6 +30,18 @@ static void own_free_memory_is_told_with_its_largest_block(void **state) {
                 "5 MiB free for user 1001 (largest block 3 MiB), 6 MiB free in segments of other users");
 }
 
+/* Of a pool whose buffers can lie in several segments the number is not the largest buffer. */
+static void the_largest_block_of_a_pool_with_rows_is_that_of_one_segment(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_vmm_pool(core, 8 * MIB);
+    struct session *session = open_session(core, 2, UID_A);
+
+    core_session_knows_vmm(session);
+    ask(session, pool, 1, 4 * MIB, 0, 0);
+    const char *text = expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
+    expect_text(text, "(largest block in one segment 0 B)");
+}
+
 static void memory_that_is_being_made_is_told(void **state) {
     struct core *core = *state;
     struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0);
@@ -75,6 +87,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         CORE_TEST(free_memory_of_other_users_is_not_called_free),
         CORE_TEST(own_free_memory_is_told_with_its_largest_block),
+        CORE_TEST(the_largest_block_of_a_pool_with_rows_is_that_of_one_segment),
         CORE_TEST(memory_that_is_being_made_is_told),
         CORE_TEST(a_request_that_a_smaller_size_serves_is_told_that_size),
         CORE_TEST(a_request_beyond_the_quota_itself_is_not_told_to_release),
