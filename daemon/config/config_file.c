@@ -5,12 +5,9 @@
  * those of keys, so both are looked after here.
  */
 #include <errno.h>
-#include <fcntl.h>
 #include <ini.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 
 #include "base/cleanup.h"
 #include "daemon/config/config.h"
@@ -155,38 +152,19 @@ static int on_key(void *user, const char *section, const char *key, const char *
     return 1;
 }
 
-/* Opens a file that has an end. A directory opens, too: it cannot be read. -EINVAL: the path is that of a
- * FIFO, which may have no writer, or of a device other than /dev/null. */
-static int open_file(const char *path, FILE **ret) {
-    struct stat status;
-
-    _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-    if (fd < 0 || fstat(fd, &status) < 0)
-        return -errno;
-    bool is_null = S_ISCHR(status.st_mode) && status.st_rdev == makedev(1, 3);
-    if (!S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode) && !is_null)
-        return -EINVAL;
-    *ret = fdopen(fd, "r");
-    if (*ret == NULL)
-        return -errno;
-    fd = -1;
-    return 0;
-}
-
 int config_read_file(struct config *config, const char *path, struct config_mistakes *mistakes) {
     struct reading reading = {.config = config, .place = {.mistakes = mistakes, .path = path}};
     unsigned told = mistakes->count;
 
-    _cleanup_(fclosep) FILE *file = NULL;
-    int r = open_file(path, &file);
-    if (r < 0) {
-        config_mistake(&reading.place, "%s",
-                       r == -EINVAL ? "is no regular file, and may have no end" : strerror(-r));
+    _cleanup_(fclosep) FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        int r = -errno;
+        config_mistake(&reading.place, "%s", strerror(-r));
         return r;
     }
     reading.file = file;
     config->has_file = true;
-    r = ini_parse_stream(read_line, &reading, on_key, &reading);
+    int r = ini_parse_stream(read_line, &reading, on_key, &reading);
     end_section(&reading);
     reading.place.line = 0;
     if (r < 0 || reading.read_error != 0)

@@ -269,31 +269,6 @@ static void a_file_that_cannot_be_read_is_no_configuration(void **state) {
     config_deinit(&config);
 }
 
-/* A reading that waits for ever would keep each later one from its turn. */
-static void a_file_without_an_end_is_not_read(void **state) {
-    struct config config;
-    char fifo[PATH_MAX];
-    (void)state;
-
-    snprintf(fifo, sizeof fifo, "%s", path_of("fifo"));
-    assert_int_equal(mkfifo(fifo, 0600), 0);
-    const char *paths[] = {fifo, "/dev/zero"};
-    for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
-        config_init(&config);
-        mistakes = (struct config_mistakes){0};
-        assert_int_equal(config_read_file(&config, paths[i], &mistakes), -EINVAL);
-        assert_int_equal(mistakes.count, 1);
-        assert_non_null(strstr(mistakes.first[0].text, "is no regular file"));
-        assert_false(config.has_file);
-        config_deinit(&config);
-    }
-    unlink(fifo);
-    config_init(&config);
-    mistakes = (struct config_mistakes){0};
-    assert_int_equal(config_read_file(&config, "/dev/null", &mistakes), 0);
-    config_deinit(&config);
-}
-
 static void a_long_line_is_read_whole_or_refused(void **state) {
     struct config config;
     char text[700], error[512];
@@ -636,7 +611,6 @@ int main(void) {
         cmocka_unit_test(a_step_that_is_told_is_never_none),
         cmocka_unit_test(a_mistake_is_refused_with_its_line_and_a_remedy),
         cmocka_unit_test(a_file_that_cannot_be_read_is_no_configuration),
-        cmocka_unit_test(a_file_without_an_end_is_not_read),
         cmocka_unit_test(a_long_line_is_read_whole_or_refused),
         cmocka_unit_test(the_nearest_word_on_a_pool_counts),
         cmocka_unit_test(a_section_met_twice_is_one),
