@@ -45,7 +45,7 @@ class Protocols(scene.Scene):
         buffer = self.host.acquire(1000)
         memory = memoryview(buffer)
         self.assertEqual((memory.nbytes, memory.format, memory.readonly, memory.shape), (1000, "B", False, (1000,)))
-        with self.assertRaisesRegex(BufferError, "1 exports"):
+        with self.assertRaisesRegex(BufferError, "1 export,"):
             buffer.close()
         memory[:3] = b"abc"
         address = buffer.ptr
