@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/units.h"
@@ -224,9 +225,9 @@ static void discard_done(struct worker_job *job) {
     free(container_of(job, struct supply_job, job));
 }
 
-/* Says once that the daemon has a context on the pool's device. */
+/* Says once that the daemon has a context on the pool's device. The simulation's takes no memory of a GPU. */
 static void tell_context(struct supplier *supplier) {
-    if (supplier->context_told || !supplier_has_context(supplier))
+    if (supplier->context_told || !supplier_has_context(supplier) || strcmp(supplier->gpu->name, "sim") == 0)
         return;
     supplier->context_told = true;
     log_info("%s: the daemon has a CUDA context on device %u now, which takes memory of the GPU",
