@@ -314,7 +314,7 @@ class CheckConfig(unittest.TestCase):
         help_text = subprocess.run([DAEMON, "--help"], check=True, capture_output=True, text=True, timeout=WAIT_S).stdout
         for key, option in (("socket", "--socket PATH"), ("admin_socket", "--admin-socket PATH"), ("log_level", "--log-level LEVEL")):
             value = re.search(rf"(?m)^{key} = (\S+)", uncommented).group(1)
-            self.assertRegex(help_text, rf"{option} .*\(default {re.escape(value)}\)")
+            self.assertRegex(help_text, rf"{option} (?:.*\n? *)\(default {re.escape(value)}[,)]")
         self.assertIn("\ngpu = auto ", uncommented)
 
 
