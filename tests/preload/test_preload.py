@@ -9,6 +9,7 @@ import sys
 import tempfile
 import textwrap
 import threading
+import time
 import unittest
 
 HERE = pathlib.Path(__file__).parent
@@ -93,6 +94,13 @@ class WithDaemon(unittest.TestCase):
     def pool(self, place, member):
         """Of the device's or the host's pools."""
         return sum(pool[member] for pool in self.daemon.ask("pools")["pools"] if pool["kind"] == place)
+
+    def wait_until_all_is_back(self):
+        """The memory of processes that have ended."""
+        deadline = time.monotonic() + WAIT_S
+        while self.pool("device", "leased_bytes") + self.pool("device", "quarantined_bytes") > 0:
+            self.assertLess(time.monotonic(), deadline)
+            time.sleep(0.01)
 
 
 class Programs(WithDaemon):
@@ -425,6 +433,7 @@ class Python(WithDaemon):
         }
         for name, (begin, end) in captures.items():
             with self.subTest(name):
+                self.wait_until_all_is_back()  # else this program is asked for memory before its capture
                 program = self.python(f"""
                     def capture():
                         assert {begin} == 0

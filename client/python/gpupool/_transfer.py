@@ -230,9 +230,9 @@ _watch = _Watch()
 os.register_at_fork(after_in_child=_forget)
 
 
-def send(client, buffer, stream=None, lifetime_s=LIFETIME_S):
-    """The token of a pickled message, which holds its memory for lifetime_s after its sender's end."""
-    token = _send_held(buffer, stream, lifetime_s)
+def send(client, buffer, stream=None, lifetime_s=None):
+    """The token of a pickled message, which holds its memory for lifetime_s, or LIFETIME_S, after its sender's end."""
+    token = _send_held(buffer, stream, LIFETIME_S if lifetime_s is None else lifetime_s)
     _watch.note(client, token)
     return token
 
