@@ -523,6 +523,8 @@ class Python(WithDaemon):
         program = self.python("""
             import atexit
             def empty_slowly():
+                if not cached:  # asked once more
+                    return
                 print("begun", flush=True)
                 ctypes.CDLL(None).usleep(200000)
                 empty_cache()
