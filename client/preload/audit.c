@@ -82,7 +82,7 @@ unsigned la_objopen(struct link_map *object, Lmid_t namespace, uintptr_t *cookie
 /* DT_GNU_HASH: the header, a filter of words, then buckets and chains of 32 bits. */
 struct gnu_hash {
     uint32_t bucket_count, first_symbol, filter_words, filter_shift;
-    ElfW(Addr) filter[];
+    Elf64_Addr filter[];
 };
 
 static uint32_t hash_of(const char *name) {
@@ -93,8 +93,8 @@ static uint32_t hash_of(const char *name) {
 }
 
 /* glibc has relocated the addresses in the dynamic section. */
-static const void *table(const struct link_map *object, ElfW(Sxword) tag) {
-    for (const ElfW(Dyn) *entry = object->l_ld; entry->d_tag != DT_NULL; entry++)
+static const void *table(const struct link_map *object, Elf64_Sxword tag) {
+    for (const Elf64_Dyn *entry = object->l_ld; entry->d_tag != DT_NULL; entry++)
         if (entry->d_tag == tag)
             return (const void *)entry->d_un.d_ptr; /* NOLINT(performance-no-int-to-ptr): as ELF has it */
     return NULL;
@@ -103,7 +103,7 @@ static const void *table(const struct link_map *object, ElfW(Sxword) tag) {
 /* 0: the library has no such function. */
 static uintptr_t address_of(const struct link_map *object, const char *name) {
     const struct gnu_hash *header = table(object, DT_GNU_HASH);
-    const ElfW(Sym) *symbols = table(object, DT_SYMTAB);
+    const Elf64_Sym *symbols = table(object, DT_SYMTAB);
     const char *strings = table(object, DT_STRTAB);
     uint32_t hash = hash_of(name);
 
