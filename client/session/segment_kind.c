@@ -239,8 +239,8 @@ static int give_access_to_all(const struct segment *segment, void *memory, uint6
     return error;
 }
 
-/* The process ends, and the driver ends what it has of the mapping then. If it ended it here, a thread that
- * still uses the addresses could meet the moment before other memory is there. */
+/* The process ends soon, and the driver's part of the mapping ends with it. If the driver ended its part here,
+ * the addresses would be without memory for a moment, and a thread that still uses them would fault. */
 static bool host_vmm_leave(struct segment *segment) {
     return own_mapping_replace(take_ptr(&segment->mapping));
 }

@@ -259,7 +259,7 @@ def _reduce_storage(storage):
 def _reduce_keeper(keeper):
     """A pickler asks once for each of its messages, and remembers the answer."""
     buffer, client = keeper.buffer, keeper.buffer.pool.client
-    token = _transfer.send(client, buffer, _writer_of(buffer), *([_BATCH_LIFETIME_S] if keeper.is_of_batch else []))
+    token = _transfer.send(client, buffer, _writer_of(buffer), _BATCH_LIFETIME_S if keeper.is_of_batch else None)
     if keeper.is_of_batch:
         _note_sent(client, token)
     return _attach, (token, *_place_of(buffer))
