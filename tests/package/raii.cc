@@ -22,6 +22,9 @@ static_assert(is_owner<gpupool::client>() && is_owner<gpupool::buffer>() && is_o
               is_owner<gpupool::parcel>());
 static_assert(std::is_trivially_copyable_v<gpupool::token> && gpupool::token::size() == 64);
 static_assert(std::is_base_of_v<std::system_error, gpupool::error>);
+template <typename T> constexpr bool names_stream = std::is_convertible_v<T, gpupool::stream_ref>;
+static_assert(names_stream<CUstream_st *> && names_stream<void *> && names_stream<std::nullptr_t>);
+static_assert(!names_stream<gpupool_buffer *> && !names_stream<char *>);
 
 static const std::uint64_t size_bytes = 1 << 20;
 

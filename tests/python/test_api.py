@@ -6,7 +6,9 @@ import inspect
 import math
 import os
 import pathlib
+import socket
 import subprocess
+import tempfile
 import threading
 import unittest
 
@@ -202,6 +204,26 @@ class Clients(scene.Scene):
             gpupool.stats("/nowhere/admin")
         with self.assertRaises(gpupool.Error):
             gpupool.stats(self.daemon.socket)
+
+    def test_the_time_of_stats_is_for_the_whole_answer(self):
+        with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as server:
+            server.bind(directory + "/admin")
+            server.listen()
+            ended = threading.Event()
+
+            def drip():
+                connection, _ = server.accept()
+                with connection:
+                    while not ended.wait(0.01):
+                        connection.sendall(b" ")
+            slow = threading.Thread(target=drip)
+            slow.start()
+            try:
+                with self.assertRaises(gpupool.TimedOutError):
+                    gpupool.stats(directory + "/admin", timeout=0.2)
+            finally:
+                ended.set()
+                slow.join(scene.WAIT_S)
 
 
 class Stubs(unittest.TestCase):

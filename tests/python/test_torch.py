@@ -203,7 +203,8 @@ if sys.argv[1] == "left":
             try:
                 self.assertEqual(scene.read_line(process.stdout), "begun\n")
                 # A worker that has just been forked takes its parent of then for the trainer, and does not end when that is init.
-                scene.wait_until(lambda: self.parcels() == 4, "batches of both workers are on their way")
+                # Four; three where the trainer has taken the second batch before the first, which then lies in the trainer.
+                scene.wait_until(lambda: self.parcels() >= 3, "batches of both workers are on their way")
                 process.stdin.write("\n")
                 process.stdin.flush()
                 process.wait(scene.WAIT_S)
@@ -231,9 +232,9 @@ print(sum(1 for batch in batches), flush=True)
                                        env=self.daemon.environment)
             try:
                 self.assertEqual(scene.read_line(process.stdout), "begun\n")
-                scene.wait_until(lambda: self.parcels() == 4, "batches are on their way")
+                scene.wait_until(lambda: self.parcels() >= 3, "batches are on their way")  # four, as above
                 scene.wait_until(lambda: min(parcel["sent_ns"] for parcel in self.daemon.ask("parcels")["parcels"]) > 10**9, "they are old")
-                self.assertEqual(self.parcels(), 4)
+                self.assertGreaterEqual(self.parcels(), 3)
                 process.stdin.write("\n")
                 process.stdin.flush()
                 self.assertEqual(scene.read_line(process.stdout), f"{count}\n")

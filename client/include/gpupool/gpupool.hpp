@@ -38,6 +38,8 @@
 #include <gpupool/gpupool.h>
 #include <gpupool/result.hpp>
 
+struct CUstream_st; /* a cudaStream_t and a CUstream point to one */
+
 namespace gpupool {
 
 class client;
@@ -56,6 +58,9 @@ inline constexpr std::chrono::nanoseconds default_wait = std::chrono::seconds(10
 class stream_ref {
   public:
     stream_ref(void *handle) noexcept : number_(reinterpret_cast<std::intptr_t>(handle)) {}
+    stream_ref(CUstream_st *handle) noexcept : stream_ref(static_cast<void *>(handle)) {}
+    stream_ref(std::nullptr_t) noexcept : number_(0) {}
+    template <typename T> stream_ref(T *) = delete; /* no stream: the address of something else */
     stream_ref(const stream &stream) noexcept;
     stream_ref(const stream &&) = delete; /* a buffer would keep the name of a stream that has ended */
     void *get() const noexcept { return reinterpret_cast<void *>(number_); }

@@ -3,6 +3,7 @@
 import json
 import os
 import socket as sockets
+import time
 
 from gpupool._gpupool import ConnectError, DisconnectedError, Error, ProtocolError, TimedOutError, _find_client, default_client
 
@@ -45,6 +46,20 @@ def _ask_daemon(client, named, timeout):
                        f"{'; '.join(failed)}. Set GPUPOOL_ADMIN_SOCKET to where this process has it")
 
 
+def _read_line(connection, timeout):
+    """A line, or what there is of it where the connection ends. The time is for all of it: a daemon may send a byte now and then."""
+    end = None if timeout is None else time.monotonic() + timeout
+    parts = []
+    while not (parts and parts[-1].endswith(b"\n")):
+        if end is not None:
+            connection.settimeout(max(end - time.monotonic(), 1e-6))  # 0 would mean: do not wait
+        part = connection.recv(1 << 16)
+        if not part:
+            break
+        parts.append(part)
+    return b"".join(parts)
+
+
 def _ask(path, timeout, identity=None):
     """The answer; None: it is for another daemon than that with this identity."""
     request = {"command": "stats"} if identity is None else {"command": "stats", "daemon": identity}
@@ -53,8 +68,7 @@ def _ask(path, timeout, identity=None):
         try:
             connection.connect(path)
             connection.sendall(json.dumps(request).encode() + b"\n")
-            with connection.makefile("rb") as answers:
-                line = answers.readline()
+            line = _read_line(connection, timeout)
         except TimeoutError:
             raise TimedOutError(f"the daemon at {path} did not answer in {timeout} s") from None
         except OSError as error:
