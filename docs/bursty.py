@@ -4,8 +4,8 @@
 
     docs/bursty.py RESULTS.json…
 
-Several files are runs on one machine, with other limits, kinds or allocators, each beside native programs of its own. The results are
-kept as docs/plots/bursty.json."""
+Several files are runs on one machine, with other limits, kinds or allocators, each beside native programs of its own. docs/plots.py
+takes the tables away: this is for after it."""
 import json
 import pathlib
 import sys
@@ -17,7 +17,7 @@ import bars  # noqa: E402
 import report  # noqa: E402
 from results import Results  # noqa: E402
 
-PAGE, KEPT = DOCS / "benchmarks.md", DOCS / "plots" / "bursty.json"
+PAGE = DOCS / "benchmarks.md"
 NEXT = "### torch.empty()"  # the title behind them
 
 
@@ -41,7 +41,6 @@ def main(paths):
     before = before.partition(f"### {sections[0][0]}\n")[0]
     made = "".join("\n".join([f"### {title}", "", *lines, "", ""]) for title, lines in sections)
     PAGE.write_text(f"{before}{made}{found}{rest}")
-    KEPT.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -4,9 +4,9 @@
 
     docs/plots.py RESULTS.json
 
-It keeps the results as docs/plots/results.json, draws docs/plots/*.svg from them, and puts the tables and the plots into
-docs/benchmarks.md between its two markers. The tables of bursty workers are those of docs/plots/bursty.json, which docs/bursty.py
-keeps. Needs matplotlib (Debian: python3-matplotlib)."""
+It draws docs/plots/*.svg from the results, and puts the tables and the plots into docs/benchmarks.md between its two markers. The
+results themselves are not kept: the page says by which commit they were measured. The tables of bursty workers come behind it, by
+docs/bursty.py. Needs matplotlib (Debian: python3-matplotlib)."""
 import json
 import pathlib
 import sys
@@ -25,7 +25,6 @@ import timeline  # noqa: E402
 from results import Results  # noqa: E402
 
 PLOTS, PAGE = DOCS / "plots", DOCS / "benchmarks.md"
-BURSTY = PLOTS / "bursty.json"
 OF_OTHERS = (timeline.NAME, "overview")  # pictures there that docs/timeline.py and docs/picture.py draw
 BEGIN, END = "<!-- made by docs/plots.py: begin -->", "<!-- made by docs/plots.py: end -->"
 
@@ -154,10 +153,8 @@ def main(path):
         if old.stem not in OF_OTHERS:
             old.unlink()
     plots = draw(Results.from_document(document))
-    bursty = json.loads(BURSTY.read_text()) if BURSTY.exists() else None
     images = "\n\n".join(f"![{title}](plots/{name}.svg)" for name, title in plots)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{report.markdown(document, bursty)}\n### Plots\n\n{images}\n\n{END}{after}")
-    (PLOTS / "results.json").write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{report.markdown(document)}\n### Plots\n\n{images}\n\n{END}{after}")
 
 
 if __name__ == "__main__":

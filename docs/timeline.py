@@ -4,8 +4,7 @@
 
     docs/timeline.py PIPELINE.json [PICTURE.svg]
 
-Without a second argument it keeps the times as docs/plots/pipeline.json, draws docs/plots/pipeline.svg, and puts picture and
-figures into docs/streams.md between its two markers. Needs nothing but Python."""
+Without a second argument it draws docs/plots/pipeline.svg, and puts picture and figures into docs/streams.md between its two markers. Needs nothing but Python."""
 import json
 import math
 import pathlib
@@ -139,21 +138,20 @@ def page(text, document):
 
 
 def read(path):
-    """The file's text, what is in it, and the picture of that: what cannot be drawn and tabulated is no such file."""
+    """The document in the file, and its picture. A file that cannot be drawn and tabulated is refused."""
     try:
-        text = pathlib.Path(path).read_text()
-        document = json.loads(text)
+        document = json.loads(pathlib.Path(path).read_text())
         drawn = draw(document)
         figures(document)
     except OSError as error:
         sys.exit(f"{path}: {error.strerror}")
     except (ValueError, LookupError, TypeError, StopIteration, ArithmeticError):
         sys.exit(f"{path}: not what `pipeline --json` writes")
-    return text, document, drawn
+    return document, drawn
 
 
 def main(path, picture=None):
-    text, document, drawn = read(path)
+    document, drawn = read(path)
     if picture is not None:
         try:
             pathlib.Path(picture).write_text(drawn)
@@ -163,7 +161,6 @@ def main(path, picture=None):
     PAGE.write_text(page(PAGE.read_text(), document))
     PLOTS.mkdir(exist_ok=True)
     (PLOTS / f"{NAME}.svg").write_text(drawn)
-    (PLOTS / f"{NAME}.json").write_text(text)
 
 
 if __name__ == "__main__":

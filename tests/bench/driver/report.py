@@ -330,8 +330,7 @@ def bursty_sections(document):
             ("What each of them needs alone", bursty_needs(results)), ("The steps of each of them", bursty_programs(results))]
 
 
-def markdown(document, bursty_document=None):
-    """bursty_document: the results of tests/bench/bursty, if they are of another run."""
+def markdown(document):
     results = Results.from_document(document)
     sections = []
     if document["gpu"] != "cuda":
@@ -348,7 +347,7 @@ def markdown(document, bursty_document=None):
             sections.append([f"### {title}", "", *lines])
 
     section("PyTorch programs", program_table(results))
-    for title, lines in bursty_sections(bursty_document or document):
+    for title, lines in bursty_sections(document):
         section(title, lines)
     section("torch.empty() of 4 KiB on a GPU, and its end", empty_tensor(results))
     section("What is to be reached", bars(document))
