@@ -2,8 +2,8 @@
 #ifndef BASE_CLEANUP_H
 #define BASE_CLEANUP_H
 /*
- * Scope-bound ownership: a descriptor or a heap object that a function made is given up on every way out, unless
- * take_fd() or take_ptr() handed it on. -1 is the empty descriptor, NULL the empty pointer.
+ * Scope-bound ownership: a descriptor or a heap object that a function made is given up on every way out,
+ * unless take_fd() or take_ptr() handed it on. -1 is the empty descriptor, NULL the empty pointer.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -14,7 +14,8 @@
 #define _cleanup_(function)                                                                                  \
     __attribute__((cleanup(function), unused)) /* clang: some are only begun and ended */
 
-/* Closes a descriptor and keeps errno; accepts -1. Returns -1, so that `fd = close_fd(fd)` leaves it empty. */
+/* Closes a descriptor and keeps errno; accepts -1. Returns -1, so that `fd = close_fd(fd)` leaves it
+ * empty. */
 static inline int close_fd(int fd) {
     if (fd >= 0) {
         int saved = errno;

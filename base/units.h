@@ -14,7 +14,8 @@
 int units_parse_number(const char *text, uint64_t maximum, uint64_t *ret_number);
 /* "64MiB", "1.5 GiB", "512" (bytes), "2G" (binary, as people mean it). Returns 0, -EINVAL or -ERANGE. */
 int units_parse_bytes(const char *text, uint64_t *ret_bytes);
-/* "250ms", "10s", "5min", "80us". A bare number is refused: its unit would be a guess. 0, -EINVAL or -ERANGE. */
+/* "250ms", "10s", "5min", "80us". A bare number is refused: its unit would be a guess. 0, -EINVAL or
+ * -ERANGE. */
 int units_parse_ns(const char *text, uint64_t *ret_ns);
 /* "1.5 GiB", "512 B": at most 4 significant digits. Returns text. */
 char *units_format_bytes(uint64_t bytes, char *text, size_t size);

@@ -29,8 +29,9 @@
 #define GPU_UUID_TEXT_SIZE   41u /* "GPU-" + 36 + NUL */
 #define GPU_IPC_HANDLE_BYTES 64u /* CUDA_IPC_HANDLE_SIZE */
 
-/* cudaMalloc packs small allocations next to each other and an IPC handle is given for the underlying allocation, so
- * what is exported is allocated in multiples of this (measured on H200: small cudaMallocs lie 4 KiB apart). */
+/* cudaMalloc packs small allocations next to each other and an IPC handle is given for the underlying
+ * allocation, so what is exported is allocated in multiples of this (measured on H200: small cudaMallocs lie
+ * 4 KiB apart). */
 #define GPU_ALLOCATION_GRANULE (UINT64_C(2) << 20)
 
 /* The errors that callers tell apart; the numbers are cudaError_t's. */
@@ -112,8 +113,8 @@ struct gpu {
     int (*memory_free)(unsigned device, void *memory);
     /* 2–6 µs. An interior pointer gives its base's handle; an imported pointer is refused (INVALID_VALUE). */
     int (*ipc_export)(unsigned device, void *memory, struct gpu_ipc_handle *ret_handle);
-    /* [slow] 64–105 µs. Refused in the exporting process (INVALID_CONTEXT) and for freed allocations. Opening again
-     * what is open gives the same pointer and counts; each open wants its close. */
+    /* [slow] 64–105 µs. Refused in the exporting process (INVALID_CONTEXT) and for freed allocations. Opening
+     * again what is open gives the same pointer and counts; each open wants its close. */
     int (*ipc_open)(unsigned device, const struct gpu_ipc_handle *handle, void **ret_memory);
     int (*ipc_close)(unsigned device, void *memory);
 
@@ -191,8 +192,9 @@ struct gpu {
      * GPUs can be asked; a lost GPU counts as one without processes, for it does no work any more. */
     int (*all_processes)(struct gpu_process *processes, size_t capacity, size_t *ret_count);
 
-    /* How the names of the files begin through which a process has its GPU work done, as links in /proc/PID/fd show
-     * them. Work goes on at most as long as somebody has such a file open (measured on H200, for a forked child). */
+    /* How the names of the files begin through which a process has its GPU work done, as links in
+     * /proc/PID/fd show them. Work goes on at most as long as somebody has such a file open (measured on
+     * H200, for a forked child). */
     void (*device_files)(char prefix[GPU_DEVICE_FILES_SIZE]);
 
     /* Whether the driver is set up to clear memory before another process gets it: device memory, or host
@@ -203,12 +205,13 @@ struct gpu {
     const char *(*error_text)(int error); /* "out of memory"; never NULL */
 };
 
-/* The CUDA table. Returns 0 and the table when a usable driver with at least one device is there; INSUFFICIENT_DRIVER
- * where there is no driver or the build had no CUDA toolkit; NO_DEVICE where the driver sees no GPU; otherwise what
- * the driver said. Creates no context. */
+/* The CUDA table. Returns 0 and the table when a usable driver with at least one device is there;
+ * INSUFFICIENT_DRIVER where there is no driver or the build had no CUDA toolkit; NO_DEVICE where the driver
+ * sees no GPU; otherwise what the driver said. Creates no context. */
 int gpu_cuda(const struct gpu **ret_gpu);
 
-/* Whether this build contains the CUDA table at all, and the toolkit's version as text ("13.0", or "none"). */
+/* Whether this build contains the CUDA table at all, and the toolkit's version as text ("13.0", or
+ * "none"). */
 bool gpu_cuda_built(void);
 const char *gpu_cuda_toolkit(void);
 
@@ -233,7 +236,8 @@ int gpu_sim(const struct gpu_sim_options *options, const struct gpu **ret_gpu);
 /* Why the library of the simulated GPU could not be loaded. NULL: it was, or gpu_sim() was not called. */
 const char *gpu_sim_missing(void);
 
-/* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", as nvidia-smi writes it; text holds GPU_UUID_TEXT_SIZE bytes. */
+/* "GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", as nvidia-smi writes it; text holds GPU_UUID_TEXT_SIZE
+ * bytes. */
 void gpu_uuid_format(const struct gpu_uuid *uuid, char text[GPU_UUID_TEXT_SIZE]);
 /* Accepts that form. Returns 0 or -EINVAL. */
 int gpu_uuid_parse(const char *text, struct gpu_uuid *ret_uuid);

@@ -161,8 +161,8 @@ uint32_t arena_take_idle_locked(struct arena *arena, const struct arena_place *p
 int arena_divide_locked(struct arena *arena, uint32_t start, uint32_t end);
 
 /* Slots that are to be filled, were divided, and map nothing, or what a slot of the same width maps: so many
- * from a number on are joined, or are single again (1). state: of all of them before and afterwards, VACANT or BUSY.
- * Slots that were joined get their new widths, the lowest first, before one of them is filled. */
+ * from a number on are joined, or are single again (1). state: of all of them before and afterwards, VACANT
+ * or BUSY. Slots that were joined get their new widths, the lowest first, before one of them is filled. */
 void arena_shape_locked(struct arena *arena, uint32_t number, uint32_t n_slots, enum arena_slot_state state);
 
 /* A slot that was taken goes back to the heap. */

@@ -9,7 +9,8 @@
  *   READY --every call on the device fails--> LOST
  *
  * A FAILED pool never lent anything. A LOST pool lends nothing any more: waiting requests and attaching are
- * refused. Its leases stay until they are given back, but their contents may be gone. The memory is never lent again. It is not freed either, for its driver does not answer, and the pool does not grow.
+ * refused. Its leases stay until they are given back, but their contents may be gone. The memory is never lent
+ * again. It is not freed either, for its driver does not answer, and the pool does not grow.
  *
  * Memory that sessions released behind fences comes back without a message. The pool polls fences before it
  * has a request wait, grows or refuses, and every FENCE_INTERVAL_NS while requests wait.

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_INTEGRATION_DAEMON_FIXTURE_H
 #define TESTS_INTEGRATION_DAEMON_FIXTURE_H
-/* One daemon for all tests of a program, with pools of POOL_MIB, or with the configuration TEST_CONFIG_TEXT. The
- * program defines one of them before it includes this; and, where it defines TEST_SIM_GPUS, with so many simulated GPUs instead of one, and
- * TEST_FOR_ALL_USERS as true, for other users' clients, too. */
+/* One daemon for all tests of a program, with pools of POOL_MIB, or with the configuration TEST_CONFIG_TEXT.
+ * The program defines one of them before it includes this; and, where it defines TEST_SIM_GPUS, with so many
+ * simulated GPUs instead of one, and TEST_FOR_ALL_USERS as true, for other users' clients, too. */
 #include "tests/integration/harness.h"
 
 #ifndef TEST_SIM_GPUS

@@ -4,23 +4,23 @@
 /**
  * libgpupool-client: GPU memory and pinned host memory from the pools of gpupoold.
  *
- * A client is one connection of this process to the daemon. From its pools a program acquires buffers, uses them like
- * memory of its own (device pointers in kernels and copies, host pointers anywhere), hands them to other processes of
- * the same user by token, and releases them. Memory belongs to the daemon: it outlives the program, and comes back by
- * itself when the program ends.
+ * A client is one connection of this process to the daemon. From its pools a program acquires buffers, uses
+ * them like memory of its own (device pointers in kernels and copies, host pointers anywhere), hands them to
+ * other processes of the same user by token, and releases them. Memory belongs to the daemon: it outlives the
+ * program, and comes back by itself when the program ends.
  *
- * Every call is thread-safe, except that one buffer object is used by one thread at a time. Calls return 0 or a
- * negative GPUPOOL_E_… ; gpupool_error_text() then has the full story. The library never prints, never exits, never
- * changes the caller's current device, context or pending CUDA error, and refuses to work in a forked child (a child
- * that executes a program, or opens a client of its own, is fine).
+ * Every call is thread-safe, except that one buffer object is used by one thread at a time. Calls return 0 or
+ * a negative GPUPOOL_E_… ; gpupool_error_text() then has the full story. The library never prints, never
+ * exits, never changes the caller's current device, context or pending CUDA error, and refuses to work in a
+ * forked child (a child that executes a program, or opens a client of its own, is fine).
  *
- * Streams are cudaStream_t, passed as void *: NULL is the legacy default stream, also in a program that is compiled with
- * --default-stream per-thread, which passes cudaStreamPerThread (GPUPOOL_PER_THREAD); with a simulated GPU or for plain
- * host use, those of gpupool_stream_create(). Sizes are bytes, times nanoseconds.
+ * Streams are cudaStream_t, passed as void *: NULL is the legacy default stream, also in a program that is
+ * compiled with --default-stream per-thread, which passes cudaStreamPerThread (GPUPOOL_PER_THREAD); with a
+ * simulated GPU or for plain host use, those of gpupool_stream_create(). Sizes are bytes, times nanoseconds.
  *
- * Arguments come in one order: the client or object, the device or pool, the element type, what is asked (sizes, counts,
- * accesses), results, and last a stream that a C++ program may leave out. gpupool_acquire(), whose stream cannot be left out,
- * has it behind the size.
+ * Arguments come in one order: the client or object, the device or pool, the element type, what is asked
+ * (sizes, counts, accesses), results, and last a stream that a C++ program may leave out. gpupool_acquire(),
+ * whose stream cannot be left out, has it behind the size.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -50,7 +50,8 @@ enum gpupool_error {
     GPUPOOL_E_STALE = -6,         /**< this buffer was released before, or never was this client's */
     GPUPOOL_E_NO_TOKEN = -7,      /**< nothing is shared under this token, or not with this user */
     GPUPOOL_E_SHARED = -8,        /**< others hold the buffer too: it can only be released whole */
-    GPUPOOL_E_LIMIT = -9,         /**< as many sessions, leases or waiting requests as allowed, or more bytes than the user may ever have */
+    GPUPOOL_E_LIMIT = -9,         /**< as many sessions, leases or waiting requests as allowed, or more bytes
+                                   * than the user may ever have */
     GPUPOOL_E_DRIVER = -10,       /**< CUDA or the kernel refused; the text has its error's name */
     GPUPOOL_E_SHUTDOWN = -11,     /**< the daemon is stopping */
     GPUPOOL_E_NO_MEMORY = -12,    /**< no memory for bookkeeping, here or in the daemon */
@@ -59,7 +60,7 @@ enum gpupool_error {
     GPUPOOL_E_DISCONNECTED = -33, /**< the daemon is gone. Buffers stay usable; the client has what is idle
                                    * beside them. Close it, and open another: gpupool_is_connected() */
     GPUPOOL_E_TIMED_OUT = -34,    /**< the daemon did not answer in time */
-    GPUPOOL_E_PROTOCOL = -35,     /**< the daemon sent something that does not check out; the connection is closed */
+    GPUPOOL_E_PROTOCOL = -35,     /**< the daemon broke the protocol; the connection is closed */
     GPUPOOL_E_FORKED = -36,       /**< the client belongs to the parent of this process */
     GPUPOOL_E_CAPTURING = -37,    /**< the stream is being captured into a graph: nothing was done */
     GPUPOOL_E_NO_GPU = -38,       /**< the call needs a GPU, and this process or the daemon has none */
@@ -87,14 +88,14 @@ enum gpupool_error {
 /**
  * As the stream of gpupool_release(), gpupool_shrink() and gpupool_free(): the one that the memory was
  * acquired on, for hooks that give memory back and are told of no stream. Work on other streams has to be
- * ordered before, or noted (gpupool_record_stream()). Of the per-thread default stream the calling thread's own
- * is meant. Host memory has no stream of its own: as GPUPOOL_NO_STREAM. INVALID for buffers that were attached,
- * and in a client without a cache.
+ * ordered before, or noted (gpupool_record_stream()). Of the per-thread default stream the calling thread's
+ * own is meant. Host memory has no stream of its own: as GPUPOOL_NO_STREAM. INVALID for buffers that were
+ * attached, and in a client without a cache.
  */
 #define GPUPOOL_OWN_STREAM GPUPOOL_STREAM_NUMBER(-2)
 
-/** Marks a last parameter, a stream, that a C++ program may leave out: that means the per-thread default stream. C has no
- * such thing: say GPUPOOL_PER_THREAD. */
+/** Marks a last parameter, a stream, that a C++ program may leave out: that means the per-thread default
+ * stream. C has no such thing: say GPUPOOL_PER_THREAD. */
 #ifdef __cplusplus
 #define GPUPOOL_STREAM_OPTIONAL = GPUPOOL_PER_THREAD
 #else
@@ -116,8 +117,10 @@ enum gpupool_gpu {
  * environment sets it for all clients. A CUDA context, which pinning needs, costs a process some 0.3 s and
  * 150 MB of the host's memory. */
 #define GPUPOOL_OPEN_NO_CUDA 1u
-#define GPUPOOL_OPEN_NO_CACHE 2u /**< each buffer is a lease of its own, taken and given back by a message; see gpupool_trim() */
-#define GPUPOOL_OPEN_NO_THREAD 4u /**< the application's loop calls gpupool_dispatch(), instead of a thread of the library */
+/** Each buffer is a lease of its own, taken and given back by a message; see gpupool_trim(). */
+#define GPUPOOL_OPEN_NO_CACHE 2u
+/** The application's loop calls gpupool_dispatch(), instead of a thread of the library. */
+#define GPUPOOL_OPEN_NO_THREAD 4u
 
 /** Options of gpupool_open(). Start from GPUPOOL_OPTIONS_INIT; members left 0 take the defaults. */
 struct gpupool_options {
@@ -127,7 +130,8 @@ struct gpupool_options {
      * NULL, and $GPUPOOL_SOCKET is "private": the daemon of this process and its children, started if need
      * be. */
     const char *socket;
-    /** For "private": the daemon's program. NULL: $GPUPOOL_DAEMON, else the installed one, else gpupoold in PATH. */
+    /** For "private": the daemon's program. NULL: $GPUPOOL_DAEMON, else the installed one, else gpupoold in
+     * PATH. */
     const char *daemon_path;
     /** For "private": further arguments, NULL-terminated, such as {"--gpu", "sim", NULL}. May be NULL, then
      * $GPUPOOL_DAEMON_ARGS is split at blanks. */
@@ -139,7 +143,8 @@ struct gpupool_options {
     /** Of the cache: after so long without use, memory goes back to the daemon. 0: 10 s. GPUPOOL_FOREVER: it
      * stays until the daemon asks for it. */
     uint64_t decay_ns;
-    /** How long gpupool_alloc() waits for room. 0: $GPUPOOL_ALLOC_TIMEOUT ("500ms", "1min", "forever"), else 10 s */
+    /** How long gpupool_alloc() waits for room. 0: $GPUPOOL_ALLOC_TIMEOUT ("500ms", "1min", "forever"), else
+     * 10 s */
     uint64_t alloc_timeout_ns;
     /** Called when the daemon asks for idle memory because a request waits for it, before the client gives
      * back what it keeps idle. A program that keeps memory of its own idle releases it here, or asks another
@@ -148,8 +153,8 @@ struct gpupool_options {
      * the client. The daemon may ask many times. NULL: nothing is called. */
     void (*reclaim)(void *argument);
     void *reclaim_argument; /**< passed to it */
-    /** gpupool_open() prepares so many bytes of host memory, as gpupool_prepare() does: of the pool near the calling
-     * thread's current device, or, without a GPU, near the calling thread. 0: none. */
+    /** gpupool_open() prepares so many bytes of host memory, as gpupool_prepare() does: of the pool near the
+     * calling thread's current device, or, without a GPU, near the calling thread. 0: none. */
     uint64_t prepare_host_bytes;
 };
 #define GPUPOOL_OPTIONS_INIT {sizeof(struct gpupool_options), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, 0}
@@ -163,7 +168,7 @@ enum gpupool_pool_kind {
 struct gpupool_pool {
     uint32_t id;
     uint32_t kind;         /**< enum gpupool_pool_kind */
-    int32_t device;        /**< ordinal in this process (CUDA_VISIBLE_DEVICES applies); -1: host pool, or not visible */
+    int32_t device;        /**< ordinal in this process (after CUDA_VISIBLE_DEVICES); -1: host pool, not visible */
     int32_t numa_node;     /**< -1: unknown */
     char uuid[48];         /**< "GPU-…" as nvidia-smi shows it; empty for host pools */
     char name[64];
@@ -171,8 +176,8 @@ struct gpupool_pool {
     uint64_t reserved_bytes, leased_bytes, free_bytes, quarantined_bytes, largest_free_bytes;
 };
 
-/** A buffer: memory on loan. The caller's, by value; copying it does not copy the loan: releasing one copy makes the
- * others stale. */
+/** A buffer: memory on loan. The caller's, by value; copying it does not copy the loan: releasing one copy
+ * makes the others stale. */
 struct gpupool_buffer {
     void *data;              /**< device pointer or host pointer, aligned to 512 bytes */
     uint64_t size_bytes;     /**< as asked */
@@ -204,7 +209,7 @@ struct gpupool_token {
 
 struct gpupool_buffer_info {
     struct gpupool_buffer buffer;
-    uint64_t segment;      /**< the driver allocation that the buffer lies in, the first one if there are several */
+    uint64_t segment;      /**< the driver allocation in which the buffer begins */
     uint64_t offset_bytes; /**< and where */
     uint32_t holders;      /**< leases on this memory, this one included */
     uint32_t shared;       /**< 1: a token was made for it */
@@ -217,18 +222,20 @@ GPUPOOL_API const char *gpupool_version(void);
  * Connects to the daemon. Touches no GPU yet, unless the option prepare_host_bytes is set.
  * @param options borrowed for the call; NULL for the defaults
  * @param ret_client owned by the caller, gpupool_close() gives it back; untouched on failure
- * @return 0; INVALID, CONNECT, TIMED_OUT, VERSION, LIMIT, NO_MEMORY, PROTOCOL; with prepare_host_bytes also what
- * gpupool_prepare() says, and then no client is open
+ * @return 0; INVALID, CONNECT, TIMED_OUT, VERSION, LIMIT, NO_MEMORY, PROTOCOL; with prepare_host_bytes also
+ * what gpupool_prepare() says, and then no client is open
  */
 GPUPOOL_API int gpupool_open(const struct gpupool_options *options, struct gpupool_client **ret_client);
 
 /**
- * Waits for the GPU work on devices that the client has memory of, closes all mappings and says farewell: whatever is
- * still leased returns. No other call may be under way. Accepts NULL. In a forked child it only frees memory.
+ * Waits for the GPU work on devices that the client has memory of, closes all mappings and says farewell:
+ * whatever is still leased returns. No other call may be under way. Accepts NULL. In a forked child it only
+ * frees memory.
  */
 GPUPOOL_API void gpupool_close(struct gpupool_client *client);
 
-/** Where the daemon listens; for a private daemon, what other processes set GPUPOOL_SOCKET to. Lives with the client. */
+/** Where the daemon listens; for a private daemon, what other processes set GPUPOOL_SOCKET to. Lives with the
+ * client. */
 GPUPOOL_API const char *gpupool_socket_path(const struct gpupool_client *client);
 
 /**
@@ -274,10 +281,12 @@ GPUPOOL_API enum gpupool_gpu gpupool_gpu_kind(const struct gpupool_client *clien
 GPUPOOL_API int gpupool_pools(struct gpupool_client *client, struct gpupool_pool *pools, size_t capacity,
                               size_t *ret_count);
 
-/** The pool of a device, by its ordinal in this process; -1: the calling thread's current device. NO_POOL, NO_GPU. */
+/** The pool of a device, by its ordinal in this process; -1: the calling thread's current device. NO_POOL,
+ * NO_GPU. */
 GPUPOOL_API int gpupool_device_pool(struct gpupool_client *client, int device, uint32_t *ret_pool);
 
-/** The host pool of a NUMA node; -1: that of the node where the calling thread runs, else the first. NO_POOL. */
+/** The host pool of a NUMA node; -1: that of the node where the calling thread runs, else the first.
+ * NO_POOL. */
 GPUPOOL_API int gpupool_host_pool(struct gpupool_client *client, int numa_node, uint32_t *ret_pool);
 
 /**
@@ -303,8 +312,9 @@ GPUPOOL_API int gpupool_host_pool(struct gpupool_client *client, int numa_node, 
  * @return 0; INVALID, NO_POOL, TOO_LARGE, EXHAUSTED, LIMIT, DRIVER, DISCONNECTED, TIMED_OUT, FORKED,
  * CAPTURING (with GPUPOOL_ZERO, see gpupool_trim()), …
  */
-GPUPOOL_API int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
-                                uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer);
+GPUPOOL_API int gpupool_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes,
+                                void *stream, uint64_t timeout_ns, uint32_t flags,
+                                struct gpupool_buffer *ret_buffer);
 
 /**
  * @name Acquires that complete on an eventfd, and that any thread can cancel
@@ -375,41 +385,44 @@ GPUPOOL_API int gpupool_request_cancel(struct gpupool_client *client, uint64_t r
 /** @} */
 
 /**
- * Gives a buffer back. The memory is used by others when the work enqueued on the stream so far is done; work on other
- * streams must be done, ordered before it, or noted by gpupool_record_stream(). The call does not wait for the work. On the
- * stream that acquired it the memory serves the next acquire at once; otherwise a fence is left on the stream: a word that the GPU writes when it is through, in
- * about a microsecond. Where there can be none, the call waits for the stream: the device or the daemon has no words, or
- * 512 streams of this process are busy with theirs. At the daemon's limit of what may wait for fences (leases of a
- * session) a buffer that is a lease of its own waits as well, at most answer_timeout_ns.
+ * Gives a buffer back. The memory is used by others when the work enqueued on the stream so far is done; work
+ * on other streams must be done, ordered before it, or noted by gpupool_record_stream(). The call does not
+ * wait for the work. On the stream that acquired it the memory serves the next acquire at once; otherwise a
+ * fence is left on the stream: a word that the GPU writes when it is through, in about a microsecond. Where
+ * there can be none, the call waits for the stream: the device or the daemon has no words, or 512 streams of
+ * this process are busy with theirs. At the daemon's limit of what may wait for fences (leases of a session)
+ * a buffer that is a lease of its own waits as well, at most answer_timeout_ns.
  *
- * When a pool has no room left, an acquire on a device stream may get memory that was released on another stream: then the
- * acquiring stream is made to wait for the other one, on the GPU, up to that release.
- * @param buffer zeroed on success. A buffer released before, or a copy of one, also of a client that has closed, is refused
- * with STALE
- * @param stream the stream that used it last; GPUPOOL_NO_STREAM when the GPU is done with it or never used it, which is
- * cheaper: best for host buffers
- * @return 0, also where the daemon has the message and does not answer, or is gone; STALE, INVALID, CAPTURING (see
- * gpupool_trim()), DRIVER, TIMED_OUT, DISCONNECTED, NO_MEMORY: the buffer is still the caller's
+ * When a pool has no room left, an acquire on a device stream may get memory that was released on another
+ * stream: then the acquiring stream is made to wait for the other one, on the GPU, up to that release.
+ * @param buffer zeroed on success. A buffer released before, or a copy of one, also of a client that has
+ * closed, is refused with STALE
+ * @param stream the stream that used it last; GPUPOOL_NO_STREAM when the GPU is done with it or never used
+ * it, which is cheaper: best for host buffers
+ * @return 0, also where the daemon has the message and does not answer, or is gone; STALE, INVALID, CAPTURING
+ * (see gpupool_trim()), DRIVER, TIMED_OUT, DISCONNECTED, NO_MEMORY: the buffer is still the caller's
  */
 GPUPOOL_API int gpupool_release(struct gpupool_client *client, struct gpupool_buffer *buffer,
                                 void *stream GPUPOOL_STREAM_OPTIONAL);
 
 /**
- * Says that a further stream uses a buffer, besides the one that it will be released on. The release then leaves a fence on
- * that stream as well, and the memory is used by others when the work of all these streams is done, as far as it was enqueued
- * before the release. The release waits for none of them, and makes none of the program's streams wait: where several are
- * busy, a stream of the library's own waits for them on the GPU, one of up to 4 for each device. While all 4 are
- * waiting, memory may come back later than its own streams allow.
+ * Says that a further stream uses a buffer, besides the one that it will be released on. The release then
+ * leaves a fence on that stream as well, and the memory is used by others when the work of all these streams
+ * is done, as far as it was enqueued before the release. The release waits for none of them, and makes none
+ * of the program's streams wait: where several are busy, a stream of the library's own waits for them on the
+ * GPU, one of up to 4 for each device. While all 4 are waiting, memory may come back later than its own
+ * streams allow.
  *
- * The note holds until the release, also for what gpupool_shrink() cuts off; each stream is noted once. gpupool_lookup()
- * gives the buffer of a pointer from gpupool_alloc(). This is torch.Tensor.record_stream() for buffers.
+ * The note holds until the release, also for what gpupool_shrink() cuts off; each stream is noted once.
+ * gpupool_lookup() gives the buffer of a pointer from gpupool_alloc(). This is torch.Tensor.record_stream()
+ * for buffers.
  * @param buffer stays the caller's. A copy will do: the loan is noted, not the object
- * @param stream one of the buffer's device, or a created one of another device; it has to exist until the release. Of the
- * per-thread default stream the calling thread's own is meant. A release by another thread waits on the CPU for that stream's
- * device. Not GPUPOOL_NO_STREAM
- * @return 0; STALE, INVALID, CAPTURING, DRIVER, NO_MEMORY, FORKED: nothing was noted. Without a GPU nothing is to be noted, and 0
- * is returned. If gpupool_release() cannot leave a fence on one of the streams, it fails, and the buffer is still the
- * caller's, with its streams
+ * @param stream one of the buffer's device, or a created one of another device; it has to exist until the
+ * release. Of the per-thread default stream the calling thread's own is meant. A release by another thread
+ * waits on the CPU for that stream's device. Not GPUPOOL_NO_STREAM
+ * @return 0; STALE, INVALID, CAPTURING, DRIVER, NO_MEMORY, FORKED: nothing was noted. Without a GPU nothing
+ * is to be noted, and 0 is returned. If gpupool_release() cannot leave a fence on one of the streams, it
+ * fails, and the buffer is still the caller's, with its streams
  */
 GPUPOOL_API int gpupool_record_stream(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                                       void *stream GPUPOOL_STREAM_OPTIONAL);
@@ -418,64 +431,69 @@ GPUPOOL_API int gpupool_record_stream(struct gpupool_client *client, const struc
  * Gives the tail of a buffer back and keeps its first new_size_bytes (1 or more; rounded up to 512). As
  * gpupool_release() otherwise. SHARED when a token was made for the buffer.
  */
-GPUPOOL_API int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer, uint64_t new_size_bytes,
-                               void *stream GPUPOOL_STREAM_OPTIONAL);
+GPUPOOL_API int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer,
+                               uint64_t new_size_bytes, void *stream GPUPOOL_STREAM_OPTIONAL);
 
 /**
- * Maps memory of a pool ahead of need. The first buffer in a segment maps the segment. For host memory this registers the
- * segment with CUDA, and no thread of the process launches anything meanwhile: for 9 to 13 ms a 256 MiB (H200, driver
- * 580.159.04, CUDA 13.0). This call has that happen at a time of the caller's choice, such as before the first launch. The
- * pool grows if need be.
+ * Maps memory of a pool ahead of need. The first buffer in a segment maps the segment. For host memory this
+ * registers the segment with CUDA, and no thread of the process launches anything meanwhile: for 9 to 13 ms a
+ * 256 MiB (H200, driver 580.159.04, CUDA 13.0). This call has that happen at a time of the caller's choice,
+ * such as before the first launch. The pool grows if need be.
  *
- * Host pools, in a client with a cache: afterwards at least so many bytes of the pool are idle in this process. Memory that
- * is idle here already counts; buffers in use do not. Buffers that find room in this memory map nothing and send no message
- * (sizes of up to 1 MiB count as rounded up, by an eighth at most). The missing part is leased as one range. If the pool has
- * no such range and cannot grow by one, it is leased as several, and a buffer that is larger than the largest of them maps
- * more. The memory goes back to the daemon as other idle memory does: after decay_ns without use, when the daemon asks for
- * it, by gpupool_trim(). Its segments stay mapped. The next acquire then sends a message, and maps nothing while the daemon
- * lends memory in these segments; other processes of the same user may have taken it. With decay_ns GPUPOOL_FOREVER the
- * memory stays until the daemon asks for it.
+ * Host pools, in a client with a cache: afterwards at least so many bytes of the pool are idle in this
+ * process. Memory that is idle here already counts; buffers in use do not. Buffers that find room in this
+ * memory map nothing and send no message (sizes of up to 1 MiB count as rounded up, by an eighth at most).
+ * The missing part is leased as one range. If the pool has no such range and cannot grow by one, it is leased
+ * as several, and a buffer that is larger than the largest of them maps more. The memory goes back to the
+ * daemon as other idle memory does: after decay_ns without use, when the daemon asks for it, by
+ * gpupool_trim(). Its segments stay mapped. The next acquire then sends a message, and maps nothing while the
+ * daemon lends memory in these segments; other processes of the same user may have taken it. With decay_ns
+ * GPUPOOL_FOREVER the memory stays until the daemon asks for it.
  *
- * Device pools, and clients with GPUPOOL_OPEN_NO_CACHE: so many bytes are leased, mapped, and given back to the daemon in
- * the same call. Buffers of any stream are lent there later, as said above. A client with a cache leases device memory for
- * each stream, and may lease more than a buffer needs (up to 20 MiB for a small one): prepare that much more. Opening a
- * segment of a device pool takes about 0.3 ms.
+ * Device pools, and clients with GPUPOOL_OPEN_NO_CACHE: so many bytes are leased, mapped, and given back to
+ * the daemon in the same call. Buffers of any stream are lent there later, as said above. A client with a
+ * cache leases device memory for each stream, and may lease more than a buffer needs (up to 20 MiB for a
+ * small one): prepare that much more. Opening a segment of a device pool takes about 0.3 ms.
  *
- * More memory than was prepared is mapped in small steps: a segment of a host pool has 64 MiB, unless the pool's step or
- * the request is larger. Any thread may call this. Of two calls at the same time each may lease what is missing.
+ * More memory than was prepared is mapped in small steps: a segment of a host pool has 64 MiB, unless the
+ * pool's step or the request is larger. Any thread may call this. Of two calls at the same time each may
+ * lease what is missing.
  * @param pool from gpupool_host_pool() and its like
  * @param bytes 1 or more
- * @return 0; INVALID, NO_POOL, TOO_LARGE, LIMIT, NO_GPU, DRIVER, NO_MEMORY, DISCONNECTED, TIMED_OUT, FORKED, …; EXHAUSTED:
- * the pool has not so much free, and did not grow by it within alloc_timeout_ns. Memory that other processes keep idle is
- * not asked for. On failure what the call has leased goes back, and what it has mapped stays mapped
+ * @return 0; INVALID, NO_POOL, TOO_LARGE, LIMIT, NO_GPU, DRIVER, NO_MEMORY, DISCONNECTED, TIMED_OUT, FORKED,
+ * …; EXHAUSTED: the pool has not so much free, and did not grow by it within alloc_timeout_ns. Memory that
+ * other processes keep idle is not asked for. On failure what the call has leased goes back, and what it has
+ * mapped stays mapped
  */
 GPUPOOL_API int gpupool_prepare(struct gpupool_client *client, uint32_t pool, uint64_t bytes);
 
 /**
- * Gives memory that this client keeps idle back to the daemon, behind fences of the streams that used it: it does not wait
- * for them. A client keeps what is released, and answers most calls from that: a released buffer stays in the process, for
- * the next acquire on the same stream, which needs no waiting because the stream orders the work. Memory goes back by this
- * call, after a time without use, when the daemon asks for it, and with gpupool_close(). The library runs a thread for
- * that, unless the application's own loop does it: GPUPOOL_OPEN_NO_THREAD. A client that was opened with
- * GPUPOOL_OPEN_NO_CACHE keeps nothing. The stats count what a client keeps as leased. Memory that goes back stays mapped
- * here. But of device pools with export = vmm this call unmaps the segments whose last memory it gave back, so that the
- * daemon can give them to the driver (gpupoolctl trim). A segment that a fence keeps is unmapped after a time without use.
+ * Gives memory that this client keeps idle back to the daemon, behind fences of the streams that used it: it
+ * does not wait for them. A client keeps what is released, and answers most calls from that: a released
+ * buffer stays in the process, for the next acquire on the same stream, which needs no waiting because the
+ * stream orders the work. Memory goes back by this call, after a time without use, when the daemon asks for
+ * it, and with gpupool_close(). The library runs a thread for that, unless the application's own loop does
+ * it: GPUPOOL_OPEN_NO_THREAD. A client that was opened with GPUPOOL_OPEN_NO_CACHE keeps nothing. The stats
+ * count what a client keeps as leased. Memory that goes back stays mapped here. But of device pools with
+ * export = vmm this call unmaps the segments whose last memory it gave back, so that the daemon can give them
+ * to the driver (gpupoolctl trim). A segment that a fence keeps is unmapped after a time without use.
  * Unmapping stops no work there. While a pool is short of memory for requests that wait, a client keeps
  * nothing of it: each release goes to the daemon.
  *
- * Streams that end: before a stream is destroyed its work must be done, what was acquired on it released, and then
- * gpupool_trim() called. Else the client names the stream to the driver when it gives idle memory back: the driver crashes
- * (libcuda 580.159 did each time), or has given the handle to another stream; where it refuses the handle, what is kept for
- * the stream stays here until the client closes (DRIVER). gpupool_stream_destroy() calls what is needed, once all is
- * released.
+ * Streams that end: before a stream is destroyed its work must be done, what was acquired on it released, and
+ * then gpupool_trim() called. Else the client names the stream to the driver when it gives idle memory back:
+ * the driver crashes (libcuda 580.159 did each time), or has given the handle to another stream; where it
+ * refuses the handle, what is kept for the stream stays here until the client closes (DRIVER).
+ * gpupool_stream_destroy() calls what is needed, once all is released.
  *
- * Streams that are captured into a graph: nothing of this library lands in the graph. gpupool_acquire() gives memory for a
- * captured stream as for any, but does not zero it (CAPTURING). Buffers that captured work uses belong to the graph: hold
- * them for as long as the graph may be launched, release them on a stream that is behind the last launch, and launch the
- * graph on the stream that was captured, or behind what was enqueued there before. So do not release such a buffer on the
- * stream while it is captured: the library asks no driver when it keeps a buffer of the same stream, and would lend it
- * again. A release that needs a fence is refused (CAPTURING). Memory that is kept for a captured stream stays until the
- * capture is over; giving it back then reports CAPTURING.
+ * Streams that are captured into a graph: nothing of this library lands in the graph. gpupool_acquire() gives
+ * memory for a captured stream as for any, but does not zero it (CAPTURING). Buffers that captured work uses
+ * belong to the graph: hold them for as long as the graph may be launched, release them on a stream that is
+ * behind the last launch, and launch the graph on the stream that was captured, or behind what was enqueued
+ * there before. So do not release such a buffer on the stream while it is captured: the library asks no
+ * driver when it keeps a buffer of the same stream, and would lend it again. A release that needs a fence is
+ * refused (CAPTURING). Memory that is kept for a captured stream stays until the capture is over; giving it
+ * back then reports CAPTURING.
  *
  * @param ret_bytes how much went back; may be NULL
  * @return 0; CAPTURING, DRIVER, LIMIT, DISCONNECTED, …: of some of it, which stays for the next time
@@ -530,11 +548,13 @@ GPUPOOL_API int gpupool_reclaimed(struct gpupool_client *client, uint32_t pool,
 GPUPOOL_API int gpupool_fd(struct gpupool_client *client);
 
 /**
- * Does what is due, if anything is: gives idle memory back as gpupool_trim() does, all of it when the daemon asked, else
- * what was not used for decay_ns. It exchanges messages with the daemon, and waits for no room. When the daemon asked, it
- * also closes the idle segments that the daemon names, which waits for the work of this process on the device: the daemon
- * names some only where nothing else serves a request, and to a process without GPU work first. Any thread may call it.
- * @return 0; INVALID and FORKED as gpupool_fd(); the errors of gpupool_trim(), and then the memory goes with a later call
+ * Does what is due, if anything is: gives idle memory back as gpupool_trim() does, all of it when the daemon
+ * asked, else what was not used for decay_ns. It exchanges messages with the daemon, and waits for no room.
+ * When the daemon asked, it also closes the idle segments that the daemon names, which waits for the work of
+ * this process on the device: the daemon names some only where nothing else serves a request, and to a
+ * process without GPU work first. Any thread may call it.
+ * @return 0; INVALID and FORKED as gpupool_fd(); the errors of gpupool_trim(), and then the memory goes with
+ * a later call
  */
 GPUPOOL_API int gpupool_dispatch(struct gpupool_client *client);
 /** @} */
@@ -621,26 +641,26 @@ GPUPOOL_API int gpupool_query(struct gpupool_client *client, const struct gpupoo
                               struct gpupool_buffer_info *ret_info);
 
 /**
- * @name Memory by pointers
- * For allocator plug-ins, which know a pointer and nothing else: over a client with a cache, and as fast as that. One
- * kind of wrong pointer cannot be told: a pointer that was freed, and since then handed out by gpupool_alloc() again,
- * frees what it now stands for; and two threads must not free the same pointer at the same time.
+ * @name Memory by pointers For allocator plug-ins, which know a pointer and nothing else: over a client with
+ * a cache, and as fast as that. One kind of wrong pointer cannot be told: a pointer that was freed, and since
+ * then handed out by gpupool_alloc() again, frees what it now stands for; and two threads must not free the
+ * same pointer at the same time.
  * @{
  */
 /**
  * The process's default client, with a cache and otherwise what the environment says: GPUPOOL_SOCKET,
- * GPUPOOL_ALLOC_TIMEOUT. Opened by the first call that needs it; a call after one that failed tries again. It stays
- * open until the process ends, or until gpupool_close(), after which the next call opens another. A forked child
- * opens one of its own; CUDA, if it was used before the fork, does not work there.
+ * GPUPOOL_ALLOC_TIMEOUT. Opened by the first call that needs it; a call after one that failed tries again. It
+ * stays open until the process ends, or until gpupool_close(), after which the next call opens another. A
+ * forked child opens one of its own; CUDA, if it was used before the fork, does not work there.
  * @param ret_client borrowed
  * @return as gpupool_open()
  */
 GPUPOOL_API int gpupool_default(struct gpupool_client **ret_client);
 
 /**
- * Allocates memory: gpupool_acquire() by another name, which waits as long as the option alloc_timeout_ns says (10 s
- * unless told otherwise), because a pool that has to grow, and others who have to give up what they keep idle, take a
- * moment.
+ * Allocates memory: gpupool_acquire() by another name, which waits as long as the option alloc_timeout_ns
+ * says (10 s unless told otherwise), because a pool that has to grow, and others who have to give up what
+ * they keep idle, take a moment.
  * @param client one with a cache; NULL: the default client
  * @param pool from gpupool_device_pool() and its like
  * @param stream the stream that will use the memory first
@@ -659,10 +679,11 @@ GPUPOOL_API void *gpupool_alloc_within(struct gpupool_client *client, uint32_t p
                                        void *stream, uint64_t timeout_ns, uint32_t flags);
 
 /**
- * Gives back what gpupool_alloc() returned, as gpupool_release() does. Any thread may. NULL is nothing to give back.
+ * Gives back what gpupool_alloc() returned, as gpupool_release() does. Any thread may. NULL is nothing to
+ * give back.
  * @param stream the stream that used the memory last
- * @return 0; INVALID: not from gpupool_alloc(), inside an allocation, of a client that is closed; STALE: freed
- * before; FORKED, … Whatever is refused is left as it was
+ * @return 0; INVALID: not from gpupool_alloc(), inside an allocation, of a client that is closed; STALE:
+ * freed before; FORKED, … Whatever is refused is left as it was
  */
 GPUPOOL_API int gpupool_free(void *memory, void *stream GPUPOOL_STREAM_OPTIONAL);
 
@@ -681,15 +702,16 @@ GPUPOOL_API int gpupool_lookup(const void *memory, struct gpupool_client **ret_c
 /** @} */
 
 /**
- * @name Streams and copies without the CUDA runtime
- * For programs that run on a simulated GPU as well, or that do not link CUDA otherwise. On CUDA they are
- * cudaStreamCreateWithFlags(non-blocking), cudaMemcpyAsync and so on. device: ordinal in this process. Streams are made and
- * bytes moved only on devices that the daemon serves (else INVALID).
+ * @name Streams and copies without the CUDA runtime For programs that run on a simulated GPU as well, or that
+ * do not link CUDA otherwise. On CUDA they are cudaStreamCreateWithFlags(non-blocking), cudaMemcpyAsync and
+ * so on. device: ordinal in this process. Streams are made and bytes moved only on devices that the daemon
+ * serves (else INVALID).
  * @{
  */
 /** @return 0, DRIVER, FORKED, NO_GPU, or INVALID: there is no such device, or the daemon does not serve it */
 GPUPOOL_API int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_stream);
-/** Also for a stream that CUDA made. Memory that was acquired on it is released before, see gpupool_trim(). */
+/** Also for a stream that CUDA made. Memory that was acquired on it is released before, see
+ * gpupool_trim(). */
 GPUPOOL_API int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stream);
 GPUPOOL_API int gpupool_stream_synchronize(struct gpupool_client *client, int device,
                                            void *stream GPUPOOL_STREAM_OPTIONAL);
@@ -697,8 +719,8 @@ GPUPOOL_API int gpupool_stream_synchronize(struct gpupool_client *client, int de
 GPUPOOL_API int gpupool_copy(struct gpupool_client *client, int device, void *to, const void *from,
                              uint64_t size_bytes, void *stream GPUPOOL_STREAM_OPTIONAL);
 /** Sets bytes of device or registered host memory, in stream order. */
-GPUPOOL_API int gpupool_set(struct gpupool_client *client, int device, void *memory, int byte, uint64_t size_bytes,
-                            void *stream GPUPOOL_STREAM_OPTIONAL);
+GPUPOOL_API int gpupool_set(struct gpupool_client *client, int device, void *memory, int byte,
+                            uint64_t size_bytes, void *stream GPUPOOL_STREAM_OPTIONAL);
 /** @} */
 
 /** "GPUPOOL_E_EXHAUSTED" for an error number, in constant memory. Never NULL. */
@@ -717,9 +739,9 @@ GPUPOOL_API const char *gpupool_error_name(int error);
 GPUPOOL_API int gpupool_error_number(void);
 
 /**
- * The full text of the error that gpupool_error_number() names: what failed, the CUDA or system error's name, the device, the
- * size asked and what the pool holds. Lives until the thread's next call that sets the number. Never NULL; "" while the number
- * is 0.
+ * The full text of the error that gpupool_error_number() names: what failed, the CUDA or system error's name,
+ * the device, the size asked and what the pool holds. Lives until the thread's next call that sets the
+ * number. Never NULL; "" while the number is 0.
  */
 GPUPOOL_API const char *gpupool_error_text(void);
 

@@ -50,9 +50,9 @@ static inline struct module_state *state_of(PyObject *object) {
         Py_END_ALLOW_THREADS;                                                                                \
     } while (0)
 
-/* As WITHOUT_LOCK(), for a call of the library that sets r, and that is made again after signals whose handlers
- * raise nothing: so Ctrl-C works while a daemon does not answer. client: a struct client_object. Where a handler
- * raises, r is CANCELLED, and error_raise() leaves its exception. */
+/* As WITHOUT_LOCK(), for a call of the library that sets r, and that is made again after signals whose
+ * handlers raise nothing: so Ctrl-C works while a daemon does not answer. client: a struct client_object.
+ * Where a handler raises, r is CANCELLED, and error_raise() leaves its exception. */
 #define UNTIL_SIGNAL(client, statement)                                                                      \
     do {                                                                                                     \
         uint64_t end_ns_ = gpupool_internal_answer_end_ns((client)->handle);                                 \
