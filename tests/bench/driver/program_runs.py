@@ -26,8 +26,14 @@ START_S, ROUND_S = 120, 120
 WATCH_S = 0.01
 STEPS_MIN = 8
 TORCH_LIBRARY, PRELOAD_LIBRARY, EMPTY_LIBRARY = "libgpupool-torch.so", "libgpupool-preload.so", "libempty-plugin.so"
+LINKER = {"LD_PRELOAD": PRELOAD_LIBRARY, "LD_AUDIT": "libgpupool-audit.so"}  # as gpupoolctl run sets them
 POOL_COUNTERS = ("grows", "retires", "closes", "close_ns")  # of a daemon's stats, as far as it has them
-SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", "LD_PRELOAD")
+SETTINGS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_NO_CUDA_MEMORY_CACHING", *LINKER)
+
+
+def preloaded(bench):
+    """The variables of the dynamic linker that `gpupoolctl run` sets. It cannot start a process here: it wants the daemon first."""
+    return {variable: str(bench.library(library)) for variable, library in LINKER.items()}
 
 
 class Allocator:
@@ -105,7 +111,7 @@ class Process:
                 environment = daemon.environment(environment)
                 self.pool = Pool(daemon)
             if allocator.preloads:
-                environment["LD_PRELOAD"] = library
+                environment.update(preloaded(bench))
             command = [bench.python, str(FOLDER / "worker.py"), program, allocator.word,
                        *([library] if library and not allocator.preloads else [])]
             self.worker = Conversation(command, environment)
