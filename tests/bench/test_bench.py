@@ -2,6 +2,7 @@
 """The benchmark itself, on the simulated GPU: that it measures what it says, that its results are what their schema says, and
 that medians, ratios and bars are computed right. Speed is not asserted here."""
 import contextlib
+import importlib.util
 import io
 import json
 import os
@@ -417,18 +418,95 @@ class Programs(unittest.TestCase):
 
 
 class Bursty(unittest.TestCase):
-    """Workers that share a pool, with a PyTorch that is none and the simulated GPU."""
+    """Workers that share a pool, with a PyTorch and a CuPy that are none and the simulated GPU."""
+
+    def make_bench(self, *frameworks):
+        parts = [pathlib.Path(path).parents[1] / "client" for path in PROGRAMS]
+        folders = [folder for path, part in zip(PROGRAMS, parts) for folder in (path, part / "plugins", part / "preload")]
+        bench = bench_module.Bench(Results(), PROGRAMS, None, "sim", True, sys.executable, folders)
+        self.addCleanup(bench.close)
+        bench.outside["PYTHONPATH"] = ":".join(str(HERE / framework) for framework in frameworks)
+        return bench
 
     def run_plan(self, *options):
-        plugins = [folder for path in PROGRAMS for folder in (path, pathlib.Path(path).parents[1] / "client" / "plugins")]
-        bench = bench_module.Bench(Results(), PROGRAMS, None, "sim", True, sys.executable, plugins)
-        self.addCleanup(bench.close)
-        bench.outside["PYTHONPATH"] = str(HERE / "false_torch")
+        bench = self.make_bench("false_torch")
         plan = bursty.Plan(("buffers", "buffers"), *options, passes=2, steps=3, all_s=0.1)
         with contextlib.redirect_stderr(io.StringIO()):
             bursty.run(bench, plan)
         self.assertEqual((bench.results.failed, bench.results.absent), ([], []))
         return bench.results
+
+    def run_mix(self, workers, *frameworks):
+        """Natively. Returns the results, and the lines that were said."""
+        bench = self.make_bench(*frameworks)
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            bursty.run(bench, bursty.Plan(workers, ("1.5",), ("ipc",), ("native",), passes=2, steps=3, all_s=0.1))
+        self.assertEqual(bench.results.failed, [])
+        return bench.results, said.getvalue()
+
+    def test_programs_of_several_frameworks_share_a_pool_and_have_the_same_results_again(self):
+        results, _ = self.run_mix(("buffers", "cupy_buffers"), "false_torch", "false_cupy")
+        self.assertEqual(results.absent, [])
+        self.assertEqual({record.parameters["program"] for record in results.find("bursty_need")}, {"buffers 1", "cupy_buffers 2"})
+        need, = results.find("bursty_need", program="cupy_buffers 2")
+        self.assertGreater(need.median("reserved_bytes"), need.median("weights_bytes"))
+        for phase, bursts in (("one", 2), ("two", 1)):
+            record = results.one("bursty", program_runs.OWN, phase=phase, program="cupy_buffers 2")
+            self.assertEqual((record.values["compared"], record.values["different"]), ([3] * bursts, [0] * bursts))
+            silent = results.one("bursty", program_runs.OWN, phase=phase, program="buffers 1")
+            self.assertNotIn("compared", silent.values)
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.assertEqual(bursty.faults(results), 0)
+
+    def test_a_program_without_its_framework_is_left_out_with_one_line(self):
+        results, said = self.run_mix(("cupy_buffers", "buffers"), "false_torch")
+        self.assertEqual([entry["subject"] for entry in results.absent], ["cupy_buffers"])
+        self.assertEqual(said.count("bursty: without cupy_buffers: no CuPy: "), 1)
+        self.assertEqual({record.parameters["program"] for record in results.find("bursty")}, {"buffers 1"})
+
+    def test_another_result_is_counted_up_to_a_step_that_failed(self):
+        native, worker = bursty.Native(None), types.SimpleNamespace(number=0)
+        for digests, is_native, expected in (([1, 2], True, (0, 0)), ([1, 2, 3], True, (2, 0)), ([1, 2, 3, 4], False, (3, 0)),
+                                             ([1, 7, None, 8], False, (2, 1)), ([None, None], False, (0, 0)), ([1, 2, 3], False, (3, 0))):
+            found = native.compare(worker, 5, digests, is_native)
+            self.assertEqual((found["compared"], found["different"]), expected)
+        self.assertEqual(native.compare(worker, 6, [1], False), {"compared": 0, "different": 0})
+
+    def test_faults_are_failures_slow_steps_of_warm_programs_and_other_results(self):
+        rows = [(0, "bursty", program_runs.PRELOAD, {"phase": phase},
+                 {"steps": 9, "failures": 0, "slow_steps": 1 if phase == "cold" else slow, "different": different})
+                for phase, slow, different in (("cold", 0, 0), ("one", 0, 2), ("two", 3, 0), ("all", 0, 4))]
+        rows.append((0, "bursty_idle", program_runs.PRELOAD, {}, {"failures": 10}))
+        with contextlib.redirect_stderr(io.StringIO()) as said:
+            self.assertEqual(bursty.faults(Figures.results(rows)), 19)
+        self.assertIn("of 36 steps: 10 failed, 3 took over 1 s, 6 had another result", said.getvalue())
+
+    def test_preloaded_programs_have_the_variables_that_gpupoolctl_sets(self):
+        bench = self.make_bench()
+        tool = next(path for folder in PROGRAMS if (path := pathlib.Path(folder).parents[1] / "client" / "ctl" / "gpupoolctl").exists())
+        with bench.daemon() as daemon:
+            done = subprocess.run([tool, "run", f"--socket={daemon.socket}", "--", "/usr/bin/env"], check=True, capture_output=True,
+                                  text=True, timeout=WAIT_S, env=bench.inside)
+        variables = dict(line.split("=", 1) for line in done.stdout.splitlines() if line.startswith("LD_"))
+        self.assertEqual(program_runs.preloaded(bench), {name: value for name, value in variables.items() if name not in bench.inside})
+
+    @unittest.skipUnless(importlib.util.find_spec("jax"), "no JAX")
+    def test_jax_trains_the_same_in_each_burst(self):
+        kind = burst_worker.programs.JaxTraining
+        with unittest.mock.patch.multiple(kind, LAYERS=1, WIDTH=32, HEADS=2, LENGTH=16, WORDS=64, BATCHES=(2, 4)):
+            program = burst_worker.Program(burst_worker.frameworks.Jax(), "jax", "own", None)
+            found = [program.burst(5, 4, WAIT_S) for _ in range(2)]
+        self.assertEqual(found[0]["digests"], found[1]["digests"])
+        self.assertEqual(len(set(found[0]["digests"])), 4)
+        memory = program.memory()
+        self.assertGreater(memory["peak_reserved"], 3 * memory["allocated"])
+        self.assertEqual((program.take(4096, 8192)["failed"], found[0]["failures"]), (None, 0))
+
+    def test_a_program_that_takes_nothing_from_the_pool_has_failed(self):
+        bench = self.make_bench("false_torch")  # without a plug-in its tensors have no memory
+        with contextlib.redirect_stderr(io.StringIO()):
+            bursty.run(bench, bursty.Plan(("buffers",), ("2",), ("ipc",), ("run",), passes=1, steps=1, all_s=0.1))
+        self.assertEqual(["did not use the library" in entry["why"] for entry in bench.results.failed], [True])
 
     def test_each_configuration_has_its_phases_and_its_pool(self):
         results = self.run_plan(("3",), ("ipc", "vmm"), ("native", "lean"))
@@ -466,16 +544,19 @@ class Bursty(unittest.TestCase):
                 while True:
                     if rng.random() < 0.5:
                         raise RuntimeError("out of memory")
-                    yield
+                    yield 1
 
         worker = burst_worker.Program.__new__(burst_worker.Program)
         worker.program = Failing()
-        worker.torch = types.SimpleNamespace(manual_seed=lambda seed: None, cuda=types.SimpleNamespace(synchronize=lambda: None))
-        times, texts, failures = worker.run(random.Random(7), 7, 100, float("inf"))
-        self.assertEqual((len(times), len(texts), texts[0]), (100, burst_worker.FAILURES_MAX, "RuntimeError: out of memory"))
-        self.assertTrue(25 < failures < 75)
-        times, _, _ = worker.run(random.Random(7), 7, 100, 0)  # its time is over: one step all the same
-        self.assertEqual(len(times), 1)
+        worker.framework = types.SimpleNamespace(FAILURES=(RuntimeError,), seed=lambda seed: None, synchronize=lambda: None,
+                                                 observe=lambda: None, digest=lambda told: told)
+        found = worker.run(random.Random(7), 7, 100, float("inf"))
+        texts = found["texts"]
+        self.assertEqual((len(found["step_ns"]), len(texts), texts[0]), (100, burst_worker.FAILURES_MAX, "RuntimeError: out of memory"))
+        self.assertTrue(25 < found["failures"] < 75)
+        self.assertEqual(found["digests"].count(None), found["failures"])
+        found = worker.run(random.Random(7), 7, 100, 0)  # its time is over: one step all the same
+        self.assertEqual(len(found["step_ns"]), 1)
 
     def test_no_burst_begins_when_the_time_is_over(self):
         bench = bench_module.Bench(Results(), PROGRAMS, None, "sim", True, sys.executable)

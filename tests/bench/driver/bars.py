@@ -307,6 +307,14 @@ def bursty_count(subject, name, limit, *phases):
     return value
 
 
+def bursty_different(subject):
+    """None where no program tells what it computes."""
+    def value(results):
+        found = [record for record in results.find("bursty", subject, limit=BURSTY_LIMIT) if "different" in record.values]
+        return sum(record.total("different") for record in found) if found else None
+    return value
+
+
 def bursty_to_native(subject, name):
     """Of the program and the kind where that is worst, each burst to those of the native program beside it."""
     return lambda results: largest(results.ratio(record, name, record, f"native_{name}")
@@ -324,6 +332,7 @@ def bursty_bars():
         yield Bar(f"{what} steps and requests that failed", "0", at_most(0),
                   bursty_count(subject, "failures", BURSTY_LIMIT, "cold", "one", "two"), "count")
         yield Bar(f"{what} steps over 1 s", "0", at_most(0), bursty_count(subject, "slow_steps", BURSTY_LIMIT, "one", "two"), "count")
+        yield Bar(f"{what} steps with other results than the native ones", "0", at_most(0), bursty_different(subject), "count")
         yield Bar(f"{what} median step to the native one, the worst program", "≤ 1.05", at_most(1.05),
                   bursty_to_native(subject, "ns"), "ratio")
         yield Bar(f"{what} first step after another program's burst, to the native one that makes its memory, the worst program",

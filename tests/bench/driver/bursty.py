@@ -12,13 +12,13 @@ The phases of a configuration:
     two    two at a time
     all    all at once, for some seconds
 
-The processes of several configurations start and import PyTorch at the same time, while nothing is measured. They use the GPU when
-their turn comes. The native programs stay until the end. Between their bursts they have no idle memory."""
+The processes of several configurations start and import their frameworks at the same time, while nothing is measured. They use the GPU
+when their turn comes. The native programs stay until the end. Between their bursts they have no idle memory. A program whose framework
+is not there is left out. The results of a step are compared with those of the same step of the native program."""
 import contextlib
 import ctypes
 import itertools
 import json
-import pathlib
 import statistics
 import threading
 import time
@@ -26,7 +26,7 @@ import time
 from bench import EXPORTS, MIB, SIM_MEMORY, Absent, Failed, say
 from conversation import Conversation
 from daemon import Daemon, DaemonError
-from program_runs import FOLDER, LEAN, MEMPOOL, OWN, PRELOAD, PRELOAD_LIBRARY, SETTINGS, TORCH_LIBRARY
+from program_runs import FOLDER, LEAN, MEMPOOL, OWN, PRELOAD, SETTINGS, TORCH_LIBRARY, preloaded, programs
 
 WAYS = {"native": OWN, "run": PRELOAD, "mempool": MEMPOOL, "lean": LEAN}
 WORDS = {OWN: "own", PRELOAD: "own", MEMPOOL: "mempool", LEAN: "lean"}  # as burst_worker.py has them
@@ -34,7 +34,8 @@ WORKERS = ("inference", "training", "generation", "inference")
 LIMITS = ("1.2", "1.5", "2", "live")
 LIVE, LIVE_FACTOR = "live", 1.5  # the limit for all at once: of what is live together
 SLOW_NS = 10**9
-STARTED_TOGETHER = 5            # configurations: their processes import PyTorch on all processors at once
+MIX = {"workers": programs.MIX, "limits": ("1.5",), "ways": ("run",), "passes": 2, "steps": 8, "all_seconds": 1, "burst_seconds": 4}
+STARTED_TOGETHER = 5            # configurations: their processes import the frameworks on all processors at once
 START_S, ANSWER_S = 120, 30     # ANSWER_S: beyond the seconds that a burst may take
 READS = 4
 READ_PART, ROOM_SHARE = 1 / 8, 0.95
@@ -55,7 +56,7 @@ class Plan:
         self.all_s = all_s      # how long the phase with all at once lasts
         self.burst_s = burst_s  # a burst that takes longer ends before its steps are done
         self.deadline = time.monotonic() + seconds  # no burst begins later
-        self.torch_version = None  # once the workers have started
+        self.versions = {}  # of the frameworks, once the workers have started
 
     def configurations(self):
         yield OWN, None, None
@@ -116,14 +117,16 @@ class GpuMemory:
 class Worker:
     def __init__(self, bench, name, number, subject):
         self.name, self.number = name, number
-        library = {PRELOAD: PRELOAD_LIBRARY, MEMPOOL: TORCH_LIBRARY, LEAN: TORCH_LIBRARY}.get(subject)
-        library = str(bench.library(library)) if library else None
+        self.framework = programs.frameworks.of(programs.BURSTS[name])
         environment = {name: value for name, value in bench.outside.items() if name not in SETTINGS}
+        environment.update(self.framework.SETTINGS)
         command = [bench.python, str(FOLDER / "burst_worker.py"), name, WORDS[subject], str(2 * number)]
         if subject == PRELOAD:
-            environment["LD_PRELOAD"] = library
-        elif library:
-            command.append(library)
+            environment.update(preloaded(bench))
+        elif subject != OWN:
+            if self.framework.NAME != "PyTorch":
+                raise Absent(f"{self.framework.NAME} has no allocator of the kind")
+            command.append(str(bench.library(TORCH_LIBRARY)))
         self.conversation = Conversation(command, environment)
 
     def tell(self, action, **values):
@@ -144,12 +147,30 @@ def aligned(size):
     return int(size) // ALIGNMENT * ALIGNMENT
 
 
+def answers(bench, workers, limit_s):
+    """Each worker with its answer. A worker without its framework is left out, with a line, and those behind it get other numbers."""
+    found, why = [], ""
+    for worker in workers:
+        try:
+            found.append((worker, worker.answer(limit_s)))
+            worker.number = len(found) - 1
+        except Absent as error:
+            why = str(error)
+            if not any(entry["subject"] == worker.name for entry in bench.results.absent):
+                say(f"bursty: without {worker.name}: {why}")
+            bench.results.add_absent("bursty", worker.name, why)
+    if not found:
+        raise Absent(why)
+    return found
+
+
 class Native:
     """The programs without a limit: what they need, and their steps beside those of another configuration."""
 
     def __init__(self, memory):
         self.weights, self.live, self.reserved, self.workers = [], [], [], []
         self.memory = memory
+        self.digests = {}  # of the steps, by the worker's number and the seed
 
     def idle(self, workers):
         """These are the programs. From now on they have no idle memory but in beside()."""
@@ -165,6 +186,15 @@ class Native:
             warm, = burst([worker], seed)
             worker.ask("empty")
         return {"native_first_ns": first["step_ns"][0], "native_ns": statistics.median(warm["step_ns"])}
+
+    def compare(self, worker, seed, digests, is_native):
+        """Counts the steps whose results are known, and those of them that have other results. A step that failed ends the comparison:
+        the state of those behind it is another. The native program's longest burst of a seed is what is known."""
+        known = self.digests.get((worker.number, seed), [])
+        same = list(itertools.takewhile(lambda pair: None not in pair, zip(known, digests)))
+        if is_native and len(digests) > len(known):
+            self.digests[worker.number, seed] = digests
+        return {"compared": len(same), "different": sum(a != b for a, b in same)}
 
     def limit_bytes(self, factor):
         need = LIVE_FACTOR * sum(self.live) if factor == LIVE else float(factor) * max(self.reserved)
@@ -200,13 +230,13 @@ class Configuration:
                 environment = self.daemon.environment({})
                 self.wait_for_pool()
             if self.subject != OWN:
-                exits.callback(self.end)  # before the daemon's
+                exits.callback(self.end, self.workers)  # before the daemon's
             for worker in self.workers:
                 worker.tell("start", environment=environment)
-            for worker in self.workers:
-                worker.weights = worker.answer(START_S)["allocated"]
+            started = answers(self.bench, self.workers, START_S)
+            self.workers = [worker for worker, _ in started]
             if self.subject == OWN:
-                self.native.weights = [worker.weights for worker in self.workers]
+                self.native.weights = [found["allocated"] for _, found in started]
             self.mark("start")
             before = self.pool()
             try:
@@ -220,11 +250,12 @@ class Configuration:
         if used:
             self.add(0, "bursty_pool", used)
 
-    def end(self):
-        for worker in self.workers:
+    @staticmethod
+    def end(workers):
+        for worker in workers:
             with contextlib.suppress(OSError):
                 worker.conversation.process.stdin.close()
-        for worker in self.workers:
+        for worker in workers:
             worker.conversation.close()
 
     def wait_for_pool(self):
@@ -244,10 +275,18 @@ class Configuration:
         if before is None:
             return
         after = self.pool()
-        if after["reserved_peak_bytes"] == 0:
-            raise Failed("nothing came from the pool: the programs did not use the library")
         values = {name: after[name] - before[name] for name in COUNTERS if name in after}
         self.add(0, "bursty_pool", {**values, "limit_bytes": self.limit_bytes, "peak_reserved_bytes": after["reserved_peak_bytes"]})
+
+    def check_use(self):
+        """The weights of each program lie in the pool."""
+        if self.daemon is None:
+            return
+        pool = self.pool()["id"]
+        users = {session["pid"] for session in self.daemon.stats()["sessions"]
+                 if any(part["id"] == pool and part["leased_bytes"] for part in session["pools"] or [])}
+        if others := [worker.name for worker in self.workers if worker.conversation.process.pid not in users]:
+            raise Failed(f"nothing of {', '.join(others)} came from the pool: the programs did not use the library")
 
     def burst(self, workers, seed, steps=None, seconds=None):
         """At the same time; their answers."""
@@ -256,12 +295,16 @@ class Configuration:
         seconds = seconds or self.plan.burst_s
         for worker in workers:
             worker.tell("burst", seed=1000 * worker.number + seed, steps=steps or self.plan.steps, seconds=seconds)
-        return [worker.answer(seconds + ANSWER_S) for worker in workers]
+        found = [worker.answer(seconds + ANSWER_S) for worker in workers]
+        return [{**answer, **self.native.compare(worker, seed, answer["digests"], self.subject == OWN)}
+                for worker, answer in zip(workers, found)]
 
     def count(self, turn, phase, worker, found, **values):
         times = found["step_ns"]
         for text in found["texts"][:1]:
             say(f"  {self.title()}, {phase}, {worker.name}: {text}")
+        if found["compared"]:
+            values.update({name: found[name] for name in ("compared", "different")})
         self.add(turn, "bursty", {"ns": statistics.median(times), "worst_ns": max(times), "steps": len(times),
                                   "slow_steps": sum(time_ns > SLOW_NS for time_ns in times), "failures": found["failures"],
                                   **values}, phase=phase, program=f"{worker.name} {worker.number + 1}")
@@ -270,8 +313,10 @@ class Configuration:
         """The shapes of all passes, so that each kernel is loaded and each library has what it keeps."""
         for worker in self.workers:
             bursts = [self.burst([worker], seed)[0] for seed in range(self.plan.passes)]
-            found = {name: sum((burst[name] for burst in bursts), type(bursts[0][name])()) for name in ("step_ns", "failures", "texts")}
+            found = {name: sum((burst[name] for burst in bursts), type(bursts[0][name])())
+                     for name in ("step_ns", "failures", "texts", "compared", "different")}
             self.count(0, "cold", worker, found, first_ns=bursts[0]["step_ns"][0])
+        self.check_use()
 
     def one(self):
         for seed in range(self.plan.passes):
@@ -323,7 +368,7 @@ class Configuration:
 
 
 def start(bench, plan, configurations, exits_of, exits):
-    """The processes of these configurations, which import PyTorch at the same time. exits ends them, or exits_of[subject]."""
+    """The processes of these configurations, which import their frameworks at the same time. exits ends them, or exits_of[subject]."""
     started = []
     for subject, kind, limit in configurations:
         try:
@@ -335,13 +380,14 @@ def start(bench, plan, configurations, exits_of, exits):
         except Absent as error:
             bench.results.add_absent("bursty", subject, str(error))
     for *_, workers in started:
-        for worker in workers:
-            plan.torch_version = worker.answer(START_S)["imported"]
+        found = answers(bench, workers, START_S)
+        workers[:] = [worker for worker, _ in found]
+        plan.versions.update({worker.framework.NAME: answer["imported"] for worker, answer in found})
     return started
 
 
 def run(bench, plan=None, on_done=lambda: None):
-    """Raises Absent where PyTorch has no GPU. on_done() is called after each configuration."""
+    """Raises Absent where no program's framework has a GPU. on_done() is called after each configuration."""
     plan = plan or Plan(kinds=(bench.export,))
     memory = GpuMemory()
     native = Native(memory)
@@ -367,6 +413,18 @@ def measure(configuration):
         bench.results.add_failed("bursty", configuration.title(), str(error))
         say(f"FAILED bursty, {configuration.title()}: {error}")
         if configuration.subject == OWN:
-            raise Failed("without PyTorch's own allocator there is nothing to compare with") from error
+            raise Failed("without the native programs there is nothing to compare with") from error
     configuration.mark("end")
     say(f"bursty: {configuration.title()}: {', '.join(configuration.marks)}")
+
+
+def faults(results):
+    """How many steps and requests failed, how many steps took too long with warm programs, how many had another result."""
+    warm = [record for phase in ("one", "two") for record in results.find("bursty", phase=phase)]
+    every = results.find("bursty")
+    found = {"failed": [record.total("failures") for record in [*every, *results.find("bursty_idle")]],
+             "took over 1 s": [record.total("slow_steps") for record in warm],
+             "had another result": [record.total("different") for record in every]}
+    say(f"bursty: of {sum(record.total('steps') for record in every)} steps: "
+        + ", ".join(f"{sum(counts)} {what}" for what, counts in found.items()))
+    return sum(map(sum, found.values()))

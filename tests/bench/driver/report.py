@@ -193,6 +193,17 @@ def bursty_two(results, records):
                                                                program=record.parameters["program"]), "ns") for record in records)
 
 
+def bursty_subject(subject):
+    """Not all native programs are PyTorch's."""
+    return "native" if subject == program_runs.OWN else subject
+
+
+def different_text(records):
+    """Of the steps that tell what they computed."""
+    compared, different = (sum(record.total(name) for record in records) for name in ("compared", "different"))
+    return f"{different:,} of {compared:,}" if compared else "–"
+
+
 def bursty(results):
     """Configurations down."""
     rows = []
@@ -211,16 +222,17 @@ def bursty(results):
         def told(records, name):
             return " + ".join(value_text("count", sum(record.total(name) for record in records[phase])) for phase in records)
 
-        rows.append([subject, export, limit, *pooled("limit_bytes", "gpu_peak_bytes"), bursty_beside(results, phases["one"], "ns"),
-                     bursty_beside(results, phases["one"], "first_ns"), bursty_two(results, phases["two"]),
+        rows.append([bursty_subject(subject), export, limit, *pooled("limit_bytes", "gpu_peak_bytes"),
+                     bursty_beside(results, phases["one"], "ns"), bursty_beside(results, phases["one"], "first_ns"),
+                     bursty_two(results, phases["two"]),
                      value_text("ns", max((record.most("worst_ns") for record in warm), default=None)),
                      value_text("count", sum(record.total("slow_steps") for record in warm)), told(phases, "failures"),
-                     value_text("count", sum(record.total("steps") for record in every)),
+                     value_text("count", sum(record.total("steps") for record in every)), different_text(every),
                      value_text("ns", idle.median("ns")) if idle else "–", *pooled("closes", "timeouts")])
     heads = ["allocator", "pool", "limit", "", "the GPU's memory", "median step, one at a time (/ native)",
              "first step after another's burst (/ native without a cache)", "median step, two at a time (/ native)", "longest step",
-             "steps over 1 s", "failed: cold + one + two + all", "of steps", "idle memory of a process in read()", "mappings closed",
-             "requests timed out"]
+             "steps over 1 s", "failed: cold + one + two + all", "of steps", "other results than natively",
+             "idle memory of a process in read()", "mappings closed", "requests timed out"]
     return table(heads, rows) if rows else []
 
 
@@ -231,7 +243,8 @@ def bursty_programs(results):
     for record in sorted(records, key=lambda record: record.parameters["program"]):
         same = {phase: results.one("bursty", record.subject, **{**record.parameters, "phase": phase})
                 for phase in ("cold", "one", "two", "all")}
-        rows.append([record.parameters["program"], record.subject, *(record.parameters[name] for name in ("export", "limit")),
+        rows.append([record.parameters["program"], bursty_subject(record.subject),
+                     *(record.parameters[name] for name in ("export", "limit")),
                      *(value_text("ns", same[phase].median(name)) if same[phase] else "–"
                        for phase, name in (("one", "ns"), ("one", "native_ns"), ("one", "first_ns"), ("one", "native_first_ns"),
                                            ("one", "worst_ns"), ("cold", "first_ns"), ("two", "ns"), ("all", "ns"), ("all", "worst_ns")))])
@@ -244,7 +257,7 @@ def bursty_needs(results):
     rows = [[record.parameters["program"], *(value_text("bytes", record.median(name))
                                              for name in ("weights_bytes", "live_bytes", "reserved_bytes"))]
             for record in results.find("bursty_need")]
-    return table(["program", "weights", "peak live", "peak reserved, PyTorch"], rows) if rows else []
+    return table(["program", "weights", "peak live", "peak reserved"], rows) if rows else []
 
 
 def traces(results):
