@@ -249,6 +249,36 @@ class Driver(WithDaemon):
         self.assertIn("from now on", error)
 
 
+class Ways(WithDaemon):
+    """The parts of ways.c: traps of programs that hook dlsym(), and bad moments."""
+
+    def ways(self, *arguments, **keywords):
+        return self.run_with(os.environ["DRIVER_WAYS"], *arguments, **keywords)
+
+    def test_a_plugin_with_deep_binding_is_served(self):
+        self.ways("plugin", DRIVER_CALLER)
+
+    def test_each_handle_of_the_driver_is_served(self):
+        self.ways("handles")
+
+    def test_each_version_of_cuda_is_served(self):
+        self.ways("versions")
+
+    def test_memory_of_a_child_that_was_forked_early_and_killed_is_lent_again(self):
+        self.ways("children", variables=PATIENT)
+
+    def test_a_program_that_is_killed_in_the_middle_leaves_nothing(self):
+        for number in range(5):
+            program = Conversation(*self.command(os.environ["DRIVER_WAYS"], "endless"), variables=PATIENT)
+            self.addCleanup(program.end)
+            program.expect("works")
+            self.assertGreaterEqual(self.pool("device", "leased_bytes"), 20 << 20, number)
+            program.process.kill()
+            self.assertEqual(program.finish()[0], -signal.SIGKILL)
+            self.wait_until_all_is_back()
+        self.run_with(PROGRAM, "wants", variables=PATIENT)  # 40 of 64 MiB
+
+
 class Runtimes(WithDaemon):
     def test_a_runtime_that_was_loaded_for_one_library_alone_is_found(self):
         for number, library in CALLERS.items():
