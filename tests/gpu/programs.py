@@ -75,7 +75,7 @@ BUILT = {
 PLATFORM = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
 # Programs of turns.py: their words and variables. A built program begins with its name.
 PROGRAMS = {
-    "JAX, default": (["use_jax.py"], {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.15"}),
+    "JAX, default": (["use_jax.py"], {"XLA_CLIENT_MEM_FRACTION": "0.15"}),
     "JAX, without preallocation": (["use_jax.py"], {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}),
     "JAX, platform": (["use_jax.py"], PLATFORM),
     "JAX, platform, eager": (["use_jax.py", "eager"], PLATFORM),
