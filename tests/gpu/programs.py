@@ -352,11 +352,11 @@ def batch(names, folder, missing, daemons, results):
                 results.add(name, "", "skipped", missing[words[0]])
                 continue
             started[name] = {mode: Process(words, variables, folder, daemon) for mode, daemon in (("native", None), *daemons.items())}
-        waits = {}
+        waits, deadline = {}, time.monotonic() + READY_S  # of all of them together
         for name, processes in started.items():
             for mode, process in processes.items():
                 try:
-                    process.answer("ready", READY_S)
+                    process.answer("ready", max(deadline - time.monotonic(), 1))
                 except (Failed, Skipped) as error:
                     waits[name, mode] = error
         for name, processes in started.items():
