@@ -2,6 +2,7 @@
 #include "client/ctl/run.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <getopt.h>
 #include <limits.h>
 #include <stdbool.h>
@@ -20,9 +21,12 @@
 #define LIBRARY "libgpupool-preload.so"
 #define AUDIT   "libgpupool-audit.so"
 
+#define REPORT_VARIABLE "GPUPOOL_REPORT" /* client/preload/report.h */
+
 struct options {
     const char *socket;
     const char *library; /* NULL: it is looked for */
+    const char *report;  /* NULL: none; "-": on standard error; else a file */
     bool force;
 };
 
@@ -37,6 +41,9 @@ static const char help[] =
     "                        else " DATA_SOCKET_DEFAULT "\n"
     "      --library=FILE    the preload library, by default the installed " LIBRARY "; " AUDIT "\n"
     "                        lies beside it\n"
+    "      --report[=FILE]   at the end of each process that asked for memory, say what came from\n"
+    "                        the pools and what did not, and why: on standard error, or at the\n"
+    "                        end of a file\n"
     "      --force           run a program, too, that it cannot serve\n"
     "  -h, --help            print this and exit\n"
     "\n"
@@ -50,11 +57,9 @@ void run_print_help(void) {
 /* Returns -1 to go on with argv[optind], or the code to exit with. */
 static int parse(int argc, char **argv, struct options *options) {
     static const struct option long_options[] = {
-        {"socket", required_argument, NULL, 's'},
-        {"library", required_argument, NULL, 'l'},
-        {"force", no_argument, NULL, 'f'},
-        {"help", no_argument, NULL, 'h'},
-        {NULL, 0, NULL, 0},
+        {"socket", required_argument, NULL, 's'}, {"library", required_argument, NULL, 'l'},
+        {"report", optional_argument, NULL, 'r'}, {"force", no_argument, NULL, 'f'},
+        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
     };
     static char name[] = "gpupoolctl run"; /* for what getopt says */
     int option;
@@ -67,6 +72,9 @@ static int parse(int argc, char **argv, struct options *options) {
             break;
         case 'l':
             options->library = optarg;
+            break;
+        case 'r':
+            options->report = optarg != NULL ? optarg : "-";
             break;
         case 'f':
             options->force = true;
@@ -149,6 +157,29 @@ static int preload(const char *library) {
     return r == 0 ? add_library("LD_AUDIT", audit, false) : r;
 }
 
+/* --- the report --- */
+
+/* Tells the libraries where the report goes. The program may change its directory, so the path is absolute. */
+static int ask_for_report(const char *report) {
+    char path[PATH_MAX];
+
+    if (report == NULL) /* or a gpupoolctl run around this one asked for it */
+        return 0;
+    if (strcmp(report, "-") != 0) {
+        if (report[0] == '\0')
+            return complain(RUN_FAILED,
+                            "--report: no file is named: --report=FILE, or --report for standard error");
+        int file = open(report, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC | O_NOCTTY, 0666);
+        if (file < 0)
+            return complain(RUN_FAILED, "--report: %s cannot be written: %s", report, strerror(errno));
+        close(file);
+        if (realpath(report, path) == NULL)
+            return complain(RUN_FAILED, "--report: %s: %s", report, strerror(errno));
+        report = path;
+    }
+    return setenv(REPORT_VARIABLE, report, 1) < 0 ? complain(RUN_FAILED, "%s", strerror(errno)) : 0;
+}
+
 /* --- the daemon --- */
 
 static int check_daemon(const struct options *options) {
@@ -225,6 +256,8 @@ int run_program(int argc, char **argv) {
         code = check_daemon(&options);
     if (code == 0)
         code = preload(library);
+    if (code == 0)
+        code = ask_for_report(options.report);
     if (code != 0)
         return code;
     char socket[PATH_MAX];

@@ -14,6 +14,10 @@
  * preload library serves; and libraries for communication, which export and register memory by the driver's
  * segments.
  *
+ * If a report is asked for (the variable GPUPOOL_REPORT, which is in the environment when the linker begins),
+ * references to functions that only count (unserved.c) are bound as well, also of those objects but gpupool's
+ * own. Without it they are not looked for.
+ *
  * The dynamic linker calls it under its own lock.
  */
 #include <elf.h>
@@ -21,24 +25,31 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "client/preload/libcuda.h"
+#include "client/preload/report.h"
+#include "client/preload/unserved.h"
 
 #define PRELOAD    "libgpupool-preload.so"
 #define NAME_SIZE  128u
 #define EXPORT(of) __attribute__((visibility("default"))) of
 
-static const char *const left_out[] = {"libgpupool-", "libcudart.so", "libcudart-", "libnccl", "libnvshmem"};
+#define OURS "libgpupool-"
+
+static const char *const with_real_driver[] = {"libcudart.so", "libcudart-", "libnccl", "libnvshmem"};
 
 /* An object's cookie. */
 enum role {
     PROGRAM,
     DRIVER,
+    COUNTED, /* is bound to functions that count alone */
     LEFT_OUT,
 };
 
 static const struct link_map *preload; /* NULL: not loaded */
+static bool has_report;                /* one is asked for */
 
 EXPORT(unsigned la_version(unsigned version));
 EXPORT(unsigned la_objopen(struct link_map *object, Lmid_t namespace, uintptr_t *cookie));
@@ -55,20 +66,26 @@ static const char *base_name(const char *path) {
 }
 
 unsigned la_version(unsigned version) {
+    const char *report = getenv(REPORT_VARIABLE);
+
+    has_report = report != NULL && report[0] != '\0';
     return version < LAV_CURRENT ? version : LAV_CURRENT;
 }
 
 static enum role role_of(const char *name) {
     if (begins_with(name, "libcuda.so"))
         return DRIVER;
-    for (size_t i = 0; i < sizeof left_out / sizeof *left_out; i++)
-        if (begins_with(name, left_out[i]))
-            return LEFT_OUT;
+    if (begins_with(name, OURS))
+        return LEFT_OUT;
+    for (size_t i = 0; i < sizeof with_real_driver / sizeof *with_real_driver; i++)
+        if (begins_with(name, with_real_driver[i]))
+            return has_report ? COUNTED : LEFT_OUT;
     return PROGRAM;
 }
 
 unsigned la_objopen(struct link_map *object, Lmid_t namespace, uintptr_t *cookie) {
-    static const unsigned flags[] = {[PROGRAM] = LA_FLG_BINDFROM, [DRIVER] = LA_FLG_BINDTO, [LEFT_OUT] = 0};
+    static const unsigned flags[] = {
+        [PROGRAM] = LA_FLG_BINDFROM, [DRIVER] = LA_FLG_BINDTO, [COUNTED] = LA_FLG_BINDFROM, [LEFT_OUT] = 0};
     const char *name = base_name(object->l_name);
 
     if (namespace == LM_ID_BASE && strcmp(name, PRELOAD) == 0)
@@ -123,18 +140,31 @@ static uintptr_t address_of(const struct link_map *object, const char *name) {
     }
 }
 
+/* The preload library's function for one of the driver's, by the prefix of its kind; 0: there is none. */
+static uintptr_t function_of(const char *prefix, const char *name) {
+    char ours[NAME_SIZE];
+    size_t prefix_size = strlen(prefix), size = strlen(name) + 1;
+
+    if (prefix_size + size > sizeof ours)
+        return 0;
+    memcpy(ours, prefix, prefix_size);
+    memcpy(ours + prefix_size, name, size);
+    return address_of(preload, ours);
+}
+
 uintptr_t la_symbind64(Elf64_Sym *symbol, unsigned index, uintptr_t *from, uintptr_t *to, unsigned *flags,
                        const char *name) {
-    char ours[NAME_SIZE] = DRIVER_PREFIX;
-    size_t length = strlen(name);
+    uintptr_t address = 0;
 
     (void)index;
     (void)flags;
     /* dlsym() comes here also where one side alone has its flag */
-    if (*from != PROGRAM || *to != DRIVER || preload == NULL || !begins_with(name, "cu") ||
-        length >= sizeof ours - strlen(DRIVER_PREFIX))
+    if ((*from != PROGRAM && *from != COUNTED) || *to != DRIVER || preload == NULL ||
+        !begins_with(name, "cu"))
         return symbol->st_value;
-    memcpy(ours + strlen(DRIVER_PREFIX), name, length + 1);
-    uintptr_t address = address_of(preload, ours);
+    if (*from == PROGRAM)
+        address = function_of(DRIVER_PREFIX, name);
+    if (address == 0 && has_report)
+        address = function_of(COUNTED_PREFIX, name);
     return address != 0 ? address : symbol->st_value;
 }

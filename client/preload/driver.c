@@ -24,8 +24,10 @@
 #include "client/preload/capture.h"
 #include "client/preload/lending.h"
 #include "client/preload/libcuda.h"
+#include "client/preload/report.h"
 #include "client/preload/serve.h"
 #include "client/preload/shared.h"
+#include "client/preload/unserved.h"
 
 #define DEVICES_MAX       64
 #define INVALID_DEVICE    101 /* the driver's number */
@@ -110,8 +112,23 @@ static bool is_in_primary(void) {
     return primary_of(device, &primary) == 0 && primary == current;
 }
 
-static bool may_lend(void) {
-    return !lend_is_inside() && !captures_any() && is_in_primary();
+static bool has_context(void) {
+    void *current = NULL;
+    return real.cuCtxGetCurrent(&current) == 0 && current != NULL;
+}
+
+/* The report counts a call that the driver serves instead. */
+static bool may_lend(enum lend_kind kind, uint64_t size_bytes) {
+    if (lend_is_inside())
+        return false;
+    if (captures_any()) {
+        report_add(kind == LEND_HOST ? REPORT_HOST_CAPTURE : REPORT_CAPTURE, size_bytes);
+        return false;
+    }
+    bool may = is_in_primary();
+    if (!may && report_is_asked() && has_context())
+        report_add(kind == LEND_HOST ? REPORT_HOST_CONTEXT : REPORT_CONTEXT, size_bytes);
+    return may;
 }
 
 /* Makes the primary context of a device current until leave(). */
@@ -181,7 +198,7 @@ int gpupool_driver_cuMemAlloc_v2(uint64_t *memory, size_t size_bytes) {
     void *lent;
 
     REAL_OR_FAIL(cuMemAlloc_v2);
-    if (memory == NULL || size_bytes == 0 || !may_lend())
+    if (memory == NULL || size_bytes == 0 || !may_lend(LEND_DEVICE, size_bytes))
         return real.cuMemAlloc_v2(memory, size_bytes);
     int r = lend(&driver, LEND_DEVICE, size_bytes, false, &lent);
     if (r == NOT_OURS)
@@ -198,7 +215,8 @@ int gpupool_driver_cuMemAllocPitch_v2(uint64_t *memory, size_t *pitch, size_t wi
     REAL_OR_FAIL(cuMemAllocPitch_v2);
     bool is_element = element_bytes >= ELEMENT_BYTES_MIN && element_bytes <= ELEMENT_BYTES_MAX &&
                       (element_bytes & (element_bytes - 1)) == 0;
-    if (memory == NULL || pitch == NULL || width_bytes == 0 || rows == 0 || !is_element || !may_lend())
+    if (memory == NULL || pitch == NULL || width_bytes == 0 || rows == 0 || !is_element ||
+        !may_lend(LEND_DEVICE, (uint64_t)width_bytes * rows))
         return real.cuMemAllocPitch_v2(memory, pitch, width_bytes, rows, element_bytes);
     int r = serve_rows(&driver, width_bytes, rows, pitch, &lent);
     if (r == NOT_OURS)
@@ -263,7 +281,8 @@ static int lend_host(void **memory, size_t size_bytes) {
 
 int gpupool_driver_cuMemAllocHost_v2(void **memory, size_t size_bytes) {
     REAL_OR_FAIL(cuMemAllocHost_v2);
-    int r = memory == NULL || size_bytes == 0 || !may_lend() ? NOT_OURS : lend_host(memory, size_bytes);
+    bool is_lent = memory != NULL && size_bytes > 0 && may_lend(LEND_HOST, size_bytes);
+    int r = is_lent ? lend_host(memory, size_bytes) : NOT_OURS;
     return r == NOT_OURS ? real.cuMemAllocHost_v2(memory, size_bytes) : r;
 }
 
@@ -271,8 +290,13 @@ int gpupool_driver_cuMemHostAlloc(void **memory, size_t size_bytes, unsigned fla
     REAL_OR_FAIL(cuMemHostAlloc);
     bool is_lent =
         memory != NULL && size_bytes > 0 && (flags & ~(CUDA_HOST_PORTABLE | CUDA_HOST_MAPPED)) == 0;
-    int r = is_lent && may_lend() ? lend_host(memory, size_bytes) : NOT_OURS;
-    return r == NOT_OURS ? real.cuMemHostAlloc(memory, size_bytes, flags) : r;
+    int r = is_lent && may_lend(LEND_HOST, size_bytes) ? lend_host(memory, size_bytes) : NOT_OURS;
+    if (r != NOT_OURS)
+        return r;
+    r = real.cuMemHostAlloc(memory, size_bytes, flags);
+    if (r == 0 && (flags & CUDA_HOST_WRITE_COMBINED) != 0)
+        report_add(REPORT_WRITE_COMBINED, size_bytes);
+    return r;
 }
 
 int gpupool_driver_cuMemFreeHost(void *memory) {
@@ -370,6 +394,7 @@ static const struct {
 
 /* After the real function found one. */
 static void answer(const char *name, void **function, int version, uint64_t flags) {
+    unserved_answer(name, function, version, flags);
     for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
         if (version >= answers[i].version && strcmp(name, answers[i].name) == 0 &&
             (!answers[i].is_per_thread || (flags & CUDA_PROC_PER_THREAD) != 0))

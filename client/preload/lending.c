@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "client/preload/capture.h"
 #include "client/preload/reclaim.h"
+#include "client/preload/report.h"
 #include "client/preload/serve.h"
 #include "client/preload/shared.h"
 
@@ -327,6 +328,18 @@ static int allocate(const struct runtime *runtime, enum lend_kind kind, size_t s
     return 0;
 }
 
+/* result: of a request. Other results are the runtime's own errors. */
+static void count_for_report(enum lend_kind kind, size_t size_bytes, int result) {
+    if (result == 0) {
+        report_add(kind == LEND_HOST ? REPORT_LENT_HOST : REPORT_LENT_DEVICE, size_bytes);
+        report_lent(size_bytes);
+    } else if (result == NOT_OURS) {
+        report_add(kind == LEND_HOST ? REPORT_NO_HOST_POOL : REPORT_NO_POOL, size_bytes);
+    } else if (result == CUDA_MEMORY_ALLOCATION) {
+        report_add(REPORT_REFUSED, size_bytes);
+    }
+}
+
 int lend(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, bool can_retry,
          void **ret_memory) {
     bool before = lend_enter();
@@ -338,6 +351,7 @@ int lend(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, 
     if (kind == LEND_DEVICE)
         reclaim_after_wait();
     lend_leave(before);
+    count_for_report(kind, size_bytes, r);
     *ret_memory = memory;
     return r;
 }
@@ -354,11 +368,20 @@ int lend_find(const struct runtime *runtime, void *memory, struct gpupool_buffer
                : NOT_OURS; /* FORKED too: in a child the runtime says what it thinks of the parent's memory */
 }
 
+/* Of memory on loan that begins there; 0: there is none. */
+static uint64_t size_of(void *memory) {
+    struct gpupool_buffer buffer;
+    return gpupool_lookup(memory, NULL, &buffer) == 0 ? buffer.size_bytes : 0;
+}
+
 int lend_free(const struct runtime *runtime, void *memory, void *stream) {
     bool before = lend_enter();
+    uint64_t size_bytes = report_is_asked() ? size_of(memory) : 0;
     int r = gpupool_free(memory, stream);
 
     lend_leave(before);
+    if (r == 0)
+        report_returned(size_bytes);
     if (r == GPUPOOL_E_CAPTURING)
         return CUDA_CAPTURE_UNSUPPORTED;
     if (r == GPUPOOL_E_STALE || r == GPUPOOL_E_INVALID)

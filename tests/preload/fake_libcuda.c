@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/preload/fake_libcuda.h"
+#include "tests/preload/fake_unserved.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -176,6 +177,8 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t
         if (strcmp(name, all[i].name) == 0 && version >= all[i].version &&
             (flags & all[i].flags) == all[i].flags)
             found = all[i].function;
+    if (found == NULL)
+        found = fake_unserved_find(name, version);
     *function = found;
     if (status != NULL)
         *status = found == NULL;
