@@ -27,6 +27,7 @@ struct options {
     const char *socket;
     const char *library; /* NULL: it is looked for */
     const char *report;  /* NULL: none; "-": on standard error; else a file */
+    const char *memory_info; /* NULL: as the environment says */
     bool force;
 };
 
@@ -44,6 +45,8 @@ static const char help[] =
     "      --report[=FILE]   at the end of each process that asked for memory, say what came from\n"
     "                        the pools and what did not, and why: on standard error, or at the\n"
     "                        end of a file\n"
+    "      --memory-info=OF  what cudaMemGetInfo() and its like tell: the memory of the pool (the\n"
+    "                        default), or that of the gpu\n"
     "      --force           run a program, too, that it cannot serve\n"
     "  -h, --help            print this and exit\n"
     "\n"
@@ -57,9 +60,13 @@ void run_print_help(void) {
 /* Returns -1 to go on with argv[optind], or the code to exit with. */
 static int parse(int argc, char **argv, struct options *options) {
     static const struct option long_options[] = {
-        {"socket", required_argument, NULL, 's'}, {"library", required_argument, NULL, 'l'},
-        {"report", optional_argument, NULL, 'r'}, {"force", no_argument, NULL, 'f'},
-        {"help", no_argument, NULL, 'h'},         {NULL, 0, NULL, 0},
+        {"socket", required_argument, NULL, 's'},
+        {"library", required_argument, NULL, 'l'},
+        {"report", optional_argument, NULL, 'r'},
+        {"memory-info", required_argument, NULL, 'm'},
+        {"force", no_argument, NULL, 'f'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
     };
     static char name[] = "gpupoolctl run"; /* for what getopt says */
     int option;
@@ -75,6 +82,11 @@ static int parse(int argc, char **argv, struct options *options) {
             break;
         case 'r':
             options->report = optarg != NULL ? optarg : "-";
+            break;
+        case 'm':
+            if (strcmp(optarg, "pool") != 0 && strcmp(optarg, "gpu") != 0)
+                return complain(RUN_FAILED, "--memory-info: \"%s\" is neither pool nor gpu", optarg);
+            options->memory_info = optarg;
             break;
         case 'f':
             options->force = true;
@@ -258,6 +270,8 @@ int run_program(int argc, char **argv) {
         code = preload(library);
     if (code == 0)
         code = ask_for_report(options.report);
+    if (code == 0 && options.memory_info != NULL && setenv("GPUPOOL_MEMORY_INFO", options.memory_info, 1) < 0)
+        code = complain(RUN_FAILED, "%s", strerror(errno));
     if (code != 0)
         return code;
     char socket[PATH_MAX];

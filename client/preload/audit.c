@@ -38,7 +38,9 @@
 
 #define OURS "libgpupool-"
 
-static const char *const with_real_driver[] = {"libcudart.so", "libcudart-", "libnccl", "libnvshmem"};
+static const char *const with_real_driver[] = {"libcudart.so", "libcudart-",  "libnccl",  "libnvshmem",
+                                               "libucm",       "libuct",      "libucp",   "libucs",
+                                               "libmpi",       "libopen-pal", "libfabric"};
 
 /* An object's cookie. */
 enum role {

@@ -57,12 +57,17 @@ struct cuda_extent {
     X(cudaMallocPitch, (void **, size_t *, size_t, size_t))                                                  \
     X(cudaMalloc3D, (struct cuda_pitched *, struct cuda_extent))                                             \
     X(cudaFree, (void *))                                                                                    \
+    X(cudaMallocAsync, (void **, size_t, void *))                                                            \
+    X(cudaMallocAsync_ptsz, (void **, size_t, void *))                                                       \
+    X(cudaMallocFromPoolAsync, (void **, size_t, void *, void *))                                            \
+    X(cudaMallocFromPoolAsync_ptsz, (void **, size_t, void *, void *))                                       \
     X(cudaFreeAsync, (void *, void *))                                                                       \
     X(cudaFreeAsync_ptsz, (void *, void *))                                                                  \
     X(cudaMallocHost, (void **, size_t))                                                                     \
     X(cudaHostAlloc, (void **, size_t, unsigned))                                                            \
     X(cudaFreeHost, (void *))                                                                                \
     X(cudaHostGetFlags, (unsigned *, void *))                                                                \
+    X(cudaMemGetInfo, (size_t *, size_t *))                                                                  \
     X(cudaIpcGetMemHandle, (struct cuda_ipc_handle *, void *))                                               \
     X(cudaIpcOpenMemHandle, (void **, struct cuda_ipc_handle, unsigned))                                     \
     X(cudaIpcCloseMemHandle, (void *))                                                                       \
@@ -82,6 +87,8 @@ struct cuda_extent {
     X(cudaSetDevice, (int))                                                                                  \
     X(cudaDeviceSynchronize, (void))                                                                         \
     X(cudaDeviceGetAttribute, (int *, int, int))                                                             \
+    X(cudaDeviceGetDefaultMemPool, (void **, int))                                                           \
+    X(cudaDeviceGetMemPool, (void **, int))                                                                  \
     X(cudaStreamIsCapturing, (void *, int *))                                                                \
     X(cudaThreadExchangeStreamCaptureMode, (int *))
 

@@ -235,6 +235,10 @@ const struct runtime *lend_runtime(void) {
     return atomic_load(&lent_to);
 }
 
+uint64_t lend_devices(void) {
+    return atomic_load(&devices_used);
+}
+
 int lend_a_device(void) {
     uint64_t devices = atomic_load(&devices_used);
     return devices != 0 ? __builtin_ctzll(devices) : 0;
@@ -279,20 +283,18 @@ static bool is_last_attempt(enum lend_kind kind, size_t size_bytes, bool can_ret
     return is_retry || !can_retry || captures_any();
 }
 
-/* No stream: cudaMalloc()'s memory may be used on any at once, also while one is captured. */
-static void *wait_for_memory(struct gpupool_client *client, uint32_t pool, size_t size_bytes, bool is_last) {
+static void *wait_for_memory(struct gpupool_client *client, uint32_t pool, size_t size_bytes, void *stream,
+                             bool is_last) {
     if (!is_last)
-        return gpupool_alloc_within(client, pool, size_bytes, GPUPOOL_NO_STREAM, timeout_ns,
-                                    GPUPOOL_IDLE_ONLY);
-    void *memory = gpupool_alloc(client, pool, size_bytes, GPUPOOL_NO_STREAM);
+        return gpupool_alloc_within(client, pool, size_bytes, stream, timeout_ns, GPUPOOL_IDLE_ONLY);
+    void *memory = gpupool_alloc(client, pool, size_bytes, stream);
     if (memory == NULL && !has_timeout) /* what is idle may still be on its way */
-        memory = gpupool_alloc_within(client, pool, size_bytes, GPUPOOL_NO_STREAM, COMING_TIMEOUT_NS,
-                                      GPUPOOL_IDLE_ONLY);
+        memory = gpupool_alloc_within(client, pool, size_bytes, stream, COMING_TIMEOUT_NS, GPUPOOL_IDLE_ONLY);
     return memory;
 }
 
-static int allocate(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, bool can_retry,
-                    void **ret_memory) {
+static int allocate(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, void *stream,
+                    bool can_retry, void **ret_memory) {
     uint32_t pool;
     int device, r;
 
@@ -315,7 +317,7 @@ static int allocate(const struct runtime *runtime, enum lend_kind kind, size_t s
     if (r < 0)
         return alloc_failed(runtime, client, size_bytes);
     bool is_last = is_last_attempt(kind, size_bytes, can_retry);
-    void *memory = wait_for_memory(client, pool, size_bytes, is_last);
+    void *memory = wait_for_memory(client, pool, size_bytes, stream, is_last);
     if (memory == NULL) {
         if (!is_last) {
             refused.kind = kind;
@@ -328,10 +330,10 @@ static int allocate(const struct runtime *runtime, enum lend_kind kind, size_t s
     return 0;
 }
 
-/* result: of a request. Other results are the runtime's own errors. */
-static void count_for_report(enum lend_kind kind, size_t size_bytes, int result) {
+/* lent: the row of memory that is lent. result: of a request. Other results are the runtime's own errors. */
+static void count_for_report(enum report_row lent, enum lend_kind kind, size_t size_bytes, int result) {
     if (result == 0) {
-        report_add(kind == LEND_HOST ? REPORT_LENT_HOST : REPORT_LENT_DEVICE, size_bytes);
+        report_add(lent, size_bytes);
         report_lent(size_bytes);
     } else if (result == NOT_OURS) {
         report_add(kind == LEND_HOST ? REPORT_NO_HOST_POOL : REPORT_NO_POOL, size_bytes);
@@ -340,19 +342,32 @@ static void count_for_report(enum lend_kind kind, size_t size_bytes, int result)
     }
 }
 
-int lend(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, bool can_retry,
-         void **ret_memory) {
+static int request(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, void *stream,
+                   bool can_retry, void **ret_memory) {
     bool before = lend_enter();
     void *memory = NULL;
 
     if (kind == LEND_DEVICE)
         reclaim_before_wait();
-    int r = allocate(runtime, kind, size_bytes, can_retry, &memory);
+    int r = allocate(runtime, kind, size_bytes, stream, can_retry, &memory);
     if (kind == LEND_DEVICE)
         reclaim_after_wait();
     lend_leave(before);
-    count_for_report(kind, size_bytes, r);
     *ret_memory = memory;
+    return r;
+}
+
+/* No stream: cudaMalloc()'s memory may be used on any at once, also while one is captured. */
+int lend(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, bool can_retry,
+         void **ret_memory) {
+    int r = request(runtime, kind, size_bytes, GPUPOOL_NO_STREAM, can_retry, ret_memory);
+    count_for_report(kind == LEND_HOST ? REPORT_LENT_HOST : REPORT_LENT_DEVICE, kind, size_bytes, r);
+    return r;
+}
+
+int lend_in_order(const struct runtime *runtime, size_t size_bytes, void *stream, void **ret_memory) {
+    int r = request(runtime, LEND_DEVICE, size_bytes, stream, false, ret_memory);
+    count_for_report(REPORT_LENT_IN_ORDER, LEND_DEVICE, size_bytes, r);
     return r;
 }
 

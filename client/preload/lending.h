@@ -49,6 +49,10 @@ int lend_prepare(const struct runtime *runtime, int *ret_device);
 int lend(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, bool can_retry,
          void **ret_memory);
 
+/* Allocates 1 byte or more of device memory in the order of a stream: work that the stream gets from now on
+ * may use it. It waits as lend() does. *ret_memory is NULL on failure. */
+int lend_in_order(const struct runtime *runtime, size_t size_bytes, void *stream, void **ret_memory);
+
 /* Finds the memory at a pointer: 0 and the buffer; NOT_OURS; CUDA_INVALID_VALUE: it was freed before. */
 int lend_find(const struct runtime *runtime, void *memory, struct gpupool_buffer *ret_buffer);
 
@@ -66,6 +70,9 @@ int lend_free(const struct runtime *runtime, void *memory, void *stream);
 
 /* The runtime that memory was lent to last; NULL: none yet. */
 const struct runtime *lend_runtime(void);
+
+/* The devices on which memory was lent, a bit each. */
+uint64_t lend_devices(void);
 
 /* A device that the process uses; 0: it uses none yet. */
 int lend_a_device(void);

@@ -17,6 +17,11 @@
  * them by their names. */
 #define DRIVER_PREFIX "gpupool_driver_"
 
+/* CUpointer_attribute */
+#define CUDA_POINTER_IS_LEGACY_IPC 10
+#define CUDA_POINTER_RANGE_START   11
+#define CUDA_POINTER_RANGE_SIZE    12
+
 /* cuGetProcAddress() flags: the variant for a default stream of each thread. */
 #define CUDA_PROC_PER_THREAD 2u
 
@@ -25,6 +30,10 @@
     X(cuMemAlloc_v2, (uint64_t *, size_t))                                                                   \
     X(cuMemAllocPitch_v2, (uint64_t *, size_t *, size_t, size_t, unsigned))                                  \
     X(cuMemFree_v2, (uint64_t))                                                                              \
+    X(cuMemAllocAsync, (uint64_t *, size_t, void *))                                                         \
+    X(cuMemAllocAsync_ptsz, (uint64_t *, size_t, void *))                                                    \
+    X(cuMemAllocFromPoolAsync, (uint64_t *, size_t, void *, void *))                                         \
+    X(cuMemAllocFromPoolAsync_ptsz, (uint64_t *, size_t, void *, void *))                                    \
     X(cuMemFreeAsync, (uint64_t, void *))                                                                    \
     X(cuMemFreeAsync_ptsz, (uint64_t, void *))                                                               \
     X(cuMemAllocHost_v2, (void **, size_t))                                                                  \
@@ -34,6 +43,17 @@
     X(cuIpcGetMemHandle, (struct cuda_ipc_handle *, uint64_t))                                               \
     X(cuIpcOpenMemHandle_v2, (uint64_t *, struct cuda_ipc_handle, unsigned))                                 \
     X(cuIpcCloseMemHandle, (uint64_t))                                                                       \
+    X(cuMemGetInfo_v2, (size_t *, size_t *))                                                                 \
+    X(cuMemGetAddressRange_v2, (uint64_t *, size_t *, uint64_t))                                             \
+    X(cuPointerGetAttribute, (void *, int, uint64_t))                                                        \
+    X(cuPointerGetAttributes, (unsigned, int *, void **, uint64_t))                                          \
+    X(cuStreamBeginCapture_v2, (void *, int))                                                                \
+    X(cuStreamBeginCapture_v2_ptsz, (void *, int))                                                           \
+    X(cuStreamBeginCaptureToGraph, (void *, void *, const void *, const void *, size_t, int))                \
+    X(cuStreamBeginCaptureToGraph_ptsz, (void *, void *, const void *, const void *, size_t, int))           \
+    X(cuStreamEndCapture, (void *, void **))                                                                 \
+    X(cuStreamEndCapture_ptsz, (void *, void **))                                                            \
+    X(cuStreamDestroy_v2, (void *))                                                                          \
     X(cuDevicePrimaryCtxReset_v2, (int))                                                                     \
     X(cuGetProcAddress, (const char *, void **, int, uint64_t))                                              \
     X(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *))
@@ -48,9 +68,12 @@
     X(cuCtxSetCurrent, (void *))                                                                             \
     X(cuCtxSynchronize, (void))                                                                              \
     X(cuDeviceGetAttribute, (int *, int, int))                                                               \
+    X(cuDeviceGetDefaultMemPool, (void **, int))                                                             \
+    X(cuDeviceGetMemPool, (void **, int))                                                                    \
     X(cuDevicePrimaryCtxGetState, (int, unsigned *, int *))                                                  \
     X(cuDevicePrimaryCtxRelease_v2, (int))                                                                   \
     X(cuDevicePrimaryCtxRetain, (void **, int))                                                              \
+    X(cuStreamIsCapturing, (void *, int *))                                                                  \
     X(cuThreadExchangeStreamCaptureMode, (int *))
 
 #endif

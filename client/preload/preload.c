@@ -5,9 +5,10 @@
  * LD_PRELOAD, which gpupoolctl run does; the program is not changed. The real function is called for all that
  * cannot be done with gpupool's memory, and for pointers that are not gpupool's.
  *
- * Served: cudaMalloc, cudaMallocPitch, cudaMalloc3D, cudaMallocHost, cudaHostAlloc without WriteCombined, and
- * what frees, shares or asks about such memory. Captures of streams are noted. The rest of the runtime is the
- * real one: managed memory, arrays and stream-ordered pools (cudaMallocAsync) among it.
+ * Served: cudaMalloc, cudaMallocPitch, cudaMalloc3D, cudaMallocAsync from the default pool, cudaMallocHost,
+ * cudaHostAlloc without WriteCombined, and the calls that free, share or ask about such memory. Captures of
+ * streams are noted. The rest of the runtime is the real one: managed memory, arrays and the program's own
+ * pools among it.
  *
  * As with the real ones: cudaFree() waits for the device, size 0 is a success without memory, what fails
  * leaves NULL and a pending error, cudaFree(NULL) initialises the runtime.
@@ -69,6 +70,51 @@ int cudaFree(void *memory) {
     RUNTIME_OR_FAIL(cudaFree);
     int r = serve_free(runtime, memory);
     return r == NOT_OURS ? runtime->cudaFree(memory) : r;
+}
+
+/* pool: NULL: the device's current one. */
+static int take_in_order(const struct runtime *runtime, void **memory, size_t size_bytes, void *pool,
+                         void *stream) {
+    if (memory == NULL || size_bytes == 0 || lend_is_inside())
+        return NOT_OURS;
+    return serve_in_order(runtime, size_bytes, pool, stream == CUDA_STREAM_LEGACY ? NULL : stream, memory);
+}
+
+/* The handle of a stream as a program names it that is compiled with --default-stream per-thread. */
+static void *per_thread(void *stream) {
+    return stream == NULL ? CUDA_STREAM_PER_THREAD : stream;
+}
+
+int cudaMallocAsync(void **memory, size_t size_bytes, void *stream) {
+    RUNTIME_OR_FAIL(cudaMallocAsync);
+    int r = take_in_order(runtime, memory, size_bytes, NULL, stream);
+    return r == NOT_OURS ? runtime->cudaMallocAsync(memory, size_bytes, stream) : r;
+}
+
+int cudaMallocAsync_ptsz(void **memory, size_t size_bytes, void *stream) {
+    RUNTIME_OR_FAIL(cudaMallocAsync_ptsz);
+    int r = take_in_order(runtime, memory, size_bytes, NULL, per_thread(stream));
+    return r == NOT_OURS ? runtime->cudaMallocAsync_ptsz(memory, size_bytes, stream) : r;
+}
+
+int cudaMallocFromPoolAsync(void **memory, size_t size_bytes, void *pool, void *stream) {
+    RUNTIME_OR_FAIL(cudaMallocFromPoolAsync);
+    int r = pool == NULL ? NOT_OURS : take_in_order(runtime, memory, size_bytes, pool, stream);
+    return r == NOT_OURS ? runtime->cudaMallocFromPoolAsync(memory, size_bytes, pool, stream) : r;
+}
+
+int cudaMallocFromPoolAsync_ptsz(void **memory, size_t size_bytes, void *pool, void *stream) {
+    RUNTIME_OR_FAIL(cudaMallocFromPoolAsync_ptsz);
+    int r = pool == NULL ? NOT_OURS : take_in_order(runtime, memory, size_bytes, pool, per_thread(stream));
+    return r == NOT_OURS ? runtime->cudaMallocFromPoolAsync_ptsz(memory, size_bytes, pool, stream) : r;
+}
+
+int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+    RUNTIME_OR_FAIL(cudaMemGetInfo);
+    int r = runtime->cudaMemGetInfo(free_bytes, total_bytes);
+    if (r == 0 && free_bytes != NULL && total_bytes != NULL && !lend_is_inside())
+        serve_memory_info(runtime, free_bytes, total_bytes);
+    return r;
 }
 
 int cudaFreeAsync(void *memory, void *stream) {
@@ -146,11 +192,6 @@ int cudaIpcCloseMemHandle(void *memory) {
 
 /* --- captures --- */
 
-/* The handle of a stream as a program names it that is compiled with --default-stream per-thread. */
-static void *per_thread(void *stream) {
-    return stream == NULL ? CUDA_STREAM_PER_THREAD : stream;
-}
-
 int cudaStreamBeginCapture(void *stream, int mode) {
     RUNTIME_OR_FAIL(cudaStreamBeginCapture);
     if (lend_is_inside())
@@ -199,7 +240,9 @@ int cudaStreamEndCapture_ptsz(void *stream, void **graph) {
 
 int cudaStreamDestroy(void *stream) {
     RUNTIME_OR_FAIL(cudaStreamDestroy);
-    int r = runtime->cudaStreamDestroy(stream);
+    int r = serve_destroy(runtime, stream);
+    if (r == NOT_OURS)
+        r = runtime->cudaStreamDestroy(stream);
     if (r == 0)
         capture_forget(stream);
     return r;

@@ -11,30 +11,61 @@
 #include "client/preload/reclaim.h"
 
 /* Run once in the namespace in which `empty` runs. The lock is held while caches are emptied: an interpreter
- * that ends waits for that, at most for two seconds, and keeps the lock. A forked child's is free. */
-static const char prepare[] = "import _thread, atexit, os, sys\n"
-                              "running = _thread.allocate_lock()\n"
-                              "if hasattr(running, '_at_fork_reinit'):\n"
-                              "    os.register_at_fork(after_in_child=running._at_fork_reinit)\n"
-                              "atexit.register(running.acquire, True, 2)\n";
+ * that ends waits for that, at most for two seconds, and keeps the lock. A forked child's is free.
+ *
+ * `caches` names the module of each framework with a cache, and the function that empties it. A module that
+ * is being imported may not have its names yet: what such a function raises has no effect. `kept` is what
+ * stays idle in the cache, by device. */
+static const char prepare[] =
+    "import _thread, atexit, os, sys\n"
+    "running = _thread.allocate_lock()\n"
+    "if hasattr(running, '_at_fork_reinit'):\n"
+    "    os.register_at_fork(after_in_child=running._at_fork_reinit)\n"
+    "atexit.register(running.acquire, True, 2)\n"
+    "def keep(device, size):\n"
+    "    kept[device] = kept.get(device, 0) + size\n"
+    /* Freed device memory and freed pinned memory are cached apart. */
+    "def empty_torch(torch):\n"
+    "    if torch.cuda.is_initialized():\n"
+    "        torch.cuda.empty_cache()\n"
+    "        getattr(torch._C, '_host_emptyCache', lambda: None)()\n"
+    "        for device in range(torch.cuda.device_count()):\n"
+    "            stats = torch.cuda.memory_stats_as_nested_dict(device)\n"
+    "            keep(device, stats['reserved_bytes']['all']['current'] -\n"
+    "                         stats['allocated_bytes']['all']['current'])\n"
+    /* A pool has a part for each device, and speaks of the current one's. To make an unused device current
+     * would make a context there. */
+    "def empty_cupy(cupy):\n"
+    "    pools = {id(pool): pool for pool in (cupy.get_default_memory_pool(),\n"
+    "             getattr(cupy.cuda.get_allocator(), '__self__', None))}\n"
+    "    for device in used:\n"
+    "        with cupy.cuda.Device(device):\n"
+    "            for pool in pools.values():\n"
+    "                if hasattr(pool, 'free_all_blocks'):\n"
+    "                    pool.free_all_blocks()\n"
+    "                    keep(device, pool.free_bytes())\n"
+    "    cupy.get_default_pinned_memory_pool().free_all_blocks()\n"
+    /* Numba puts frees off. */
+    "def empty_numba(module):\n"
+    "    for device in list(module.driver.devices.values()):\n"
+    "        if device.primary_context is not None:\n"
+    "            device.primary_context.memory_manager.deallocations.clear()\n"
+    "caches = {'torch': empty_torch, 'cupy': empty_cupy,\n"
+    "          'numba.cuda.cudadrv.driver': empty_numba}\n";
 
-/* While PyTorch is being imported it may not have these names yet. Freed device memory and freed pinned
- * memory are cached apart. */
-static const char empty[] = "kept = []\n"
-                            "torch = sys.modules.get('torch')\n"
-                            "try:\n"
-                            "    if torch and torch.cuda.is_initialized() and running.acquire(False):\n"
-                            "        try:\n"
-                            "            torch.cuda.empty_cache()\n"
-                            "            getattr(torch._C, '_host_emptyCache', lambda: None)()\n"
-                            "            for device in range(torch.cuda.device_count()):\n"
-                            "                stats = torch.cuda.memory_stats_as_nested_dict(device)\n"
-                            "                kept.append(stats['reserved_bytes']['all']['current'] -\n"
-                            "                            stats['allocated_bytes']['all']['current'])\n"
-                            "        finally:\n"
-                            "            running.release()\n"
-                            "except Exception:\n"
-                            "    pass\n";
+/* `used`: the devices on which memory was lent. */
+static const char empty[] = "kept = {}\n"
+                            "if running.acquire(False):\n"
+                            "    try:\n"
+                            "        for name in caches:\n"
+                            "            try:\n"
+                            "                if name in sys.modules:\n"
+                            "                    caches[name](sys.modules[name])\n"
+                            "            except Exception:\n"
+                            "                pass\n"
+                            "    finally:\n"
+                            "        running.release()\n"
+                            "kept = [kept.get(device, 0) for device in range(max(kept, default=-1) + 1)]\n";
 
 #define FILE_INPUT 257 /* Py_file_input */
 
@@ -52,9 +83,12 @@ static const char empty[] = "kept = []\n"
     X(PyEval_GetBuiltins, void *, (void))                                                                    \
     X(PyGILState_Ensure, int, (void))                                                                        \
     X(PyGILState_Release, void, (int))                                                                       \
+    X(PyList_Append, int, (void *, void *))                                                                  \
     X(PyList_GetItem, void *, (void *, long))                                                                \
+    X(PyList_New, void *, (long))                                                                            \
     X(PyList_Size, long, (void *))                                                                           \
-    X(PyLong_AsLongLong, long long, (void *))
+    X(PyLong_AsLongLong, long long, (void *))                                                                \
+    X(PyLong_FromLong, void *, (long))
 
 #define MEMBER(name, result, parameters) result(*name) parameters;
 struct python {
@@ -109,6 +143,24 @@ static bool run_text(const struct python *python, const char *text) {
     return result != NULL;
 }
 
+/* Tells the text of the devices on which memory was lent. False: an exception is pending. */
+static bool tell_devices(const struct python *python) {
+    uint64_t devices = lend_devices();
+    void *list = python->PyList_New(0);
+    bool good = list != NULL;
+
+    for (; good && devices != 0; devices &= devices - 1) {
+        void *number = python->PyLong_FromLong(__builtin_ctzll(devices));
+        good = number != NULL && python->PyList_Append(list, number) == 0;
+        if (number != NULL)
+            python->Py_DecRef(number);
+    }
+    good = good && python->PyDict_SetItemString(namespace, "used", list) == 0;
+    if (list != NULL)
+        python->Py_DecRef(list);
+    return good;
+}
+
 /* With the interpreter's lock. False: an exception is pending (the program's KeyboardInterrupt). */
 static bool empty_caches(const struct python *python) {
     if (namespace == NULL) {
@@ -123,7 +175,7 @@ static bool empty_caches(const struct python *python) {
             return false;
         }
     }
-    if (!run_text(python, empty))
+    if (!tell_devices(python) || !run_text(python, empty))
         return false;
     void *kept = python->PyDict_GetItemString(namespace, "kept"); /* borrowed, as each of its items is */
     long count = kept != NULL ? python->PyList_Size(kept) : 0;

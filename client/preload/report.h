@@ -32,7 +32,6 @@ enum report_row {
     REPORT_HOST_CONTEXT, /* pinned memory, likewise */
     REPORT_CAPTURE,      /* device memory: while a stream is captured */
     REPORT_HOST_CAPTURE,
-    REPORT_IN_ORDER,
     REPORT_OWN_POOL,
     REPORT_POOL_MADE,
     REPORT_MANAGED,

@@ -20,6 +20,19 @@ int serve_free(const struct runtime *runtime, void *memory);
 /* Frees in stream order. NOT_OURS as lend_find(). */
 int serve_free_behind(const struct runtime *runtime, void *memory, void *stream);
 
+/* Device memory in the order of a stream. pool: NULL: the device's current one. NOT_OURS too: the pool is not
+ * the device's default one, or a stream of the process is being captured. *ret_memory is NULL on failure. */
+int serve_in_order(const struct runtime *runtime, size_t size_bytes, void *pool, void *stream,
+                   void **ret_memory);
+
+/* Destroys a stream, if memory was used in the order of streams: the client must not name it to the driver
+ * afterwards. NOT_OURS: the caller destroys it. */
+int serve_destroy(const struct runtime *runtime, void *stream);
+
+/* Before: the memory of the thread's current device, as the driver says. Afterwards what the device's pool
+ * can lend, and its limit. They stay where GPUPOOL_MEMORY_INFO is "gpu", and without a pool. */
+void serve_memory_info(const struct runtime *runtime, size_t *free_bytes, size_t *total_bytes);
+
 /* In a forked child: another thread of the parent may have held the lock of driver.c. */
 void driver_after_fork(void);
 

@@ -53,23 +53,6 @@ int gpupool_counted_cuMemAllocManaged(uint64_t *memory, size_t size_bytes, unsig
     COUNT(cuMemAllocManaged, REPORT_MANAGED, size_bytes, memory, size_bytes, flags);
 }
 
-int gpupool_counted_cuMemAllocAsync(uint64_t *memory, size_t size_bytes, void *stream) {
-    COUNT(cuMemAllocAsync, REPORT_IN_ORDER, size_bytes, memory, size_bytes, stream);
-}
-
-int gpupool_counted_cuMemAllocAsync_ptsz(uint64_t *memory, size_t size_bytes, void *stream) {
-    COUNT(cuMemAllocAsync_ptsz, REPORT_IN_ORDER, size_bytes, memory, size_bytes, stream);
-}
-
-int gpupool_counted_cuMemAllocFromPoolAsync(uint64_t *memory, size_t size_bytes, void *pool, void *stream) {
-    COUNT(cuMemAllocFromPoolAsync, REPORT_OWN_POOL, size_bytes, memory, size_bytes, pool, stream);
-}
-
-int gpupool_counted_cuMemAllocFromPoolAsync_ptsz(uint64_t *memory, size_t size_bytes, void *pool,
-                                                 void *stream) {
-    COUNT(cuMemAllocFromPoolAsync_ptsz, REPORT_OWN_POOL, size_bytes, memory, size_bytes, pool, stream);
-}
-
 int gpupool_counted_cuMemPoolCreate(void **pool, const void *properties) {
     COUNT(cuMemPoolCreate, REPORT_POOL_MADE, 0, pool, properties);
 }
@@ -154,10 +137,6 @@ static const struct {
     void *function;
 } answers[] = {
     {"cuMemAllocManaged", 0, false, (void *)gpupool_counted_cuMemAllocManaged},
-    {"cuMemAllocAsync", 0, false, (void *)gpupool_counted_cuMemAllocAsync},
-    {"cuMemAllocAsync", 0, true, (void *)gpupool_counted_cuMemAllocAsync_ptsz},
-    {"cuMemAllocFromPoolAsync", 0, false, (void *)gpupool_counted_cuMemAllocFromPoolAsync},
-    {"cuMemAllocFromPoolAsync", 0, true, (void *)gpupool_counted_cuMemAllocFromPoolAsync_ptsz},
     {"cuMemPoolCreate", 0, false, (void *)gpupool_counted_cuMemPoolCreate},
     {"cuMemCreate", 0, false, (void *)gpupool_counted_cuMemCreate},
     {"cuArrayCreate", ARRAYS_V2, false, (void *)gpupool_counted_cuArrayCreate_v2},

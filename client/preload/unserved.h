@@ -40,10 +40,6 @@ struct cuda_array_3d {
 /* name, parameters */
 #define LIBCUDA_COUNTED(X)                                                                                   \
     X(cuMemAllocManaged, (uint64_t *, size_t, unsigned))                                                     \
-    X(cuMemAllocAsync, (uint64_t *, size_t, void *))                                                         \
-    X(cuMemAllocAsync_ptsz, (uint64_t *, size_t, void *))                                                    \
-    X(cuMemAllocFromPoolAsync, (uint64_t *, size_t, void *, void *))                                         \
-    X(cuMemAllocFromPoolAsync_ptsz, (uint64_t *, size_t, void *, void *))                                    \
     X(cuMemPoolCreate, (void **, const void *))                                                              \
     X(cuMemCreate, (uint64_t *, size_t, const struct cuda_allocation *, uint64_t))                           \
     X(cuArrayCreate_v2, (void **, const struct cuda_array *))                                                \

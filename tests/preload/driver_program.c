@@ -10,12 +10,23 @@
 #include <unistd.h>
 
 #include "tests/preload/fake_libcuda.h"
+#include "tests/preload/fake_order.h"
 #include "tests/preload/program.h"
 
 static const char *library; /* the second argument */
 
 static bool lent(uint64_t memory) {
     return is_lent((void *)(uintptr_t)memory);
+}
+
+/* Memory of a pool that the program made. */
+static uint64_t must_alloc_own(void) {
+    uint64_t memory = 0;
+    void *pool = NULL;
+
+    CHECK(cuMemPoolCreate(&pool, NULL) == 0 && cuMemAllocFromPoolAsync(&memory, MIB, pool, NULL) == 0);
+    CHECK(memory != 0 && !lent(memory));
+    return memory;
 }
 
 static uint64_t must_alloc(size_t size_bytes) {
@@ -54,7 +65,8 @@ static void others(void) {
     CHECK(cuMemAlloc_v2(&p, 0) == CUDA_INVALID_VALUE && cuMemAlloc_v2(NULL, 1) == CUDA_INVALID_VALUE);
     CHECK(cuMemAllocPitch_v2(&p, &pitch, 100, 10, 3) == CUDA_INVALID_VALUE && p == 7 && pitch == 7);
     CHECK(cuMemHostAlloc(&combined, MIB, 4) == 0 && !is_lent(combined)); /* WriteCombined */
-    CHECK(cuMemAllocAsync(&own, MIB, NULL) == 0 && !lent(own) && fake_driver_counts().allocations == 2);
+    own = must_alloc_own();
+    CHECK(fake_driver_counts().allocations == 2);
     must_alloc(MIB);
     CHECK(cuMemFreeHost(combined) == 0 && cuMemFreeAsync(own, NULL) == 0 && fake_driver_counts().frees == 2);
     CHECK(cuMemFree_v2((uintptr_t)&p) == CUDA_INVALID_VALUE && cuMemFree_v2(0) == 0);
@@ -97,6 +109,105 @@ static void async(void) {
         CHECK(cuMemFreeAsync(must_alloc(20 * MIB), CUDA_STREAM_PER_THREAD) == 0);
     }
     CHECK(fake_driver_counts().waits == 0 && fake_driver_counts().frees == 0);
+}
+
+/* A stream that a client of gpupool made on its simulated GPU. */
+static void *must_make_stream(uint64_t of) {
+    int (*lookup)(const void *, void **, void *), (*create)(void *, int, void **);
+    void *client = NULL, *stream = NULL;
+    char buffer[256];
+
+    *(void **)&lookup = dlsym(RTLD_DEFAULT, "gpupool_lookup");
+    *(void **)&create = dlsym(RTLD_DEFAULT, "gpupool_stream_create");
+    CHECK(lookup != NULL && create != NULL && lookup((void *)(uintptr_t)of, &client, buffer) == 0);
+    CHECK(create(client, 0, &stream) == 0 && stream != NULL);
+    return stream;
+}
+
+/* Memory of the default pool, taken and freed in the order of a stream. */
+static void ordered(void) {
+    void *pool = NULL, *own = NULL, *graph;
+    uint64_t p = 7;
+
+    CHECK(cuDeviceGetDefaultMemPool(&pool, 0) == 0 && cuMemPoolCreate(&own, NULL) == 0);
+    for (unsigned i = 0; i < 20; i++) {
+        CHECK(cuMemAllocAsync(&p, 20 * MIB, NULL) == 0 && lent(p) && cuMemFreeAsync(p, NULL) == 0);
+        CHECK(cuMemAllocAsync_ptsz(&p, 20 * MIB, NULL) == 0 && lent(p) && cuMemFreeAsync_ptsz(p, NULL) == 0);
+        CHECK(cuMemAllocFromPoolAsync(&p, 20 * MIB, pool, CUDA_STREAM_LEGACY) == 0 && lent(p));
+        memset((void *)(uintptr_t)p, 1, 20 * MIB);
+        CHECK(cuMemFreeAsync(p, CUDA_STREAM_PER_THREAD) == 0 && !lent(p));
+        CHECK(cuMemAllocFromPoolAsync_ptsz(&p, 20 * MIB, pool, NULL) == 0 && cuMemFreeAsync(p, NULL) == 0);
+    }
+    CHECK(fake_driver_counts().waits == 0 && fake_driver_counts().allocations == 0);
+    CHECK(cuMemAllocAsync(&p, MIB, NULL) == 0 && cuMemFree_v2(p) == 0 && fake_driver_counts().waits == 1);
+    p = 7;
+    CHECK(cuMemAllocAsync(&p, (size_t)1 << 51, NULL) == CUDA_MEMORY_ALLOCATION && p == 7);
+    CHECK(cuMemAllocAsync(&p, 0, NULL) == CUDA_INVALID_VALUE && p == 7);
+    CHECK(cuMemAllocAsync(NULL, MIB, NULL) == CUDA_INVALID_VALUE);
+    CHECK(cuMemAllocFromPoolAsync(&p, MIB, NULL, NULL) == CUDA_INVALID_VALUE && p == 7);
+    /* the driver's: another pool is the current one; a capture; another context */
+    CHECK(cuDeviceSetMemPool(0, own) == 0 && cuMemAllocAsync(&p, MIB, NULL) == 0 && !lent(p));
+    CHECK(cuMemFreeAsync(p, NULL) == 0 && fake_driver_counts().frees == 1);
+    CHECK(cuMemAllocFromPoolAsync(&p, MIB, pool, NULL) == 0 && lent(p) && cuDeviceSetMemPool(0, pool) == 0);
+    CHECK(cuStreamBeginCapture_v2((void *)5, 0) == 0 && cuMemAllocAsync(&p, MIB, (void *)5) == 0 && !lent(p));
+    CHECK(cuMemAlloc_v2(&p, MIB) == 0 && !lent(p) && cuStreamEndCapture((void *)5, &graph) == 0);
+    CHECK(cuStreamBeginCapture_v2_ptsz(NULL, 0) == 0 && cuMemAlloc_v2(&p, MIB) == 0 && !lent(p));
+    CHECK(cuStreamEndCapture_ptsz(NULL, &graph) == 0);
+    CHECK(cuStreamBeginCaptureToGraph((void *)6, NULL, NULL, NULL, 0, 0) == 0);
+    CHECK(cuMemAlloc_v2(&p, MIB) == 0 && !lent(p) && cuStreamDestroy_v2((void *)6) == 0); /* which ends it */
+    fake_use_other();
+    CHECK(cuMemAllocAsync(&p, MIB, NULL) == 0 && !lent(p));
+    fake_use_primary();
+    CHECK(cuMemAllocAsync(&p, MIB, NULL) == 0 && lent(p));
+}
+
+/* A stream that ends leaves nothing behind that the driver would be asked about. */
+static void destroys(void) {
+    uint64_t first = must_alloc(MIB), p;
+    unsigned before;
+
+    for (unsigned i = 0; i < 20; i++) {
+        void *stream = must_make_stream(first);
+        CHECK(cuMemAllocAsync(&p, 20 * MIB, stream) == 0 && lent(p) && cuMemFreeAsync(p, stream) == 0);
+        before = fake_order_counts().destroyed;
+        CHECK(cuStreamDestroy_v2(stream) == 0 && fake_order_counts().destroyed == before);
+    }
+    CHECK(cuMemAllocAsync(&p, 40 * MIB, NULL) == 0 && lent(p)); /* all of it is back */
+}
+
+/* Answers about memory on loan tell the allocation, wherever the address lies in it. */
+static void answers(void) {
+    uint64_t p = must_alloc(3 * MIB), base = 0, start = 0;
+    size_t size = 0, length = 0, free_bytes = 0, total_bytes = 0, less = 0;
+    int attributes[] = {FAKE_ATTRIBUTE, 11, 12}, of_driver = 0;
+    void *values[] = {&of_driver, &start, &length}, *own = (void *)&p;
+    bool is_legacy = false;
+
+    CHECK(cuMemGetAddressRange_v2(&base, &size, p + 1000) == 0 && base == p && size == 3 * MIB);
+    CHECK(cuMemGetAddressRange_v2(NULL, &size, p) == 0 && cuMemGetAddressRange_v2(&base, NULL, p) == 0);
+    CHECK(cuMemGetAddressRange_v2(&base, &size, (uintptr_t)own) == FAKE_NOT_FOUND);
+    CHECK(cuPointerGetAttribute(&start, 11, p + MIB) == 0 && start == p);
+    CHECK(cuPointerGetAttribute(&length, 12, p + MIB) == 0 && length == 3 * MIB);
+    CHECK(cuPointerGetAttribute(&is_legacy, 10, p) == 0 && is_legacy);
+    CHECK(cuPointerGetAttribute(&of_driver, FAKE_ATTRIBUTE, p) == FAKE_NOT_FOUND);
+    start = length = 0;
+    CHECK(cuPointerGetAttributes(3, attributes, values, p + 5) == 0);
+    CHECK(of_driver == FAKE_ATTRIBUTE && start == p && length == 3 * MIB);
+    CHECK(cuMemGetInfo_v2(&free_bytes, &total_bytes) == 0 && total_bytes == 64 * MIB);
+    CHECK(free_bytes <= 61 * MIB && free_bytes >= 50 * MIB);
+    must_alloc(20 * MIB);
+    CHECK(cuMemGetInfo_v2(&less, &total_bytes) == 0 && less < free_bytes);
+    fake_use_other();
+    CHECK(cuMemGetInfo_v2(&free_bytes, &total_bytes) == 0 && total_bytes == FAKE_TOTAL_BYTES);
+}
+
+/* With the option that asks for it. */
+static void gpu_info(void) {
+    size_t free_bytes = 0, total_bytes = 0;
+
+    must_alloc(MIB);
+    CHECK(cuMemGetInfo_v2(&free_bytes, &total_bytes) == 0);
+    CHECK(free_bytes == FAKE_FREE_BYTES && total_bytes == FAKE_TOTAL_BYTES);
 }
 
 /* Lent memory is mapped in the primary context: elsewhere memory is the driver's. Freed is it from any. */
@@ -197,10 +308,20 @@ static void capture(void) {
     CHECK(end(5) == 0 && cuMemFree_v2(p) == 0 && lent(must_alloc(MIB)));
 }
 
+/* Whether a function is the preload library's. */
+static bool is_ours(const void *function) {
+    Dl_info info;
+    return dladdr(function, &info) != 0 && strstr(info.dli_fname, "libgpupool-preload") != NULL;
+}
+
 /* Found by the driver's own function, of two versions, which is found by itself, too. */
 static void by_address(void) {
     int (*first)(const char *, void **, int, uint64_t),
         (*second)(const char *, void **, int, uint64_t, int *);
+    static const char *const names[] = {"cuMemAllocAsync",      "cuMemAllocFromPoolAsync",
+                                        "cuStreamBeginCapture", "cuStreamEndCapture",
+                                        "cuStreamDestroy",      "cuMemGetInfo",
+                                        "cuMemGetAddressRange", "cuPointerGetAttribute"};
     void *alloc = NULL, *release = NULL, *old = (void *)1;
     int status = 7;
 
@@ -212,6 +333,11 @@ static void by_address(void) {
     CHECK(second("cuMemFree", &release, 13000, CUDA_PROC_PER_THREAD, &status) == 0);
     use(alloc, release);
     CHECK(second("cuMemFreeAsync", &release, 12000, CUDA_PROC_PER_THREAD, NULL) == 0);
+    for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
+        CHECK(second(names[i], &alloc, 13000, 0, NULL) == 0 && is_ours(alloc));
+        CHECK(second(names[i], &release, 13000, CUDA_PROC_PER_THREAD, NULL) == 0 && is_ours(release));
+        CHECK((release == alloc) == (i >= 4)); /* those behind have one default stream */
+    }
     *(void **)&second = dlsym(RTLD_DEFAULT, "cuGetProcAddress_v2");
     CHECK(second("cuGetProcAddress", (void **)&first, 11030, 0, NULL) == 0);
     CHECK(first("cuMemAlloc", &alloc, 12080, 0) == 0 && first("cuMemFree", &release, 12080, 0) == 0);
@@ -251,7 +377,8 @@ static void shares(void) {
     other = popen("\"$DRIVER_PROGRAM\" attach", "w");
     CHECK(other != NULL && fwrite(&handle, sizeof handle, 1, other) == 1 && pclose(other) == 0);
     CHECK(((char *)(uintptr_t)p)[MIB - 1] == 2 && cuMemFree_v2(p) == 0);
-    CHECK(cuMemAllocAsync(&own, MIB, NULL) == 0 && cuIpcGetMemHandle(&foreign, own) == 0);
+    own = must_alloc_own();
+    CHECK(cuIpcGetMemHandle(&foreign, own) == 0);
     CHECK(cuIpcOpenMemHandle_v2(&opened, foreign, 1) == 0 && opened == own && cuIpcCloseMemHandle(own) == 0);
 }
 
@@ -327,6 +454,10 @@ int main(int argc, char **argv) {
         {"exhaust", exhaust},
         {"twice", twice},
         {"async", async},
+        {"ordered", ordered},
+        {"destroys", destroys},
+        {"answers", answers},
+        {"gpu_info", gpu_info},
         {"contexts", contexts},
         {"own_context", own_context},
         {"broken", broken},

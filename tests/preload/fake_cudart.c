@@ -110,6 +110,40 @@ int cudaMallocAsync(void **memory, size_t size_bytes, void *stream) {
     return allocate(memory, size_bytes);
 }
 
+/* Its calls of itself are its own, as the real one's: they are not the preload library's. */
+int cudaMallocAsync_ptsz(void **memory, size_t size_bytes, void *stream) {
+    (void)stream;
+    return allocate(memory, size_bytes);
+}
+
+int cudaMallocFromPoolAsync(void **memory, size_t size_bytes, void *pool, void *stream) {
+    (void)stream;
+    return pool == NULL ? result(CUDA_INVALID_VALUE) : allocate(memory, size_bytes);
+}
+
+int cudaMallocFromPoolAsync_ptsz(void **memory, size_t size_bytes, void *pool, void *stream) {
+    (void)stream;
+    return pool == NULL ? result(CUDA_INVALID_VALUE) : allocate(memory, size_bytes);
+}
+
+static char default_pools[DEVICES]; /* their addresses */
+
+int cudaDeviceGetDefaultMemPool(void **pool, int of) {
+    *pool = &default_pools[of];
+    return 0;
+}
+
+int cudaDeviceGetMemPool(void **pool, int of) {
+    *pool = &default_pools[of];
+    return 0;
+}
+
+int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
+    *free_bytes = (size_t)3 << 30;
+    *total_bytes = (size_t)4 << 30;
+    return 0;
+}
+
 int cudaFreeAsync(void *memory, void *stream) {
     (void)stream;
     return release(memory);

@@ -20,6 +20,12 @@ int cudaMallocPitch(void **memory, size_t *pitch, size_t width_bytes, size_t hei
 int cudaMalloc3D(struct cuda_pitched *memory, struct cuda_extent extent);
 int cudaFree(void *memory);
 int cudaMallocAsync(void **memory, size_t size_bytes, void *stream);
+int cudaMallocAsync_ptsz(void **memory, size_t size_bytes, void *stream);
+int cudaMallocFromPoolAsync(void **memory, size_t size_bytes, void *pool, void *stream);
+int cudaMallocFromPoolAsync_ptsz(void **memory, size_t size_bytes, void *pool, void *stream);
+int cudaDeviceGetDefaultMemPool(void **pool, int of);
+int cudaDeviceGetMemPool(void **pool, int of);
+int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes);
 int cudaFreeAsync(void *memory, void *stream);
 int cudaFreeAsync_ptsz(void *memory, void *stream);
 int cudaMallocHost(void **memory, size_t size_bytes);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/preload/fake_libcuda.h"
+#include "tests/preload/fake_order.h"
 #include "tests/preload/fake_unserved.h"
 
 #include <pthread.h>
@@ -80,11 +81,6 @@ int cuMemAlloc(unsigned *memory, unsigned size_bytes) {
     return NOT_FOUND; /* no program has 32 bits any more */
 }
 
-int cuMemAllocAsync(uint64_t *memory, size_t size_bytes, void *stream) {
-    (void)stream;
-    return cuMemAlloc_v2(memory, size_bytes);
-}
-
 int cuMemAllocPitch_v2(uint64_t *memory, size_t *pitch, size_t width_bytes, size_t rows, unsigned element) {
     if (element != 4 && element != 8 && element != 16)
         return CUDA_INVALID_VALUE;
@@ -161,7 +157,6 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t
         {"cuMemAlloc", 3020, 0, (void *)cuMemAlloc_v2},
         {"cuMemAllocPitch", 3020, 0, (void *)cuMemAllocPitch_v2},
         {"cuMemFree", 3020, 0, (void *)cuMemFree_v2},
-        {"cuMemAllocAsync", 11020, 0, (void *)cuMemAllocAsync},
         {"cuMemFreeAsync", 11020, 0, (void *)cuMemFreeAsync},
         {"cuMemFreeAsync", 11020, CUDA_PROC_PER_THREAD, (void *)cuMemFreeAsync_ptsz},
         {"cuMemAllocHost", 3020, 0, (void *)cuMemAllocHost_v2},
@@ -177,6 +172,8 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t
         if (strcmp(name, all[i].name) == 0 && version >= all[i].version &&
             (flags & all[i].flags) == all[i].flags)
             found = all[i].function;
+    if (found == NULL)
+        found = fake_order_find(name, version, (flags & CUDA_PROC_PER_THREAD) != 0);
     if (found == NULL)
         found = fake_unserved_find(name, version);
     *function = found;

@@ -12,7 +12,6 @@
 #define DECLARE_FAKE(name, parameters) int name parameters;
 LIBCUDA_CALLS(DECLARE_FAKE)
 int cuMemAlloc(unsigned *memory, unsigned size_bytes); /* of before version 3.2 */
-int cuMemAllocAsync(uint64_t *memory, size_t size_bytes, void *stream);
 
 struct driver_counts {
     unsigned allocations, frees, waits, resets, primaries_made;

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tests/preload/fake_libcuda.h"
+#include "tests/preload/fake_order.h"
 #include "tests/preload/fake_unserved.h"
 
 #define NOTHING 0x1000u
@@ -12,26 +13,6 @@ int cuMemAllocManaged(uint64_t *memory, size_t size_bytes, unsigned flags) {
     if (size_bytes == 0)
         return CUDA_INVALID_VALUE;
     *memory = NOTHING;
-    return 0;
-}
-
-int cuMemAllocAsync_ptsz(uint64_t *memory, size_t size_bytes, void *stream) {
-    return cuMemAllocAsync(memory, size_bytes, stream);
-}
-
-int cuMemAllocFromPoolAsync(uint64_t *memory, size_t size_bytes, void *pool, void *stream) {
-    (void)stream;
-    return pool == NULL ? CUDA_INVALID_VALUE : cuMemAllocManaged(memory, size_bytes, 0);
-}
-
-int cuMemAllocFromPoolAsync_ptsz(uint64_t *memory, size_t size_bytes, void *pool, void *stream) {
-    return cuMemAllocFromPoolAsync(memory, size_bytes, pool, stream);
-}
-
-int cuMemPoolCreate(void **pool, const void *properties) {
-    static int one;
-    (void)properties;
-    *pool = &one;
     return 0;
 }
 
@@ -71,7 +52,6 @@ void *fake_unserved_find(const char *name, int version) {
         void *function;
     } all[] = {
         {"cuMemAllocManaged", 6000, (void *)cuMemAllocManaged},
-        {"cuMemAllocFromPoolAsync", 11020, (void *)cuMemAllocFromPoolAsync},
         {"cuMemPoolCreate", 11020, (void *)cuMemPoolCreate},
         {"cuMemCreate", 10020, (void *)cuMemCreate},
         {"cuArrayCreate", 3020, (void *)cuArrayCreate_v2},

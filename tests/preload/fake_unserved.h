@@ -5,10 +5,6 @@
 #include "client/preload/unserved.h"
 
 int cuMemAllocManaged(uint64_t *memory, size_t size_bytes, unsigned flags);
-int cuMemAllocAsync_ptsz(uint64_t *memory, size_t size_bytes, void *stream);
-int cuMemAllocFromPoolAsync(uint64_t *memory, size_t size_bytes, void *pool, void *stream);
-int cuMemAllocFromPoolAsync_ptsz(uint64_t *memory, size_t size_bytes, void *pool, void *stream);
-int cuMemPoolCreate(void **pool, const void *properties);
 int cuMemCreate(uint64_t *handle, size_t size_bytes, const struct cuda_allocation *allocation,
                 uint64_t flags);
 int cuArrayCreate_v2(void **ret_array, const struct cuda_array *array);

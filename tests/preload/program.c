@@ -45,6 +45,8 @@ static void memory(void) {
     CHECK(fake_counts().initialisations == 1 && cudaPeekAtLastError() == 0);
 }
 
+#define OWN_POOL ((void *)8) /* of the program */
+
 /* Calls that the pools do not serve are the runtime's. */
 static void others(void) {
     void *p = (void *)1, *combined, *stream_ordered;
@@ -52,7 +54,7 @@ static void others(void) {
     CHECK(cudaMalloc(&p, 0) == 0 && p == NULL);
     CHECK(cudaMalloc(NULL, 1) == CUDA_INVALID_VALUE && cudaGetLastError() == CUDA_INVALID_VALUE);
     CHECK(cudaHostAlloc(&combined, MIB, 4) == 0 && !is_lent(combined)); /* WriteCombined */
-    CHECK(cudaMallocAsync(&stream_ordered, MIB, NULL) == 0 && !is_lent(stream_ordered));
+    CHECK(cudaMallocFromPoolAsync(&stream_ordered, MIB, OWN_POOL, NULL) == 0 && !is_lent(stream_ordered));
     CHECK(fake_counts().allocations == 2);
     must_malloc(MIB);
     CHECK(cudaFreeHost(combined) == 0 && cudaFree(stream_ordered) == 0 && fake_counts().frees == 2);
@@ -101,8 +103,34 @@ static void async(void) {
         CHECK(cudaFreeAsync(must_malloc(20 * MIB), STREAM_PER_THREAD) == 0);
     }
     CHECK(fake_counts().waits == 0 && fake_counts().frees == 0);
-    void *own;
-    CHECK(cudaMallocAsync(&own, MIB, NULL) == 0 && cudaFreeAsync(own, NULL) == 0 && fake_counts().frees == 1);
+    void *own, *p, *pool;
+    CHECK(cudaMallocFromPoolAsync(&own, MIB, OWN_POOL, NULL) == 0 && cudaFreeAsync(own, NULL) == 0);
+    CHECK(fake_counts().allocations == 1 && fake_counts().frees == 1);
+    CHECK(cudaDeviceGetDefaultMemPool(&pool, 0) == 0);
+    for (unsigned i = 0; i < 20; i++) {
+        CHECK(cudaMallocAsync(&p, 20 * MIB, NULL) == 0 && is_lent(p) && cudaFreeAsync(p, NULL) == 0);
+        CHECK(cudaMallocAsync_ptsz(&p, 20 * MIB, NULL) == 0 && is_lent(p) &&
+              cudaFreeAsync_ptsz(p, NULL) == 0);
+        CHECK(cudaMallocFromPoolAsync(&p, 20 * MIB, pool, (void *)1) == 0 && is_lent(p));
+        CHECK(cudaFreeAsync(p, STREAM_PER_THREAD) == 0);
+    }
+    CHECK(fake_counts().waits == 0 && fake_counts().allocations == 1);
+    CHECK(cudaMallocAsync(&p, MIB, NULL) == 0 && cudaFree(p) == 0 && fake_counts().waits == 1 && !is_lent(p));
+    CHECK(cudaMallocAsync(&p, (size_t)1 << 40, NULL) == CUDA_MEMORY_ALLOCATION);
+    CHECK(cudaGetLastError() == CUDA_MEMORY_ALLOCATION);
+    CHECK(cudaStreamBeginCapture((void *)5, 0) == 0 && cudaMallocAsync(&p, MIB, (void *)5) == 0 &&
+          !is_lent(p));
+    CHECK(cudaStreamEndCapture((void *)5, &own) == 0);
+}
+
+/* The pool's limit, and how much of it can be lent: 64 MiB. */
+static void info(void) {
+    size_t free_bytes = 0, total_bytes = 0, less = 0;
+
+    CHECK(cudaMemGetInfo(&free_bytes, &total_bytes) == 0);
+    CHECK(total_bytes == 64 * MIB && free_bytes == 64 * MIB);
+    must_malloc(20 * MIB);
+    CHECK(cudaMemGetInfo(&less, &total_bytes) == 0 && less <= 44 * MIB && less >= 30 * MIB);
 }
 
 static void *allocate_in_thread(void *argument) {
@@ -244,7 +272,7 @@ static void shares(void) {
     CHECK(cudaFree(p) == 0);
     CHECK(cudaIpcOpenMemHandle((void **)&opened, same, 1) ==
           CUDA_INVALID_VALUE); /* no process holds it any more */
-    CHECK(cudaMallocAsync(&own, MIB, NULL) == 0 && cudaIpcGetMemHandle(&foreign, own) == 0);
+    CHECK(cudaMallocFromPoolAsync(&own, MIB, OWN_POOL, NULL) == 0 && cudaIpcGetMemHandle(&foreign, own) == 0);
     CHECK(cudaIpcOpenMemHandle((void **)&opened, foreign, 1) == 0 && opened == own);
     CHECK(cudaIpcCloseMemHandle(opened) == 0);
 }
@@ -348,6 +376,7 @@ int main(int argc, char **argv) {
         {"exhaust", exhaust},
         {"twice", twice},
         {"async", async},
+        {"info", info},
         {"capture", capture},
         {"sticky", sticky},
         {"devices", devices},

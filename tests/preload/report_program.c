@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "tests/preload/fake_libcuda.h"
+#include "tests/preload/fake_order.h"
 #include "tests/preload/fake_unserved.h"
 #include "tests/preload/program.h"
 

@@ -132,6 +132,9 @@ class Programs(WithDaemon):
     def test_freeing_in_stream_order_does_not_wait(self):
         self.run_with(PROGRAM, "async")
 
+    def test_the_memory_that_is_told_is_the_pools(self):
+        self.run_with(PROGRAM, "info")
+
     def test_a_capture_is_left_alone(self):
         self.run_with(PROGRAM, "capture")
 
@@ -192,11 +195,18 @@ class Driver(WithDaemon):
     """The parts of driver_program.c, which has no runtime and calls the driver."""
 
     def test_the_calls_are_served(self):
-        for part in ("memory", "others", "twice", "async", "contexts", "broken", "reset", "shares", "forks_early", "threads"):
+        for part in ("memory", "others", "twice", "async", "ordered", "destroys", "contexts", "broken", "reset", "shares", "forks_early", "threads"):
             with self.subTest(part):
                 self.run_with(DRIVER_PROGRAM, part)
         self.assertGreaterEqual(self.pool("device", "acquires"), 1)
         self.assertGreaterEqual(self.pool("host", "acquires"), 1)
+
+    def test_answers_about_memory_tell_the_allocation(self):
+        self.run_with(DRIVER_PROGRAM, "answers")
+
+    def test_the_gpus_memory_is_told_where_it_is_asked_for(self):
+        done = ctl_run("--socket", self.daemon.socket, "--memory-info=gpu", "--", DRIVER_PROGRAM, "gpu_info")
+        self.assertEqual(done.returncode, 0, done.stderr)
 
     def test_each_way_to_a_function_leads_to_the_pool(self):
         self.run_with(DRIVER_PROGRAM, "by_dlsym")
@@ -340,8 +350,8 @@ TORCH = """
 """
 
 
-class Python(WithDaemon):
-    """Memory that a framework keeps cached goes back when others need it, whatever the main thread does."""
+class Memory(WithDaemon):
+    """Programs in Python whose memory others need."""
 
     def python(self, text, caller=CALLERS[13], blocks=5, **variables):
         script = textwrap.dedent(TORCH) + textwrap.dedent(text)
@@ -359,6 +369,10 @@ class Python(WithDaemon):
     def stays(self):
         done = ctl_run("--socket", self.daemon.socket, PROGRAM, "wants", variables={"GPUPOOL_ALLOC_TIMEOUT": "300ms"})
         self.assertNotEqual(done.returncode, 0)
+
+
+class Python(Memory):
+    """Memory that a framework keeps cached goes back when others need it, whatever the main thread does."""
 
     def test_a_cache_is_emptied_beside_a_program_that_runs(self):
         program = self.python("""
@@ -667,6 +681,106 @@ class Python(WithDaemon):
         """)
         program.expect("holds")
         self.stays()
+        program.answer()
+        self.ends_well(program)
+
+
+# CuPy and Numba, as far as the preload library knows them, in the place of PyTorch.
+CUPY = """
+    del sys.modules["torch"]
+    class Pool:
+        def __init__(self, blocks):
+            self.blocks = blocks
+        def malloc(self, size):
+            return allocate(size)
+        def free_all_blocks(self):
+            while self.blocks:
+                assert caller.caller_free(self.blocks.pop()) == 0
+        def free_bytes(self):
+            return 0
+    class Device:
+        entered = []
+        def __init__(self, number):
+            self.number = number
+        def __enter__(self):
+            self.entered.append(self.number)
+        def __exit__(self, *error):
+            pass
+    cupy = sys.modules["cupy"] = types.ModuleType("cupy")
+    cupy.cuda = types.ModuleType("cupy.cuda")
+    mine = Pool(cached[3:])
+    default, pinned = Pool(cached[:3]), Pool([])
+    cupy.get_default_memory_pool, cupy.get_default_pinned_memory_pool = lambda: default, lambda: pinned
+    cupy.cuda.get_allocator, cupy.cuda.Device = lambda: mine.malloc, Device
+    def is_empty():
+        return not default.blocks and not mine.blocks and set(Device.entered) == {0}  # and no other device
+"""
+NUMBA = """
+    del sys.modules["torch"]
+    class Deallocations:
+        def clear(self):
+            empty_cache()
+    class Named:
+        def __init__(self, **names):
+            self.__dict__.update(names)
+    context = Named(memory_manager=Named(deallocations=Deallocations()))
+    devices = {0: Named(primary_context=context), 1: Named(primary_context=None)}
+    driver = sys.modules["numba.cuda.cudadrv.driver"] = types.ModuleType("driver")
+    driver.driver = Named(devices=devices)
+    def is_empty():
+        return not cached
+"""
+
+
+class Frameworks(Memory):
+    """As of PyTorch, of others."""
+
+    def of(self, framework, text, **variables):
+        return self.python(textwrap.dedent(framework) + textwrap.dedent(text), **variables)
+
+    def test_caches_go_to_another(self):
+        for name, framework in ("cupy", CUPY), ("numba", NUMBA):
+            for place, text in ("in a read", "line()\n"), ("in a loop", "wait_until(is_empty)\nline()\n"):
+                with self.subTest(f"{name} {place}"):
+                    program = self.of(framework, 'print("holds", flush=True)\n' + text + "assert is_empty()\n")
+                    program.expect("holds")
+                    self.goes_to_another()
+                    program.answer()
+                    self.ends_well(program)
+
+    def test_a_cache_stays_while_a_stream_is_captured(self):
+        program = self.of(CUPY, """
+            graph = ctypes.c_void_p()
+            assert caller.caller_begin_capture(ctypes.c_size_t(5)) == 0
+            print("holds", flush=True)
+            line()
+            assert not is_empty() and invalidated() == 0
+            assert caller.caller_end_capture(ctypes.c_size_t(5)) == 0
+            print("ended", flush=True)
+            line()
+            assert is_empty()
+        """)
+        program.expect("holds")
+        self.stays()
+        program.answer()
+        program.expect("ended")
+        self.goes_to_another()
+        program.answer()
+        self.ends_well(program)
+
+    def test_a_cache_that_fails_hinders_no_other_one(self):
+        program = self.of(CUPY, """
+            def fail():
+                raise RuntimeError("broken")
+            broken = sys.modules["torch"] = types.ModuleType("torch")
+            broken.cuda = types.ModuleType("torch.cuda")
+            broken.cuda.is_initialized = fail
+            print("holds", flush=True)
+            line()
+            assert is_empty()
+        """)
+        program.expect("holds")
+        self.goes_to_another()
         program.answer()
         self.ends_well(program)
 

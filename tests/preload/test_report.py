@@ -96,7 +96,7 @@ class Report(unittest.TestCase):
             ("cuMemHostAlloc and its like", "not the primary context"): (1, "11 MiB", "11 MiB"),
             ("cuMemAllocManaged", "managed memory"): (2, "11 MiB", "6 MiB"),
             ("cuMemPoolCreate", "its own memory pool"): (1, "0 B", "0 B"),
-            ("cuMemAllocFromPoolAsync", "its own memory pool"): (1, "7 MiB", "7 MiB"),
+            ("cuMemAllocAsync and its like", "its own memory pool"): (1, "7 MiB", "7 MiB"),
             ("cuMemCreate", "VMM: expandable segments"): (1, "20 MiB", "20 MiB"),
             ("cuMemCreate", "VMM, host memory"): (1, "22 MiB", "22 MiB"),
             ("cuArrayCreate and its like", "array"): (3, "44 MiB", "20 MiB"),

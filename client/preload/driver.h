@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_PRELOAD_DRIVER_H
+#define CLIENT_PRELOAD_DRIVER_H
+/*
+ * The parts of the functions that take the place of the driver's: device and host memory (driver.c), memory
+ * in the order of a stream (ordered.c), questions about memory (query.c), captures (driver_capture.c), and
+ * the functions that find all of them (proc_address.c). driver.c says what they have in common.
+ */
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "client/preload/libcuda.h"
+#include "client/preload/runtime.h"
+
+#define DRIVER_MEMBER(name, parameters) int(*name) parameters;
+struct libcuda {
+    LIBCUDA_CALLS(DRIVER_MEMBER)
+};
+
+#define DRIVER_DECLARE(name, parameters)                                                                     \
+    __attribute__((visibility("default"))) int gpupool_driver_##name parameters;
+LIBCUDA_SERVED(DRIVER_DECLARE)
+
+/* The driver's own functions, after driver_find(). A member is NULL where the driver does not have it. */
+extern struct libcuda driver_real;
+
+/* The driver as a runtime. */
+extern const struct runtime driver_runtime;
+
+/* False: the process has no driver, so that no program calls the functions. */
+bool driver_find(void);
+
+/* A function that this driver does not have was not found by the program either. */
+#define DRIVER_OR_FAIL(call)                                                                                 \
+    if (!driver_find() || driver_real.call == NULL)                                                          \
+    return CUDA_INITIALIZATION_ERROR
+
+/* Whether the thread's current context is the primary one of its device. Makes no context. */
+bool driver_in_primary(void);
+
+/* As serve_free(), from any context. */
+int driver_release(void *memory);
+
+static inline void *driver_pointer(uint64_t address) {
+    return (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr): CUdeviceptr */
+}
+
+/* The stream that a handle names in a program with one legacy default stream. */
+static inline void *driver_stream(void *stream) {
+    return stream == CUDA_STREAM_LEGACY ? NULL : stream;
+}
+
+/* The stream that a handle names in a program with a default stream of each thread. */
+static inline void *driver_stream_ptsz(void *stream) {
+    return stream == NULL ? CUDA_STREAM_PER_THREAD : driver_stream(stream);
+}
+
+#endif

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The fake driver's streams: memory in their order, captures, and its answers about memory. */
+#include <pthread.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "tests/preload/fake_libcuda.h"
+#include "tests/preload/fake_order.h"
+
+#define STREAMS          16u
+#define CAPTURE_UNJOINED 901
+
+static char by_default, own; /* their addresses are pools */
+static void *current_pool = &by_default;
+static bool captures[STREAMS];
+static struct order_counts counts;
+
+int cuDeviceGetDefaultMemPool(void **pool, int device) {
+    *pool = &by_default;
+    return device == 0 ? 0 : CUDA_INVALID_VALUE;
+}
+
+int cuDeviceGetMemPool(void **pool, int device) {
+    *pool = current_pool;
+    return device == 0 ? 0 : CUDA_INVALID_VALUE;
+}
+
+int cuDeviceSetMemPool(int device, void *pool) {
+    current_pool = pool;
+    return device == 0 ? 0 : CUDA_INVALID_VALUE;
+}
+
+int cuMemPoolCreate(void **pool, const void *properties) {
+    (void)properties;
+    *pool = &own;
+    return 0;
+}
+
+int cuMemAllocAsync(uint64_t *memory, size_t size_bytes, void *stream) {
+    (void)stream;
+    return cuMemAlloc_v2(memory, size_bytes);
+}
+
+int cuMemAllocAsync_ptsz(uint64_t *memory, size_t size_bytes, void *stream) {
+    return cuMemAllocAsync(memory, size_bytes, stream);
+}
+
+int cuMemAllocFromPoolAsync(uint64_t *memory, size_t size_bytes, void *pool, void *stream) {
+    return pool == NULL ? CUDA_INVALID_VALUE : cuMemAllocAsync(memory, size_bytes, stream);
+}
+
+int cuMemAllocFromPoolAsync_ptsz(uint64_t *memory, size_t size_bytes, void *pool, void *stream) {
+    return cuMemAllocFromPoolAsync(memory, size_bytes, pool, stream);
+}
+
+/* --- captures: a stream is a number --- */
+
+static unsigned number_of(const void *stream) {
+    return (unsigned)((uintptr_t)stream % STREAMS);
+}
+
+int cuStreamBeginCapture_v2(void *stream, int mode) {
+    (void)mode;
+    if (stream == NULL || captures[number_of(stream)])
+        return CUDA_INVALID_VALUE;
+    captures[number_of(stream)] = true;
+    return 0;
+}
+
+int cuStreamBeginCapture_v2_ptsz(void *stream, int mode) {
+    return cuStreamBeginCapture_v2(stream == NULL ? CUDA_STREAM_PER_THREAD : stream, mode);
+}
+
+int cuStreamBeginCaptureToGraph(void *stream, void *graph, const void *nodes, const void *data, size_t count,
+                                int mode) {
+    (void)graph;
+    (void)nodes;
+    (void)data;
+    (void)count;
+    return cuStreamBeginCapture_v2(stream, mode);
+}
+
+int cuStreamBeginCaptureToGraph_ptsz(void *stream, void *graph, const void *nodes, const void *data,
+                                     size_t count, int mode) {
+    return cuStreamBeginCaptureToGraph(stream == NULL ? CUDA_STREAM_PER_THREAD : stream, graph, nodes, data,
+                                       count, mode);
+}
+
+int cuStreamEndCapture(void *stream, void **graph) {
+    if (!captures[number_of(stream)])
+        return CAPTURE_UNJOINED;
+    captures[number_of(stream)] = false;
+    *graph = NULL;
+    return 0;
+}
+
+int cuStreamEndCapture_ptsz(void *stream, void **graph) {
+    return cuStreamEndCapture(stream == NULL ? CUDA_STREAM_PER_THREAD : stream, graph);
+}
+
+int cuStreamIsCapturing(void *stream, int *status) {
+    *status = captures[number_of(stream)] ? 1 : CUDA_CAPTURE_NONE;
+    return 0;
+}
+
+int cuStreamDestroy_v2(void *stream) {
+    captures[number_of(stream)] = false;
+    counts.destroyed++;
+    return 0;
+}
+
+/* --- answers: no memory has a range --- */
+
+int cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
+    *free_bytes = FAKE_FREE_BYTES;
+    *total_bytes = FAKE_TOTAL_BYTES;
+    return 0;
+}
+
+int cuMemGetAddressRange_v2(uint64_t *base, size_t *size_bytes, uint64_t address) {
+    (void)base;
+    (void)size_bytes;
+    (void)address;
+    return FAKE_NOT_FOUND;
+}
+
+int cuPointerGetAttribute(void *value, int attribute, uint64_t address) {
+    (void)value;
+    (void)attribute;
+    (void)address;
+    return FAKE_NOT_FOUND;
+}
+
+int cuPointerGetAttributes(unsigned count, int *attributes, void **values, uint64_t address) {
+    (void)address;
+    for (unsigned i = 0; i < count; i++)
+        if (attributes[i] == FAKE_ATTRIBUTE)
+            *(int *)values[i] = FAKE_ATTRIBUTE;
+    return 0;
+}
+
+struct order_counts fake_order_counts(void) {
+    return counts;
+}
+
+void *fake_order_find(const char *name, int version, bool is_per_thread) {
+    static const struct {
+        const char *name;
+        int version;
+        bool is_per_thread;
+        void *function;
+    } all[] = {
+        {"cuMemAllocAsync", 11020, false, (void *)cuMemAllocAsync},
+        {"cuMemAllocAsync", 11020, true, (void *)cuMemAllocAsync_ptsz},
+        {"cuMemAllocFromPoolAsync", 11020, false, (void *)cuMemAllocFromPoolAsync},
+        {"cuMemAllocFromPoolAsync", 11020, true, (void *)cuMemAllocFromPoolAsync_ptsz},
+        {"cuStreamBeginCapture", 10010, false, (void *)cuStreamBeginCapture_v2},
+        {"cuStreamBeginCapture", 10010, true, (void *)cuStreamBeginCapture_v2_ptsz},
+        {"cuStreamEndCapture", 10000, false, (void *)cuStreamEndCapture},
+        {"cuStreamEndCapture", 10000, true, (void *)cuStreamEndCapture_ptsz},
+        {"cuStreamDestroy", 4000, false, (void *)cuStreamDestroy_v2},
+        {"cuMemGetInfo", 3020, false, (void *)cuMemGetInfo_v2},
+        {"cuMemGetAddressRange", 3020, false, (void *)cuMemGetAddressRange_v2},
+        {"cuPointerGetAttribute", 4000, false, (void *)cuPointerGetAttribute},
+    };
+
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (strcmp(name, all[i].name) == 0 && version >= all[i].version &&
+            is_per_thread == all[i].is_per_thread)
+            return all[i].function;
+    return is_per_thread ? fake_order_find(name, version, false) : NULL;
+}
