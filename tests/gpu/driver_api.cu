@@ -77,11 +77,66 @@ static void refused() {
     (void)cudaGetLastError();
 }
 
-/* Pools of the program's own stay CUDA's. */
+/* Writes slowly, so that memory that came back too early would be overwritten. */
+__global__ static void write_slowly(unsigned *words, unsigned count, unsigned value) {
+    for (long long end = clock64() + 20000000; clock64() < end;) {
+    }
+    for (unsigned i = threadIdx.x; i < count; i += blockDim.x)
+        words[i] = value;
+}
+
+/* Memory of the default pool is in the order of streams; pools of the program's own stay CUDA's. */
 static void stream_ordered() {
-    void *memory;
-    CHECK(cudaMallocAsync(&memory, 1 << 20, nullptr) == cudaSuccess && !is_lent(memory));
+    const unsigned count = 1 << 18;
+    cudaStream_t first, second;
+    void *memory, *other;
+    unsigned last = 0;
+    cudaMemPool_t pool;
+    cudaMemPoolProps properties = {};
+
+    CHECK(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking) == cudaSuccess);
+    CHECK(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking) == cudaSuccess);
+    for (unsigned i = 0; i < 20; i++) {
+        CHECK(cudaMallocAsync(&memory, count * 4, first) == cudaSuccess && is_lent(memory) == wanted);
+        write_slowly<<<1, 256, 0, first>>>(static_cast<unsigned *>(memory), count, 1);
+        CHECK(cudaFreeAsync(memory, first) == cudaSuccess);
+        CHECK(cudaMallocAsync(&other, count * 4, second) == cudaSuccess && is_lent(other) == wanted);
+        CHECK(cudaMemsetAsync(other, 2, count * 4, second) == cudaSuccess);
+        CHECK(cudaStreamSynchronize(first) == cudaSuccess);
+        CHECK(cudaMemcpyAsync(&last, static_cast<char *>(other) + (count - 1) * 4, 4, cudaMemcpyDeviceToHost,
+                              second) == cudaSuccess);
+        CHECK(cudaStreamSynchronize(second) == cudaSuccess && last == 0x02020202);
+        CHECK(cudaFreeAsync(other, second) == cudaSuccess);
+    }
+    CHECK(cudaStreamDestroy(first) == cudaSuccess && cudaStreamDestroy(second) == cudaSuccess);
+    CHECK(cudaMallocAsync(&memory, 1 << 20, nullptr) == cudaSuccess && is_lent(memory) == wanted);
     CHECK(cudaFreeAsync(memory, nullptr) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess);
+    properties.allocType = cudaMemAllocationTypePinned;
+    properties.location.type = cudaMemLocationTypeDevice;
+    CHECK(cudaMemPoolCreate(&pool, &properties) == cudaSuccess);
+    CHECK(cudaMallocFromPoolAsync(&memory, 1 << 20, pool, nullptr) == cudaSuccess && !is_lent(memory));
+    CHECK(cudaFreeAsync(memory, nullptr) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess);
+    CHECK(cudaMemPoolDestroy(pool) == cudaSuccess);
+}
+
+/* A handle of a stream of the CUDA that is asked, and what it tells of memory on loan. */
+static void answers() {
+    size_t free_bytes = 0, total_bytes = 0, after = 0, range = 0;
+    void *memory;
+    CUdeviceptr base = 0;
+
+    CHECK(cudaMalloc(&memory, 3 << 20) == cudaSuccess && is_lent(memory) == wanted);
+    CHECK(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess && free_bytes <= total_bytes &&
+          free_bytes > 0);
+    CHECK(cudaMemGetInfo(&after, &total_bytes) == cudaSuccess && after <= total_bytes);
+    auto driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    auto find_range = reinterpret_cast<int (*)(CUdeviceptr *, size_t *, CUdeviceptr)>(
+        dlsym(driver, "cuMemGetAddressRange_v2"));
+    CHECK(find_range != nullptr &&
+          find_range(&base, &range, reinterpret_cast<CUdeviceptr>(memory) + 4096) == 0);
+    if (wanted)
+        CHECK(base == reinterpret_cast<CUdeviceptr>(memory) && range == 3 << 20);
+    CHECK(cudaFree(memory) == cudaSuccess);
 }
 
 template <typename Call> static Call find(void *driver, const char *name) {
@@ -94,7 +149,8 @@ static uint64_t by_driver() {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     CHECK(driver != nullptr);
     auto alloc = find<CUresult (*)(CUdeviceptr *, size_t)>(driver, "cuMemAlloc_v2");
-    auto pitched = find<CUresult (*)(CUdeviceptr *, size_t *, size_t, size_t, unsigned)>(driver, "cuMemAllocPitch_v2");
+    auto pitched =
+        find<CUresult (*)(CUdeviceptr *, size_t *, size_t, size_t, unsigned)>(driver, "cuMemAllocPitch_v2");
     auto release = find<CUresult (*)(CUdeviceptr)>(driver, "cuMemFree_v2");
     auto create = find<CUresult (*)(CUcontext *, unsigned, CUdevice)>(driver, "cuCtxCreate_v2");
     auto destroy = find<CUresult (*)(CUcontext)>(driver, "cuCtxDestroy_v2");
@@ -119,6 +175,7 @@ int main(int argc, char **argv) {
     uint64_t sum = by_runtime();
     refused();
     stream_ordered();
+    answers();
     CHECK(cudaSetDevice(0) == cudaSuccess);
     sum += by_driver();
     CHECK(cudaSetDevice(0) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess);

@@ -817,6 +817,15 @@ class Tool(unittest.TestCase):
         done = ctl_run("--socket", self.daemon.socket, "echo", "--socket", "x")
         self.assertEqual((done.returncode, done.stdout), (0, "--socket x\n"))
 
+    def test_jax_takes_memory_that_is_served(self):
+        """Unless it is told otherwise."""
+        show = 'echo "$XLA_PYTHON_CLIENT_ALLOCATOR $XLA_PYTHON_CLIENT_PREALLOCATE"'
+        for given, seen in (({}, "cuda_async false"), ({"XLA_PYTHON_CLIENT_PREALLOCATE": "true"}, "cuda_async true"),
+                            ({"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, "platform ")):
+            with self.subTest(str(given)):
+                done = ctl_run("--socket", self.daemon.socket, "sh", "-c", show, variables=given)
+                self.assertEqual(done.stdout, seen + "\n", done.stderr)
+
     def test_the_environment_has_the_audit_library(self):
         audit = str(pathlib.Path(AUDIT).resolve())
         show = 'echo "$LD_AUDIT"'

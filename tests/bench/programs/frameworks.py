@@ -110,10 +110,10 @@ class Cupy:
 
 
 class Jax:
-    """Without a cache: each array is an allocation of the driver. Kernels are not chosen by their times, which would be other kernels,
+    """Each array is an allocation of the driver in stream order, as gpupoolctl run has it. Kernels are not chosen by their times, which would be other kernels,
     and other results, in each process."""
     NAME, FAILURES = "JAX", (RuntimeError,)
-    SETTINGS = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform",
+    SETTINGS = {"XLA_PYTHON_CLIENT_ALLOCATOR": "cuda_async", "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
                 "XLA_FLAGS": "--xla_gpu_autotune_level=0 --xla_gpu_deterministic_ops=true"}
 
     def __init__(self):

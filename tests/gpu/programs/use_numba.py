@@ -7,6 +7,8 @@ import warnings  # noqa: E402
 
 import numpy  # noqa: E402
 
+if not hasattr(numpy, "row_stack"):  # Numba 0.68 asks for it, and NumPy has it no more
+    numpy.row_stack = numpy.vstack
 warnings.simplefilter("ignore")
 try:
     from numba import cuda
