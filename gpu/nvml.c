@@ -7,6 +7,7 @@
 #include "gpu/nvml.h"
 
 #include <dlfcn.h>
+#include <limits.h>
 #include <pthread.h>
 #include <string.h>
 
@@ -29,6 +30,8 @@ _Static_assert(sizeof(struct nvml_process_info) == 24, "nvmlProcessInfo_t of ver
 struct nvml_memory { /* nvmlMemory_t as nvmlDeviceGetMemoryInfo fills it */
     unsigned long long total_bytes, free_bytes, used_bytes;
 };
+
+_Static_assert(GPU_USED_UNKNOWN == ULLONG_MAX, "NVML_VALUE_NOT_AVAILABLE, of 64 bits");
 
 #define DEVICES_MAX 64u /* GPUs of a machine; more are looked up each time */
 #define ROUNDS_MAX  8u  /* processes may come faster than the buffer grows, but not for ever */
@@ -167,7 +170,9 @@ static int list_add(nvml_list_function *list, bool under_mps, void *device, stru
         return r;
     for (unsigned i = 0; i < listed_count; i++, (*count)++)
         if (*count < capacity)
-            processes[*count] = (struct gpu_process){.pid = (pid_t)listed[i].pid, .under_mps = under_mps};
+            processes[*count] = (struct gpu_process){.pid = (pid_t)listed[i].pid,
+                                                     .under_mps = under_mps,
+                                                     .used_bytes = listed[i].used_gpu_memory_bytes};
     return 0;
 }
 

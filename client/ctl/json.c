@@ -62,7 +62,7 @@ static const struct object {
     {"histograms", "acquire_ns{times} waiting_ns{times} growth_ns{times}"},
     {"times", "count# p50#? p90#? p99#?"}, /* the buckets are for programs */
     {"session", "id# pid# uid# gid# command$ state$ quarantine_reason$? quarantined_ns#? unanswered_ns#? "
-                "end_rule$? under_mps! "
+                "end_rule$? under_mps! own_bytes#? "
                 "leases# leased_bytes# fenced_bytes# in_use_bytes# cached_bytes# hit_ratio%? moves# waiting# "
                 "segments# connected_ns# "
                 "pools[holding]? requests[request]?"},

@@ -22,7 +22,9 @@ void add_user(struct table *table, const struct cJSON *row, const struct column 
 
 void add_bytes(struct table *table, const struct cJSON *row, const struct column *column) {
     uint64_t bytes = reply_count(row, column->key);
-    table_add(table, bytes == 0 ? STYLE_QUIET : column->style, "%s", BYTES_TEXT(bytes));
+    bool is_quiet = bytes == 0 || bytes == REPLY_NULL;
+    table_add(table, is_quiet ? STYLE_QUIET : column->style, "%s",
+              bytes == REPLY_NULL ? "-" : BYTES_TEXT(bytes));
 }
 
 void add_count(struct table *table, const struct cJSON *row, const struct column *column) {

@@ -16,6 +16,7 @@ static const struct column sessions[] = {
     {"IN USE", true, add_bytes, "in_use_bytes"},
     {"CACHED", true, add_bytes, "cached_bytes"},
     {"FENCED", true, add_bytes, "fenced_bytes"},
+    {"BESIDES", true, add_bytes, "own_bytes"},
     {"HITS", true, add_share, "hit_ratio"},
     {"WAITING", true, add_count, "waiting", STYLE_WARNING},
     {"CONNECTED", true, add_time, "connected_ns"},

@@ -209,8 +209,10 @@ static char *answer_parts(struct daemon *daemon, uid_t uid, unsigned parts) {
         report_daemon(reply, daemon, (parts & PART_DAEMON_IN_BRIEF) != 0);
     if ((parts & PART_POOLS) != 0)
         report_pools(reply, daemon->core);
-    if ((parts & (PART_SESSIONS | PART_QUARANTINE)) != 0)
+    if ((parts & (PART_SESSIONS | PART_QUARANTINE)) != 0) {
+        watcher_refresh_sizes(&daemon->watcher);
         report_sessions(reply, daemon->core, uid, (parts & PART_QUARANTINE) != 0);
+    }
     if ((parts & PART_QUOTAS) != 0)
         report_quotas(reply, daemon->core);
     if ((parts & PART_PARCELS) != 0)

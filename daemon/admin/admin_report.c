@@ -192,11 +192,13 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     return object;
 }
 
-/* The rule by which the process's end is judged, and whether MPS bears on it. */
+/* The rule by which the process's end is judged, whether MPS bears on it, and its memory beside the pools. */
 static void put_end(cJSON *object, const struct client *client) {
     const struct death_facts *facts = client != NULL ? &client->watched.facts : NULL;
     report_string(object, "end_rule", facts != NULL ? death_rule_name(death_rule(facts)) : NULL);
     cJSON_AddBoolToObject(object, "under_mps", facts != NULL && facts->under_mps);
+    uint64_t own_bytes = client != NULL ? client->watched.own_bytes : GPU_USED_UNKNOWN;
+    put_optional(object, "own_bytes", own_bytes != GPU_USED_UNKNOWN, own_bytes);
 }
 
 /* The questions for idle memory, and what the session has answered. */

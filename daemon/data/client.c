@@ -373,6 +373,7 @@ bool client_begin(struct daemon *daemon, int fd, void (*serve)(struct turn *turn
                                        .uid = client->peer.uid,
                                        .pidfd = -1,
                                        .socket = fd,
+                                       .own_bytes = GPU_USED_UNKNOWN,
                                        .on_facts = client_on_facts};
     list_init(&client->watched.link);
     client->state = CLIENT_GREETING;

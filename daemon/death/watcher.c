@@ -28,6 +28,9 @@
 /* Looks into /proc take a tenth of a processor at most. Only the thread's own time counts: on a busy machine
  * clients would otherwise wait ten times as long. */
 #define LOOK_DIVISOR   10
+/* For people: how much memory processes have beside the pools. */
+#define SIZES_INTERVAL_NS (5 * NS_PER_S)
+#define SIZES_FRESH_NS    (1 * NS_PER_S)
 #define PROCESSES_ROOM 1024u /* to begin with */
 
 /* A round: a question to the list, and a look into /proc where a process needs it. */
@@ -46,6 +49,7 @@ struct watcher_job {
 };
 
 static void watcher_arm(struct watcher *watcher);
+static void watcher_begin(struct watcher *watcher);
 
 bool watcher_socket_is_over(int socket) {
     struct pollfd event = {.fd = socket, .events = 0};
@@ -208,6 +212,45 @@ static void take_death(const struct watcher_job *job, struct watched *watched) {
     watched->on_facts(watched);
 }
 
+/* --- memory beside the pools --- */
+
+/* On all GPUs together. 0: the process is not listed. */
+static uint64_t used_bytes(const struct watcher_job *job, pid_t pid) {
+    uint64_t sum = 0;
+
+    for (size_t i = 0; i < job->n_processes; i++) {
+        if (job->processes[i].pid != pid)
+            continue;
+        if (job->processes[i].used_bytes == GPU_USED_UNKNOWN)
+            return GPU_USED_UNKNOWN;
+        sum += job->processes[i].used_bytes;
+    }
+    return sum;
+}
+
+/* A list that cannot be had is asked again only for other reasons. */
+static void take_sizes(struct watcher *watcher, const struct watcher_job *job, uint64_t now_ns) {
+    struct daemon *daemon = watcher->daemon;
+
+    watcher->next_sizes_ns = job->result == 0 ? now_ns + SIZES_INTERVAL_NS : NS_FOREVER;
+    if (job->result != 0)
+        return;
+    list_for_each_entry(struct client, client, &daemon->clients, link) {
+        client->watched.own_bytes =
+            client->watched.pid > 0 ? used_bytes(job, client->watched.pid) : GPU_USED_UNKNOWN;
+    }
+}
+
+void watcher_refresh_sizes(struct watcher *watcher) {
+    uint64_t now_ns = clock_now_ns();
+    uint64_t asked_ns = watcher->next_sizes_ns - SIZES_INTERVAL_NS;
+
+    if (watcher->daemon->gpu == NULL || watcher->next_sizes_ns == NS_FOREVER ||
+        (watcher->next_sizes_ns != 0 && now_ns - asked_ns < SIZES_FRESH_NS))
+        return;
+    watcher_begin(watcher);
+}
+
 static void complain(struct watcher *watcher, const struct watcher_job *job) {
     if (can_tell(job) || watcher->complained)
         return;
@@ -224,6 +267,7 @@ static void round_done(struct worker_job *worker_job) {
 
     watcher->job = NULL;
     complain(watcher, job);
+    take_sizes(watcher, job, now_ns);
     if (job->n_subjects > 0)
         watcher->next_look_ns = now_ns + LOOK_DIVISOR * job->look_ns;
     /* By way of a list of their own: the facts of one process may free or move any other. */
@@ -332,6 +376,8 @@ static void watcher_arm(struct watcher *watcher) {
     list_for_each_entry(const struct watched, watched, &watcher->subjects, link) {
         next_ns = watched->next_ns < next_ns ? watched->next_ns : next_ns;
     }
+    if (watcher->daemon->n_clients > 0 && watcher->daemon->gpu != NULL && watcher->next_sizes_ns < next_ns)
+        next_ns = watcher->next_sizes_ns;
     if (next_ns == NS_FOREVER) {
         uv_timer_stop(&watcher->timer);
         return;

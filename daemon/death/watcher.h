@@ -14,6 +14,8 @@
  * time since, so that a process which the list never has costs little. The watcher asks about ENDED processes
  * in the same way, at intervals from 20 ms to 1 s. Between two looks into /proc lies at least ten times the
  * duration of the first. One round is in progress at a time, for all processes together.
+ *
+ * The list also tells how much memory each client has on the GPUs beside the pools.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -43,6 +45,7 @@ struct watcher {
     const char *list_name; /* for messages: "NVML" */
     struct process_origin_cache origin_cache;
     bool complained;
+    uint64_t next_sizes_ns; /* when the list is asked anew for the memory of living processes; 0: at once */
 };
 
 enum watched_state {
@@ -64,6 +67,7 @@ struct watched {
     uint64_t token;
     uint64_t since_round;               /* ENDED: only later rounds count */
     uint64_t since_ns, next_ns;         /* when it came into its state, and is asked about again */
+    uint64_t own_bytes; /* of the GPUs, beside the pools; GPU_USED_UNKNOWN: not known, or not yet */
     void (*on_facts)(struct watched *); /* there are new facts; runs on the loop, and may free the process */
     struct list link;
 };
@@ -82,6 +86,10 @@ void watcher_watch_ended(struct watcher *watcher, struct watched *watched);
 
 /* Stops asking about a process. Harmless when it is idle. */
 void watcher_forget(struct watched *watched);
+
+/* Asks the list for the memory of living processes, if its last word is older than a second. The answer comes
+ * later. While there are sessions it is asked every few seconds without this. */
+void watcher_refresh_sizes(struct watcher *watcher);
 
 /* Whether all processes that had the other end of a Unix socket have closed it. */
 bool watcher_socket_is_over(int socket);

@@ -431,6 +431,9 @@ static bool is_under_mps(pid_t pid) {
     return false;
 }
 
+/* The driver of an H100 lists a process that has a context and nothing else with so much. */
+#define SIM_CONTEXT_BYTES (UINT64_C(518) << 20)
+
 int sim_all_processes(struct gpu_process *processes, size_t capacity, size_t *ret_count) {
     _cleanup_(freep) pid_t *pids = NULL;
     unsigned physical;
@@ -446,7 +449,8 @@ int sim_all_processes(struct gpu_process *processes, size_t capacity, size_t *re
             return r;
         for (size_t i = 0; i < listed; i++, count++)
             if (i < capacity && count < capacity)
-                processes[count] = (struct gpu_process){.pid = pids[i], .under_mps = is_under_mps(pids[i])};
+                processes[count] = (struct gpu_process){
+                    .pid = pids[i], .under_mps = is_under_mps(pids[i]), .used_bytes = SIM_CONTEXT_BYTES};
     }
     *ret_count = count;
     return 0;

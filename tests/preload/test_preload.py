@@ -95,12 +95,19 @@ class WithDaemon(unittest.TestCase):
         """Of the device's or the host's pools."""
         return sum(pool[member] for pool in self.daemon.ask("pools")["pools"] if pool["kind"] == place)
 
+    def besides(self, program):
+        """The memory that a program has beside the pools."""
+        return next(entry["own_bytes"] for entry in self.daemon.ask("sessions")["sessions"] if entry["pid"] == program.process.pid)
+
+    def wait_until(self, condition, what):
+        deadline = time.monotonic() + WAIT_S
+        while not condition():
+            self.assertLess(time.monotonic(), deadline, what)
+            time.sleep(0.01)
+
     def wait_until_all_is_back(self):
         """The memory of processes that have ended."""
-        deadline = time.monotonic() + WAIT_S
-        while self.pool("device", "leased_bytes") + self.pool("device", "quarantined_bytes") > 0:
-            self.assertLess(time.monotonic(), deadline)
-            time.sleep(0.01)
+        self.wait_until(lambda: self.pool("device", "leased_bytes") + self.pool("device", "quarantined_bytes") == 0, "all is back")
 
 
 class Programs(WithDaemon):
@@ -173,6 +180,7 @@ class Programs(WithDaemon):
         session = [entry for entry in self.daemon.ask("sessions")["sessions"] if entry["pid"] == program.process.pid]
         self.assertEqual(len(session), 1)
         self.assertGreaterEqual(session[0]["leased_bytes"], 30 << 20)
+        self.wait_until(lambda: self.besides(program) == 518 << 20, "the driver lists the context of the process")
         program.answer()
         program.expect("freed")
         self.run_with(PROGRAM, "wants", variables=PATIENT)  # has what the other one keeps idle

@@ -42,7 +42,7 @@ HOST_POOL = {**DEVICE_POOL, "id": 2, "kind": "host", "name": "host memory, node 
              "numa_node": 0, "export": "memfd", "pages": "transparent", "zeroed_by": "kernel", "context": False, "leased_bytes": 0, "in_use_bytes": 0, "cached_bytes": 0,
              "hit_ratio": None, "failures": 0, "quarantine_oldest_ns": None, "worker_call": None, "worker_call_ns": None, "last_error": None}
 SESSION = {"id": 7, "pid": 815, "uid": 1000, "gid": 100, "command": "loader", "state": "active",
-           "quarantine_reason": None, "quarantined_ns": None, "unanswered_ns": None, "end_rule": "listing", "under_mps": False, "leases": 3, "leased_bytes": 3 * GIB // 2,
+           "quarantine_reason": None, "quarantined_ns": None, "unanswered_ns": None, "end_rule": "listing", "under_mps": False, "own_bytes": 777 << 20, "leases": 3, "leased_bytes": 3 * GIB // 2,
            "in_use_bytes": GIB, "cached_bytes": GIB // 2, "hit_ratio": 0.75, "moves": 17, "fenced_bytes": 4 << 20, "waiting": 0,
            "segments": 2, "connected_ns": 90_000_000_000,
            "pools": [{"id": 1, "leased_bytes": 11 << 20, "in_use_bytes": 7 << 20, "cached_bytes": 4 << 20,
@@ -51,7 +51,7 @@ SESSION = {"id": 7, "pid": 815, "uid": 1000, "gid": 100, "command": "loader", "s
                       "kept_bytes": 5 << 20}], "requests": []}
 DEAD_SESSION = {**SESSION, "id": 8, "pid": 816, "state": "quarantined", "command": "trainer",
                 "quarantine_reason": "pid 816 is still listed by NVML", "quarantined_ns": 3_000_000_000,
-                "under_mps": True, "pools": None, "requests": None}
+                "under_mps": True, "own_bytes": None, "pools": None, "requests": None}
 WAITING_SESSION = {**SESSION, "id": 9, "pid": 817, "waiting": 4, "pools": [], "requests": [
     {"pool": 1, "bytes": 33 << 20, "wanted_bytes": 64 << 20, "waiting_ns": 21_000_000_000, "left_ns": 39_000_000_000,
      "reason": reason} for reason in ("room", "quota", "growth", "own-process", "no-answer", "other-users", "pieces")]}
@@ -439,6 +439,12 @@ class ForPeople(unittest.TestCase):
         self.assertNotRegex(text, r"(?m)^ +8 +816 +1 ")  # the daemon does not tell
         self.assertNotIn("WAITS FOR", text)
 
+    def test_sessions_tells_what_each_has_beside_the_pools(self):
+        table = self.show("sessions", {"sessions": [SESSION, DEAD_SESSION]}).splitlines()
+        end = table[1].index("BESIDES") + len("BESIDES")
+        self.assertEqual([row[:end].split()[-2:] for row in table[2:4]][0], ["777", "MiB"])
+        self.assertEqual(table[3][:end].split()[-1], "-")
+
     def test_sessions_tells_what_each_waits_for(self):
         text = self.show("sessions")
         for words in ("memory that is in use", r"memory of its own user \(quota\)", "growth of the pool",
@@ -693,7 +699,7 @@ class Widths(unittest.TestCase):
 
     def test_long_names_are_cut_and_sentences_go_on_below(self):
         sessions = self.show("sessions", 80)
-        self.assertRegex(sessions, r"(?m) a-long-name-of-a-process-\S*…$")
+        self.assertRegex(sessions, r"(?m) a-long-name-of-a-\S*…$")
         self.assertIn("a-long-name-of-a-process-" * 3, self.show("sessions", 300))
         why = self.show("quarantine", 80)
         self.assertNotIn("…", why)
@@ -860,7 +866,7 @@ class Failures(unittest.TestCase):
                 for wrong in (None, "missing", -1, 1.5, 2**53 + 2, True, {}):
                     if member in ("under_mps", "context") and wrong is True:
                         continue
-                    if wrong is None and member in ("end_rule","uuid", "device", "numa_node", "pages", "last_error", "worker_call", "worker_call_ns",
+                    if wrong is None and member in ("end_rule", "own_bytes", "uuid", "device", "numa_node", "pages", "last_error", "worker_call", "worker_call_ns",
                                                     "quarantine_reason", "quarantined_ns", "unanswered_ns", "owed_ns", "cuda_toolkit", "hit_ratio",
                                                     "quarantine_oldest_ns", "lingering_oldest_ns", "left_ns") or (
                             path[0] == "sessions" and member in ("pools", "requests")):

@@ -81,6 +81,7 @@ static void clients_of_mps_are_told_apart(void **state) {
     for (size_t i = 0; i < count; i++) {
         assert_int_equal(processes[i].pid, i < 2 ? 1000 + i : 5000 + i - 2);
         assert_int_equal(processes[i].under_mps, i >= 2);
+        assert_int_equal(processes[i].used_bytes, i < 2 ? i : i - 2); /* as the fake has it */
     }
     processes[3].pid = -1;
     assert_int_equal(nvml_all_processes(processes, 3, &count), 0);
