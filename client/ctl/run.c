@@ -33,25 +33,27 @@ struct options {
 
 static const char help[] =
     "Usage: gpupoolctl run [OPTION...] [--] PROGRAM [ARGUMENT...]\n"
-    "Runs a program that knows nothing of gpupool with memory of gpupoold: what it asks of the CUDA\n"
-    "runtime (cudaMalloc, cudaMallocHost and their like) or of the driver (cuMemAlloc and its like) comes\n"
-    "from the daemon's pools. The runtime may be a shared library or a part of the program.\n"
+    "Runs a program that knows nothing of gpupool with memory of gpupoold: what it\n"
+    "asks of the CUDA runtime (cudaMalloc, cudaMallocHost and their like) or of the\n"
+    "driver (cuMemAlloc and its like) comes from the daemon's pools. The runtime may\n"
+    "be a shared library or a part of the program.\n"
     "\n"
     "Options:\n"
     "      --socket=PATH     where the daemon lends, by default $GPUPOOL_SOCKET,\n"
     "                        else " DATA_SOCKET_DEFAULT "\n"
-    "      --library=FILE    the preload library, by default the installed " LIBRARY "; " AUDIT "\n"
+    "      --library=FILE    the preload library, by default the installed\n"
+    "                        " LIBRARY "; " AUDIT "\n"
     "                        lies beside it\n"
-    "      --report[=FILE]   at the end of each process that asked for memory, say what came from\n"
-    "                        the pools and what did not, and why: on standard error, or at the\n"
-    "                        end of a file\n"
-    "      --memory-info=OF  what cudaMemGetInfo() and its like tell: the memory of the pool (the\n"
-    "                        default), or that of the gpu\n"
+    "      --report[=FILE]   at the end of each process that asked for memory, say\n"
+    "                        what came from the pools and what did not, and why: on\n"
+    "                        standard error, or at the end of a file\n"
+    "      --memory-info=OF  cudaMemGetInfo() and its like tell the memory of the\n"
+    "                        pool (the default), or that of the gpu\n"
     "      --force           run a program, too, that it cannot serve\n"
     "  -h, --help            print this and exit\n"
     "\n"
-    "Exit status: the program's; 125 gpupoolctl failed, 126 the program cannot be executed, 127 there is\n"
-    "no such program.\n";
+    "Exit status: the program's; 125 gpupoolctl failed, 126 the program cannot be\n"
+    "executed, 127 there is no such program.\n";
 
 void run_print_help(void) {
     fputs(help, stdout);

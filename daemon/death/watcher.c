@@ -228,10 +228,13 @@ static uint64_t used_bytes(const struct watcher_job *job, pid_t pid) {
     return sum;
 }
 
-/* A list that cannot be had is asked again only for other reasons. */
+/* Not of each round: there may be many, and this looks at each client. A list that cannot be had is asked
+ * again only for other reasons. */
 static void take_sizes(struct watcher *watcher, const struct watcher_job *job, uint64_t now_ns) {
     struct daemon *daemon = watcher->daemon;
 
+    if (now_ns < watcher->next_sizes_ns)
+        return;
     watcher->next_sizes_ns = job->result == 0 ? now_ns + SIZES_INTERVAL_NS : NS_FOREVER;
     if (job->result != 0)
         return;
@@ -248,6 +251,7 @@ void watcher_refresh_sizes(struct watcher *watcher) {
     if (watcher->daemon->gpu == NULL || watcher->next_sizes_ns == NS_FOREVER ||
         (watcher->next_sizes_ns != 0 && now_ns - asked_ns < SIZES_FRESH_NS))
         return;
+    watcher->next_sizes_ns = 0;
     watcher_begin(watcher);
 }
 

@@ -348,6 +348,7 @@ class Commands(unittest.TestCase):
             with self.subTest(command):
                 done = ctl("help", command, socket_path="/nonexistent")
                 self.assertEqual((done.returncode, done.stderr), (0, ""))
+                self.assertEqual([row for row in done.stdout.splitlines() if len(row) > 80], [])
                 if command == "run":
                     self.assertEqual(done.stdout, subprocess.run([CTL, "run", "--help"], check=True, capture_output=True, text=True).stdout)
                     continue
