@@ -248,7 +248,7 @@ void watcher_refresh_sizes(struct watcher *watcher) {
     uint64_t now_ns = clock_now_ns();
     uint64_t asked_ns = watcher->next_sizes_ns - SIZES_INTERVAL_NS;
 
-    if (watcher->daemon->gpu == NULL || watcher->next_sizes_ns == NS_FOREVER ||
+    if (!watcher->started || watcher->daemon->gpu == NULL || watcher->next_sizes_ns == NS_FOREVER ||
         (watcher->next_sizes_ns != 0 && now_ns - asked_ns < SIZES_FRESH_NS))
         return;
     watcher->next_sizes_ns = 0;
