@@ -91,6 +91,35 @@ bool driver_in_primary(void) {
     return primary_of(device, &primary) == 0 && primary == current;
 }
 
+static bool is_made(const void *stream) {
+    return stream != NULL && stream != CUDA_STREAM_LEGACY && stream != CUDA_STREAM_PER_THREAD;
+}
+
+/* NULL: it cannot be known. */
+static void *context_of(void *stream) {
+    void *context = NULL;
+
+    if (!is_made(stream) || !driver_find() || driver_real.cuStreamGetCtx == NULL ||
+        driver_real.cuStreamGetCtx(stream, &context) != 0)
+        return NULL;
+    return context;
+}
+
+bool driver_is_current(void *stream) {
+    void *context = context_of(stream), *current = NULL;
+    return context == NULL || (driver_real.cuCtxGetCurrent(&current) == 0 && current == context);
+}
+
+bool driver_device_of(void *stream, int *ret_device) {
+    void *context = context_of(stream);
+
+    if (context == NULL || driver_real.cuCtxPushCurrent_v2(context) != 0)
+        return false;
+    int r = driver_real.cuCtxGetDevice(ret_device);
+    (void)driver_real.cuCtxPopCurrent_v2(&context);
+    return r == 0;
+}
+
 static bool has_context(void) {
     void *current = NULL;
     return driver_real.cuCtxGetCurrent(&current) == 0 && current != NULL;

@@ -38,6 +38,13 @@ bool driver_find(void);
 /* Whether the thread's current context is the primary one of its device. Makes no context. */
 bool driver_in_primary(void);
 
+/* Whether a stream's work is in the thread's current context. True where that cannot be known: the process
+ * has no driver (a test's), and for the default streams. */
+bool driver_is_current(void *stream);
+
+/* The device of a stream that the program made. False: it cannot be known. */
+bool driver_device_of(void *stream, int *ret_device);
+
 /* As serve_free(), from any context. */
 int driver_release(void *memory);
 

@@ -73,6 +73,7 @@
     X(cuDevicePrimaryCtxGetState, (int, unsigned *, int *))                                                  \
     X(cuDevicePrimaryCtxRelease_v2, (int))                                                                   \
     X(cuDevicePrimaryCtxRetain, (void **, int))                                                              \
+    X(cuStreamGetCtx, (void *, void **))                                                                     \
     X(cuStreamIsCapturing, (void *, int *))                                                                  \
     X(cuThreadExchangeStreamCaptureMode, (int *))
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "client/preload/capture.h"
+#include "client/preload/driver.h"
 #include "client/preload/reclaim.h"
 #include "client/preload/report.h"
 
@@ -74,6 +75,10 @@ int serve_in_order(const struct runtime *runtime, size_t size_bytes, void *pool,
         report_add(REPORT_CAPTURE, size_bytes);
         return NOT_OURS;
     }
+    if (!driver_is_current(stream)) { /* the memory would be the stream's device's */
+        report_add(REPORT_CONTEXT, size_bytes);
+        return NOT_OURS;
+    }
     if (!is_default_pool(runtime, pool)) {
         report_add(REPORT_OWN_POOL, size_bytes);
         return NOT_OURS;
@@ -88,7 +93,8 @@ int serve_destroy(const struct runtime *runtime, void *stream) {
 
     if (!atomic_load_explicit(&uses_order, memory_order_relaxed) || client == NULL || lend_is_inside() ||
         captures_any() || stream == NULL || stream == CUDA_STREAM_LEGACY ||
-        stream == CUDA_STREAM_PER_THREAD || runtime->cudaGetDevice(&device) != 0)
+        stream == CUDA_STREAM_PER_THREAD ||
+        (!driver_device_of(stream, &device) && runtime->cudaGetDevice(&device) != 0))
         return NOT_OURS;
     bool before = lend_enter();
     int r = gpupool_stream_destroy(client, device, stream);

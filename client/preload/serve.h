@@ -21,7 +21,8 @@ int serve_free(const struct runtime *runtime, void *memory);
 int serve_free_behind(const struct runtime *runtime, void *memory, void *stream);
 
 /* Device memory in the order of a stream. pool: NULL: the device's current one. NOT_OURS too: the pool is not
- * the device's default one, or a stream of the process is being captured. *ret_memory is NULL on failure. */
+ * the device's default one, the stream is of another context than the current one, or a stream of the process
+ * is being captured. *ret_memory is NULL on failure. */
 int serve_in_order(const struct runtime *runtime, size_t size_bytes, void *pool, void *stream,
                    void **ret_memory);
 

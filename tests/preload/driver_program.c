@@ -155,6 +155,7 @@ static void ordered(void) {
     CHECK(cuStreamEndCapture_ptsz(NULL, &graph) == 0);
     CHECK(cuStreamBeginCaptureToGraph((void *)6, NULL, NULL, NULL, 0, 0) == 0);
     CHECK(cuMemAlloc_v2(&p, MIB) == 0 && !lent(p) && cuStreamDestroy_v2((void *)6) == 0); /* which ends it */
+    CHECK(cuMemAllocAsync(&p, MIB, FAKE_FOREIGN_STREAM) == 0 && !lent(p));
     fake_use_other();
     CHECK(cuMemAllocAsync(&p, MIB, NULL) == 0 && !lent(p));
     fake_use_primary();

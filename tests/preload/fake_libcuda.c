@@ -221,6 +221,11 @@ int cuCtxPopCurrent_v2(void **context) {
     return broken;
 }
 
+int cuStreamGetCtx(void *stream, void **context) {
+    *context = stream == FAKE_FOREIGN_STREAM ? &other : &primary;
+    return broken;
+}
+
 int cuCtxSynchronize(void) {
     counts.waits++;
     return current() == NULL ? NO_CONTEXT : broken;

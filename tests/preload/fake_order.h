@@ -12,6 +12,8 @@
 #define FAKE_ATTRIBUTE   2 /* the driver knows it of each pointer; its value is the number */
 #define FAKE_NOT_FOUND   1
 
+#define FAKE_FOREIGN_STREAM ((void *)9) /* of the context that is not the primary one */
+
 int cuDeviceSetMemPool(int device, void *pool);
 int cuMemPoolCreate(void **pool, const void *properties);
 
