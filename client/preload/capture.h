@@ -7,8 +7,8 @@
  *
  * A stream is noted when its capture has begun, and forgotten when the capture has ended or the stream is
  * destroyed. A capture that was invalidated ends with cudaStreamEndCapture() as well. Captures that begin by
- * a runtime or by the driver's API are noted alike. No capture begins between captures_hold_off() and captures_admit().
- * A forked child begins without captures. Thread-safe.
+ * a runtime or by the driver's API are noted alike. No capture begins between captures_hold_off() and
+ * captures_admit(). A forked child begins without captures. Thread-safe.
  */
 #include <stdbool.h>
 

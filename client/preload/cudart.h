@@ -18,8 +18,9 @@ enum cuda_error {
 };
 
 /* cudaHostAlloc() flags */
-#define CUDA_HOST_PORTABLE 1u
-#define CUDA_HOST_MAPPED   2u
+#define CUDA_HOST_PORTABLE       1u
+#define CUDA_HOST_MAPPED         2u
+#define CUDA_HOST_WRITE_COMBINED 4u
 
 /* cudaDeviceAttr: the device uses registered host memory under the host's address. */
 #define CUDA_ATTRIBUTE_HOST_POINTERS 91

@@ -6,8 +6,8 @@
  * dlsym(), or by cuGetProcAddress(), which answers with them. Nothing reaches them without it.
  *
  * They are the same functions over the same objects as the runtime's (preload.c): the driver is seen as one
- * more runtime (`driver_runtime`), with the numbers of errors that both have in common. The differences: nothing is
- * left pending, and an out-parameter is written on success alone.
+ * more runtime (`driver_runtime`), with the numbers of errors that both have in common. The differences:
+ * nothing is left pending, and an out-parameter is written on success alone.
  *
  * The real function serves a call that allocates where the thread's current context is not the primary one of
  * its device, in which lent memory is mapped; while a stream is known to be captured; and inside this
@@ -27,7 +27,6 @@
 #include "client/preload/report.h"
 #include "client/preload/serve.h"
 #include "client/preload/shared.h"
-#include "client/preload/unserved.h"
 
 #define DEVICES_MAX       64
 #define INVALID_DEVICE    101 /* the driver's number */
@@ -91,15 +90,11 @@ bool driver_in_primary(void) {
     return primary_of(device, &primary) == 0 && primary == current;
 }
 
-static bool is_made(const void *stream) {
-    return stream != NULL && stream != CUDA_STREAM_LEGACY && stream != CUDA_STREAM_PER_THREAD;
-}
-
 /* NULL: it cannot be known. */
 static void *context_of(void *stream) {
     void *context = NULL;
 
-    if (!is_made(stream) || !driver_find() || driver_real.cuStreamGetCtx == NULL ||
+    if (!serve_is_made(stream) || !driver_find() || driver_real.cuStreamGetCtx == NULL ||
         driver_real.cuStreamGetCtx(stream, &context) != 0)
         return NULL;
     return context;
@@ -108,35 +103,6 @@ static void *context_of(void *stream) {
 bool driver_is_current(void *stream) {
     void *context = context_of(stream), *current = NULL;
     return context == NULL || (driver_real.cuCtxGetCurrent(&current) == 0 && current == context);
-}
-
-bool driver_device_of(void *stream, int *ret_device) {
-    void *context = context_of(stream);
-
-    if (context == NULL || driver_real.cuCtxPushCurrent_v2(context) != 0)
-        return false;
-    int r = driver_real.cuCtxGetDevice(ret_device);
-    (void)driver_real.cuCtxPopCurrent_v2(&context);
-    return r == 0;
-}
-
-static bool has_context(void) {
-    void *current = NULL;
-    return driver_real.cuCtxGetCurrent(&current) == 0 && current != NULL;
-}
-
-/* The report counts a call that the driver serves instead. */
-static bool may_lend(enum lend_kind kind, uint64_t size_bytes) {
-    if (lend_is_inside())
-        return false;
-    if (captures_any()) {
-        report_add(kind == LEND_HOST ? REPORT_HOST_CAPTURE : REPORT_CAPTURE, size_bytes);
-        return false;
-    }
-    bool may = driver_in_primary();
-    if (!may && report_is_asked() && has_context())
-        report_add(kind == LEND_HOST ? REPORT_HOST_CONTEXT : REPORT_CONTEXT, size_bytes);
-    return may;
 }
 
 /* Makes the primary context of a device current until leave(). */
@@ -149,6 +115,34 @@ static int visit(int device) {
 static void leave(void) {
     void *primary;
     (void)driver_real.cuCtxPopCurrent_v2(&primary);
+}
+
+bool driver_device_of(void *stream, int *ret_device) {
+    void *context = context_of(stream);
+
+    if (context == NULL || driver_real.cuCtxPushCurrent_v2(context) != 0)
+        return false;
+    int r = driver_real.cuCtxGetDevice(ret_device);
+    leave();
+    return r == 0;
+}
+
+static bool has_context(void) {
+    void *current = NULL;
+    return driver_real.cuCtxGetCurrent(&current) == 0 && current != NULL;
+}
+
+bool driver_may_lend(enum lend_kind kind, uint64_t size_bytes) {
+    if (lend_is_inside())
+        return false;
+    if (captures_any()) {
+        report_add(kind == LEND_HOST ? REPORT_HOST_CAPTURE : REPORT_CAPTURE, size_bytes);
+        return false;
+    }
+    bool may = driver_in_primary();
+    if (!may && report_is_asked() && has_context())
+        report_add(kind == LEND_HOST ? REPORT_HOST_CONTEXT : REPORT_CONTEXT, size_bytes);
+    return may;
 }
 
 /* --- the driver as a runtime --- */
@@ -192,10 +186,6 @@ static int as_get_default_pool(void **pool, int device) {
     return driver_real.cuDeviceGetDefaultMemPool(pool, device);
 }
 
-static int as_get_memory(size_t *free_bytes, size_t *total_bytes) {
-    return driver_real.cuMemGetInfo_v2(free_bytes, total_bytes);
-}
-
 static int as_is_capturing(void *stream, int *status) {
     return driver_real.cuStreamIsCapturing(stream, status);
 }
@@ -215,7 +205,6 @@ const struct runtime driver_runtime = {
     .cudaDeviceGetAttribute = as_get_attribute,
     .cudaDeviceGetDefaultMemPool = as_get_default_pool,
     .cudaDeviceGetMemPool = as_get_pool,
-    .cudaMemGetInfo = as_get_memory,
     .cudaStreamIsCapturing = as_is_capturing,
     .cudaThreadExchangeStreamCaptureMode = as_exchange_mode,
 };
@@ -226,7 +215,7 @@ int gpupool_driver_cuMemAlloc_v2(uint64_t *memory, size_t size_bytes) {
     void *lent;
 
     DRIVER_OR_FAIL(cuMemAlloc_v2);
-    if (memory == NULL || size_bytes == 0 || !may_lend(LEND_DEVICE, size_bytes))
+    if (memory == NULL || size_bytes == 0 || !driver_may_lend(LEND_DEVICE, size_bytes))
         return driver_real.cuMemAlloc_v2(memory, size_bytes);
     int r = lend(&driver_runtime, LEND_DEVICE, size_bytes, false, &lent);
     if (r == NOT_OURS)
@@ -244,7 +233,7 @@ int gpupool_driver_cuMemAllocPitch_v2(uint64_t *memory, size_t *pitch, size_t wi
     bool is_element = element_bytes >= ELEMENT_BYTES_MIN && element_bytes <= ELEMENT_BYTES_MAX &&
                       (element_bytes & (element_bytes - 1)) == 0;
     if (memory == NULL || pitch == NULL || width_bytes == 0 || rows == 0 || !is_element ||
-        !may_lend(LEND_DEVICE, (uint64_t)width_bytes * rows))
+        !driver_may_lend(LEND_DEVICE, (uint64_t)width_bytes * rows))
         return driver_real.cuMemAllocPitch_v2(memory, pitch, width_bytes, rows, element_bytes);
     int r = serve_rows(&driver_runtime, width_bytes, rows, pitch, &lent);
     if (r == NOT_OURS)
@@ -288,7 +277,7 @@ static int lend_host(void **memory, size_t size_bytes) {
 
 int gpupool_driver_cuMemAllocHost_v2(void **memory, size_t size_bytes) {
     DRIVER_OR_FAIL(cuMemAllocHost_v2);
-    bool is_lent = memory != NULL && size_bytes > 0 && may_lend(LEND_HOST, size_bytes);
+    bool is_lent = memory != NULL && size_bytes > 0 && driver_may_lend(LEND_HOST, size_bytes);
     int r = is_lent ? lend_host(memory, size_bytes) : NOT_OURS;
     return r == NOT_OURS ? driver_real.cuMemAllocHost_v2(memory, size_bytes) : r;
 }
@@ -297,7 +286,7 @@ int gpupool_driver_cuMemHostAlloc(void **memory, size_t size_bytes, unsigned fla
     DRIVER_OR_FAIL(cuMemHostAlloc);
     bool is_lent =
         memory != NULL && size_bytes > 0 && (flags & ~(CUDA_HOST_PORTABLE | CUDA_HOST_MAPPED)) == 0;
-    int r = is_lent && may_lend(LEND_HOST, size_bytes) ? lend_host(memory, size_bytes) : NOT_OURS;
+    int r = is_lent && driver_may_lend(LEND_HOST, size_bytes) ? lend_host(memory, size_bytes) : NOT_OURS;
     if (r != NOT_OURS)
         return r;
     r = driver_real.cuMemHostAlloc(memory, size_bytes, flags);

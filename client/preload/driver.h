@@ -9,8 +9,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/preload/lending.h"
 #include "client/preload/libcuda.h"
-#include "client/preload/runtime.h"
 
 #define DRIVER_MEMBER(name, parameters) int(*name) parameters;
 struct libcuda {
@@ -35,8 +35,26 @@ bool driver_find(void);
     if (!driver_find() || driver_real.call == NULL)                                                          \
     return CUDA_INITIALIZATION_ERROR
 
+/* An answer of cuGetProcAddress(): the name that a program asks for, the first version that gives this
+ * function, and whether it is the one for a default stream of each thread, which is asked for by a flag. */
+struct driver_answer {
+    const char *name;
+    int version;
+    bool is_per_thread;
+    void *function;
+};
+
+/* Replaces the function that the driver found by the last answer that fits. Without one it stays, and where
+ * the driver found none. */
+void driver_answer(const struct driver_answer *all, size_t count, const char *name, void **function,
+                   int version, uint64_t flags);
+
 /* Whether the thread's current context is the primary one of its device. Makes no context. */
 bool driver_in_primary(void);
+
+/* Whether memory may be lent to the calling thread. The report counts a call that the driver serves
+ * instead. */
+bool driver_may_lend(enum lend_kind kind, uint64_t size_bytes);
 
 /* Whether a stream's work is in the thread's current context. True where that cannot be known: the process
  * has no driver (a test's), and for the default streams. */
@@ -50,16 +68,6 @@ int driver_release(void *memory);
 
 static inline void *driver_pointer(uint64_t address) {
     return (void *)(uintptr_t)address; /* NOLINT(performance-no-int-to-ptr): CUdeviceptr */
-}
-
-/* The stream that a handle names in a program with one legacy default stream. */
-static inline void *driver_stream(void *stream) {
-    return stream == CUDA_STREAM_LEGACY ? NULL : stream;
-}
-
-/* The stream that a handle names in a program with a default stream of each thread. */
-static inline void *driver_stream_ptsz(void *stream) {
-    return stream == NULL ? CUDA_STREAM_PER_THREAD : driver_stream(stream);
 }
 
 #endif

@@ -21,7 +21,7 @@ int gpupool_driver_cuStreamBeginCapture_v2_ptsz(void *stream, int mode) {
     if (lend_is_inside())
         return driver_real.cuStreamBeginCapture_v2_ptsz(stream, mode);
     capture_before_begin();
-    return capture_after_begin(driver_stream_ptsz(stream),
+    return capture_after_begin(serve_stream_ptsz(stream),
                                driver_real.cuStreamBeginCapture_v2_ptsz(stream, mode));
 }
 
@@ -41,8 +41,8 @@ int gpupool_driver_cuStreamBeginCaptureToGraph_ptsz(void *stream, void *graph, c
     if (lend_is_inside())
         return driver_real.cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, data, count, mode);
     capture_before_begin();
-    return capture_after_begin(driver_stream_ptsz(stream), driver_real.cuStreamBeginCaptureToGraph_ptsz(
-                                                               stream, graph, nodes, data, count, mode));
+    return capture_after_begin(serve_stream_ptsz(stream), driver_real.cuStreamBeginCaptureToGraph_ptsz(
+                                                              stream, graph, nodes, data, count, mode));
 }
 
 int gpupool_driver_cuStreamEndCapture(void *stream, void **graph) {
@@ -52,7 +52,7 @@ int gpupool_driver_cuStreamEndCapture(void *stream, void **graph) {
 
 int gpupool_driver_cuStreamEndCapture_ptsz(void *stream, void **graph) {
     DRIVER_OR_FAIL(cuStreamEndCapture_ptsz);
-    return capture_after_end(&driver_runtime, driver_stream_ptsz(stream),
+    return capture_after_end(&driver_runtime, serve_stream_ptsz(stream),
                              driver_real.cuStreamEndCapture_ptsz(stream, graph));
 }
 

@@ -25,6 +25,24 @@
 /* cuGetProcAddress() flags: the variant for a default stream of each thread. */
 #define CUDA_PROC_PER_THREAD 2u
 
+/* CUmemAllocationProp: the type and the types of handles come first. */
+#define CUDA_LOCATION_DEVICE 1
+struct cuda_allocation {
+    int type, handle_types, location_type, location_id;
+};
+
+/* The driver's descriptors of arrays. */
+struct cuda_array {
+    size_t width, height;
+    int format;
+    unsigned channels;
+};
+struct cuda_array_3d {
+    size_t width, height, depth;
+    int format;
+    unsigned channels, flags;
+};
+
 /* The driver's functions that the library serves: name, parameters. */
 #define LIBCUDA_SERVED(X)                                                                                    \
     X(cuMemAlloc_v2, (uint64_t *, size_t))                                                                   \
@@ -58,9 +76,20 @@
     X(cuGetProcAddress, (const char *, void **, int, uint64_t))                                              \
     X(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *))
 
+/* The functions that it only counts (unserved.h): name, parameters. */
+#define LIBCUDA_UNSERVED(X)                                                                                  \
+    X(cuMemAllocManaged, (uint64_t *, size_t, unsigned))                                                     \
+    X(cuMemPoolCreate, (void **, const void *))                                                              \
+    X(cuMemCreate, (uint64_t *, size_t, const struct cuda_allocation *, uint64_t))                           \
+    X(cuArrayCreate_v2, (void **, const struct cuda_array *))                                                \
+    X(cuArray3DCreate_v2, (void **, const struct cuda_array_3d *))                                           \
+    X(cuMipmappedArrayCreate, (void **, const struct cuda_array_3d *, unsigned))                             \
+    X(cuMemHostRegister_v2, (void *, size_t, unsigned))
+
 /* The functions that it calls: those, for what it does not serve itself, and others. */
 #define LIBCUDA_CALLS(X)                                                                                     \
     LIBCUDA_SERVED(X)                                                                                        \
+    LIBCUDA_UNSERVED(X)                                                                                      \
     X(cuCtxGetCurrent, (void **))                                                                            \
     X(cuCtxGetDevice, (int *))                                                                               \
     X(cuCtxPopCurrent_v2, (void **))                                                                         \

@@ -6,19 +6,14 @@
  */
 #include "client/preload/driver.h"
 #include "client/preload/lending.h"
-#include "client/preload/report.h"
 #include "client/preload/serve.h"
 
 /* pool: NULL: the device's current one. */
 static int take(uint64_t *memory, size_t size_bytes, void *pool, void *stream) {
     void *lent;
 
-    if (memory == NULL || size_bytes == 0 || lend_is_inside())
+    if (memory == NULL || size_bytes == 0 || !driver_may_lend(LEND_DEVICE, size_bytes))
         return NOT_OURS;
-    if (!driver_in_primary()) {
-        report_add(REPORT_CONTEXT, size_bytes);
-        return NOT_OURS;
-    }
     int r = serve_in_order(&driver_runtime, size_bytes, pool, stream, &lent);
     if (r == 0)
         *memory = (uintptr_t)lent;
@@ -27,26 +22,26 @@ static int take(uint64_t *memory, size_t size_bytes, void *pool, void *stream) {
 
 int gpupool_driver_cuMemAllocAsync(uint64_t *memory, size_t size_bytes, void *stream) {
     DRIVER_OR_FAIL(cuMemAllocAsync);
-    int r = take(memory, size_bytes, NULL, driver_stream(stream));
+    int r = take(memory, size_bytes, NULL, serve_stream(stream));
     return r == NOT_OURS ? driver_real.cuMemAllocAsync(memory, size_bytes, stream) : r;
 }
 
 int gpupool_driver_cuMemAllocAsync_ptsz(uint64_t *memory, size_t size_bytes, void *stream) {
     DRIVER_OR_FAIL(cuMemAllocAsync_ptsz);
-    int r = take(memory, size_bytes, NULL, driver_stream_ptsz(stream));
+    int r = take(memory, size_bytes, NULL, serve_stream_ptsz(stream));
     return r == NOT_OURS ? driver_real.cuMemAllocAsync_ptsz(memory, size_bytes, stream) : r;
 }
 
 int gpupool_driver_cuMemAllocFromPoolAsync(uint64_t *memory, size_t size_bytes, void *pool, void *stream) {
     DRIVER_OR_FAIL(cuMemAllocFromPoolAsync);
-    int r = pool == NULL ? NOT_OURS : take(memory, size_bytes, pool, driver_stream(stream));
+    int r = pool == NULL ? NOT_OURS : take(memory, size_bytes, pool, serve_stream(stream));
     return r == NOT_OURS ? driver_real.cuMemAllocFromPoolAsync(memory, size_bytes, pool, stream) : r;
 }
 
 int gpupool_driver_cuMemAllocFromPoolAsync_ptsz(uint64_t *memory, size_t size_bytes, void *pool,
                                                 void *stream) {
     DRIVER_OR_FAIL(cuMemAllocFromPoolAsync_ptsz);
-    int r = pool == NULL ? NOT_OURS : take(memory, size_bytes, pool, driver_stream_ptsz(stream));
+    int r = pool == NULL ? NOT_OURS : take(memory, size_bytes, pool, serve_stream_ptsz(stream));
     return r == NOT_OURS ? driver_real.cuMemAllocFromPoolAsync_ptsz(memory, size_bytes, pool, stream) : r;
 }
 
@@ -59,12 +54,12 @@ static int release_behind(void *memory, void *stream) {
 
 int gpupool_driver_cuMemFreeAsync(uint64_t memory, void *stream) {
     DRIVER_OR_FAIL(cuMemFreeAsync);
-    int r = release_behind(driver_pointer(memory), driver_stream(stream));
+    int r = release_behind(driver_pointer(memory), serve_stream(stream));
     return r == NOT_OURS ? driver_real.cuMemFreeAsync(memory, stream) : r;
 }
 
 int gpupool_driver_cuMemFreeAsync_ptsz(uint64_t memory, void *stream) {
     DRIVER_OR_FAIL(cuMemFreeAsync_ptsz);
-    int r = release_behind(driver_pointer(memory), driver_stream_ptsz(stream));
+    int r = release_behind(driver_pointer(memory), serve_stream_ptsz(stream));
     return r == NOT_OURS ? driver_real.cuMemFreeAsync_ptsz(memory, stream) : r;
 }

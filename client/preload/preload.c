@@ -77,57 +77,52 @@ static int take_in_order(const struct runtime *runtime, void **memory, size_t si
                          void *stream) {
     if (memory == NULL || size_bytes == 0 || lend_is_inside())
         return NOT_OURS;
-    return serve_in_order(runtime, size_bytes, pool, stream == CUDA_STREAM_LEGACY ? NULL : stream, memory);
-}
-
-/* The handle of a stream as a program names it that is compiled with --default-stream per-thread. */
-static void *per_thread(void *stream) {
-    return stream == NULL ? CUDA_STREAM_PER_THREAD : stream;
+    return serve_in_order(runtime, size_bytes, pool, stream, memory);
 }
 
 int cudaMallocAsync(void **memory, size_t size_bytes, void *stream) {
     RUNTIME_OR_FAIL(cudaMallocAsync);
-    int r = take_in_order(runtime, memory, size_bytes, NULL, stream);
+    int r = take_in_order(runtime, memory, size_bytes, NULL, serve_stream(stream));
     return r == NOT_OURS ? runtime->cudaMallocAsync(memory, size_bytes, stream) : r;
 }
 
 int cudaMallocAsync_ptsz(void **memory, size_t size_bytes, void *stream) {
     RUNTIME_OR_FAIL(cudaMallocAsync_ptsz);
-    int r = take_in_order(runtime, memory, size_bytes, NULL, per_thread(stream));
+    int r = take_in_order(runtime, memory, size_bytes, NULL, serve_stream_ptsz(stream));
     return r == NOT_OURS ? runtime->cudaMallocAsync_ptsz(memory, size_bytes, stream) : r;
 }
 
 int cudaMallocFromPoolAsync(void **memory, size_t size_bytes, void *pool, void *stream) {
     RUNTIME_OR_FAIL(cudaMallocFromPoolAsync);
-    int r = pool == NULL ? NOT_OURS : take_in_order(runtime, memory, size_bytes, pool, stream);
+    int r = pool == NULL ? NOT_OURS : take_in_order(runtime, memory, size_bytes, pool, serve_stream(stream));
     return r == NOT_OURS ? runtime->cudaMallocFromPoolAsync(memory, size_bytes, pool, stream) : r;
 }
 
 int cudaMallocFromPoolAsync_ptsz(void **memory, size_t size_bytes, void *pool, void *stream) {
     RUNTIME_OR_FAIL(cudaMallocFromPoolAsync_ptsz);
-    int r = pool == NULL ? NOT_OURS : take_in_order(runtime, memory, size_bytes, pool, per_thread(stream));
+    int r =
+        pool == NULL ? NOT_OURS : take_in_order(runtime, memory, size_bytes, pool, serve_stream_ptsz(stream));
     return r == NOT_OURS ? runtime->cudaMallocFromPoolAsync_ptsz(memory, size_bytes, pool, stream) : r;
 }
 
 int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
     RUNTIME_OR_FAIL(cudaMemGetInfo);
     int r = runtime->cudaMemGetInfo(free_bytes, total_bytes);
-    if (r == 0 && free_bytes != NULL && total_bytes != NULL && !lend_is_inside())
+    if (r == 0)
         serve_memory_info(runtime, free_bytes, total_bytes);
     return r;
 }
 
 int cudaFreeAsync(void *memory, void *stream) {
     RUNTIME_OR_FAIL(cudaFreeAsync);
-    int r = serve_free_behind(runtime, memory, stream == CUDA_STREAM_LEGACY ? NULL : stream);
+    int r = serve_free_behind(runtime, memory, serve_stream(stream));
     return r == NOT_OURS ? runtime->cudaFreeAsync(memory, stream) : r;
 }
 
 /* The names that a program calls which is compiled with --default-stream per-thread. */
 int cudaFreeAsync_ptsz(void *memory, void *stream) {
     RUNTIME_OR_FAIL(cudaFreeAsync_ptsz);
-    void *ours = stream == NULL ? CUDA_STREAM_PER_THREAD : stream == CUDA_STREAM_LEGACY ? NULL : stream;
-    int r = serve_free_behind(runtime, memory, ours);
+    int r = serve_free_behind(runtime, memory, serve_stream_ptsz(stream));
     return r == NOT_OURS ? runtime->cudaFreeAsync_ptsz(memory, stream) : r;
 }
 
@@ -205,7 +200,7 @@ int cudaStreamBeginCapture_ptsz(void *stream, int mode) {
     if (lend_is_inside())
         return runtime->cudaStreamBeginCapture_ptsz(stream, mode);
     capture_before_begin();
-    return capture_after_begin(per_thread(stream), runtime->cudaStreamBeginCapture_ptsz(stream, mode));
+    return capture_after_begin(serve_stream_ptsz(stream), runtime->cudaStreamBeginCapture_ptsz(stream, mode));
 }
 
 int cudaStreamBeginCaptureToGraph(void *stream, void *graph, const void *nodes, const void *edges,
@@ -224,8 +219,8 @@ int cudaStreamBeginCaptureToGraph_ptsz(void *stream, void *graph, const void *no
     if (lend_is_inside())
         return runtime->cudaStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, edges, count, mode);
     capture_before_begin();
-    return capture_after_begin(per_thread(stream), runtime->cudaStreamBeginCaptureToGraph_ptsz(
-                                                       stream, graph, nodes, edges, count, mode));
+    return capture_after_begin(serve_stream_ptsz(stream), runtime->cudaStreamBeginCaptureToGraph_ptsz(
+                                                              stream, graph, nodes, edges, count, mode));
 }
 
 int cudaStreamEndCapture(void *stream, void **graph) {
@@ -235,7 +230,8 @@ int cudaStreamEndCapture(void *stream, void **graph) {
 
 int cudaStreamEndCapture_ptsz(void *stream, void **graph) {
     RUNTIME_OR_FAIL(cudaStreamEndCapture_ptsz);
-    return capture_after_end(runtime, per_thread(stream), runtime->cudaStreamEndCapture_ptsz(stream, graph));
+    return capture_after_end(runtime, serve_stream_ptsz(stream),
+                             runtime->cudaStreamEndCapture_ptsz(stream, graph));
 }
 
 int cudaStreamDestroy(void *stream) {

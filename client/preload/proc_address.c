@@ -17,15 +17,7 @@
 #define CAPTURE_V2       10010
 #define DESTROY_V2       4000
 
-/* The answers of cuGetProcAddress(): the name that a program asks for, the first version that gives this
- * function, and whether it is the one for a default stream of each thread, which is asked for by a flag.
- * Later rows win. */
-static const struct {
-    const char *name;
-    int version;
-    bool is_per_thread;
-    void *function;
-} answers[] = {
+static const struct driver_answer answers[] = {
     {"cuMemAlloc", MEMORY_V2, false, (void *)gpupool_driver_cuMemAlloc_v2},
     {"cuMemAllocPitch", MEMORY_V2, false, (void *)gpupool_driver_cuMemAllocPitch_v2},
     {"cuMemFree", MEMORY_V2, false, (void *)gpupool_driver_cuMemFree_v2},
@@ -58,19 +50,25 @@ static const struct {
     {"cuGetProcAddress", PROC_ADDRESS_V2, false, (void *)gpupool_driver_cuGetProcAddress_v2},
 };
 
-/* After the real function found one. */
+void driver_answer(const struct driver_answer *all, size_t count, const char *name, void **function,
+                   int version, uint64_t flags) {
+    if (name == NULL || function == NULL || *function == NULL)
+        return;
+    for (size_t i = 0; i < count; i++)
+        if (version >= all[i].version && strcmp(name, all[i].name) == 0 &&
+            (!all[i].is_per_thread || (flags & CUDA_PROC_PER_THREAD) != 0))
+            *function = all[i].function;
+}
+
 static void answer(const char *name, void **function, int version, uint64_t flags) {
     unserved_answer(name, function, version, flags);
-    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
-        if (version >= answers[i].version && strcmp(name, answers[i].name) == 0 &&
-            (!answers[i].is_per_thread || (flags & CUDA_PROC_PER_THREAD) != 0))
-            *function = answers[i].function;
+    driver_answer(answers, sizeof answers / sizeof *answers, name, function, version, flags);
 }
 
 int gpupool_driver_cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {
     DRIVER_OR_FAIL(cuGetProcAddress);
     int r = driver_real.cuGetProcAddress(name, function, version, flags);
-    if (r == 0 && name != NULL && function != NULL && *function != NULL)
+    if (r == 0)
         answer(name, function, version, flags);
     return r;
 }
@@ -79,7 +77,7 @@ int gpupool_driver_cuGetProcAddress_v2(const char *name, void **function, int ve
                                        int *status) {
     DRIVER_OR_FAIL(cuGetProcAddress_v2);
     int r = driver_real.cuGetProcAddress_v2(name, function, version, flags, status);
-    if (r == 0 && name != NULL && function != NULL && *function != NULL)
+    if (r == 0)
         answer(name, function, version, flags);
     return r;
 }

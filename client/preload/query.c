@@ -75,7 +75,7 @@ int gpupool_driver_cuPointerGetAttributes(unsigned count, int *attributes, void 
 int gpupool_driver_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     DRIVER_OR_FAIL(cuMemGetInfo_v2);
     int r = driver_real.cuMemGetInfo_v2(free_bytes, total_bytes);
-    if (r == 0 && free_bytes != NULL && total_bytes != NULL && !lend_is_inside() && driver_in_primary())
+    if (r == 0 && driver_in_primary())
         serve_memory_info(&driver_runtime, free_bytes, total_bytes);
     return r;
 }

@@ -92,8 +92,7 @@ int serve_destroy(const struct runtime *runtime, void *stream) {
     int device;
 
     if (!atomic_load_explicit(&uses_order, memory_order_relaxed) || client == NULL || lend_is_inside() ||
-        captures_any() || stream == NULL || stream == CUDA_STREAM_LEGACY ||
-        stream == CUDA_STREAM_PER_THREAD ||
+        captures_any() || !serve_is_made(stream) ||
         (!driver_device_of(stream, &device) && runtime->cudaGetDevice(&device) != 0))
         return NOT_OURS;
     bool before = lend_enter();
@@ -113,7 +112,8 @@ void serve_memory_info(const struct runtime *runtime, size_t *free_bytes, size_t
     uint32_t id = 0;
     int device;
 
-    if (!wants_pool() || runtime->cudaGetDevice(&device) != 0)
+    if (free_bytes == NULL || total_bytes == NULL || lend_is_inside() || !wants_pool() ||
+        runtime->cudaGetDevice(&device) != 0)
         return;
     bool before = lend_enter();
     struct gpupool_client *client = lend_client();

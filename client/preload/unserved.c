@@ -1,12 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/preload/unserved.h"
 
-#include <dlfcn.h>
-#include <stdatomic.h>
-#include <stdbool.h>
-#include <string.h>
-
-#include "client/preload/libcuda.h"
+#include "client/preload/driver.h"
 #include "client/preload/report.h"
 
 /* The versions of CUDA since which a name asked of cuGetProcAddress() is the function of today. */
@@ -14,37 +9,21 @@
 #define REGISTER_V2     6050
 #define PROC_ADDRESS_V2 12000
 
-#define MEMBER(name, parameters) int(*name) parameters;
-struct counted {
-    LIBCUDA_COUNTED(MEMBER)
-};
+/* Shared runtimes are served before they ask for pinned memory, so that they come here for the rest. */
+#define COUNTED(X)                                                                                           \
+    LIBCUDA_UNSERVED(X)                                                                                      \
+    X(cuMemHostAlloc, (void **, size_t, unsigned))                                                           \
+    X(cuGetProcAddress, (const char *, void **, int, uint64_t))                                              \
+    X(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *))
 
 #define DECLARE(name, parameters)                                                                            \
     __attribute__((visibility("default"))) int gpupool_counted_##name parameters;
-LIBCUDA_COUNTED(DECLARE)
-
-static struct counted real; /* all threads write the same */
-static atomic_bool is_filled;
-
-static bool find_real(void) {
-    if (atomic_load_explicit(&is_filled, memory_order_acquire))
-        return true;
-    void *handle = dlopen(LIBCUDA, RTLD_LAZY | RTLD_NOLOAD);
-    if (handle == NULL)
-        return false;
-#define FIND(name, parameters)                                                                               \
-    __atomic_store_n((void **)(void *)&real.name, dlsym(handle, #name), __ATOMIC_RELAXED);
-    LIBCUDA_COUNTED(FIND)
-#undef FIND
-    atomic_store_explicit(&is_filled, true, memory_order_release);
-    return true;
-}
+COUNTED(DECLARE)
 
 /* Calls the real function. Calls that succeeded count. */
 #define COUNT(call, row, size_bytes, ...)                                                                    \
-    if (!find_real() || real.call == NULL)                                                                   \
-        return CUDA_INITIALIZATION_ERROR;                                                                    \
-    int r = real.call(__VA_ARGS__);                                                                          \
+    DRIVER_OR_FAIL(call);                                                                                    \
+    int r = driver_real.call(__VA_ARGS__);                                                                   \
     if (r == 0)                                                                                              \
         report_add(row, size_bytes);                                                                         \
     return r
@@ -115,9 +94,8 @@ int gpupool_counted_cuMipmappedArrayCreate(void **ret_array, const struct cuda_a
 
 /* Of the shared runtime: memory without this flag was lent, or is counted where it was not (lending.c). */
 int gpupool_counted_cuMemHostAlloc(void **memory, size_t size_bytes, unsigned flags) {
-    if (!find_real() || real.cuMemHostAlloc == NULL)
-        return CUDA_INITIALIZATION_ERROR;
-    int r = real.cuMemHostAlloc(memory, size_bytes, flags);
+    DRIVER_OR_FAIL(cuMemHostAlloc);
+    int r = driver_real.cuMemHostAlloc(memory, size_bytes, flags);
     if (r == 0 && (flags & CUDA_HOST_WRITE_COMBINED) != 0)
         report_add(REPORT_WRITE_COMBINED, size_bytes);
     return r;
@@ -129,13 +107,7 @@ int gpupool_counted_cuMemHostRegister_v2(void *memory, size_t size_bytes, unsign
 
 /* --- finding --- */
 
-/* As the table of driver.c. Later rows win. */
-static const struct {
-    const char *name;
-    int version;
-    bool is_per_thread;
-    void *function;
-} answers[] = {
+static const struct driver_answer answers[] = {
     {"cuMemAllocManaged", 0, false, (void *)gpupool_counted_cuMemAllocManaged},
     {"cuMemPoolCreate", 0, false, (void *)gpupool_counted_cuMemPoolCreate},
     {"cuMemCreate", 0, false, (void *)gpupool_counted_cuMemCreate},
@@ -149,18 +121,13 @@ static const struct {
 };
 
 void unserved_answer(const char *name, void **function, int version, uint64_t flags) {
-    if (!report_is_asked() || name == NULL || function == NULL || *function == NULL)
-        return;
-    for (size_t i = 0; i < sizeof answers / sizeof *answers; i++)
-        if (version >= answers[i].version && strcmp(name, answers[i].name) == 0 &&
-            (!answers[i].is_per_thread || (flags & CUDA_PROC_PER_THREAD) != 0))
-            *function = answers[i].function;
+    if (report_is_asked())
+        driver_answer(answers, sizeof answers / sizeof *answers, name, function, version, flags);
 }
 
 int gpupool_counted_cuGetProcAddress(const char *name, void **function, int version, uint64_t flags) {
-    if (!find_real() || real.cuGetProcAddress == NULL)
-        return CUDA_INITIALIZATION_ERROR;
-    int r = real.cuGetProcAddress(name, function, version, flags);
+    DRIVER_OR_FAIL(cuGetProcAddress);
+    int r = driver_real.cuGetProcAddress(name, function, version, flags);
     if (r == 0)
         unserved_answer(name, function, version, flags);
     return r;
@@ -168,9 +135,8 @@ int gpupool_counted_cuGetProcAddress(const char *name, void **function, int vers
 
 int gpupool_counted_cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags,
                                         int *status) {
-    if (!find_real() || real.cuGetProcAddress_v2 == NULL)
-        return CUDA_INITIALIZATION_ERROR;
-    int r = real.cuGetProcAddress_v2(name, function, version, flags, status);
+    DRIVER_OR_FAIL(cuGetProcAddress_v2);
+    int r = driver_real.cuGetProcAddress_v2(name, function, version, flags, status);
     if (r == 0)
         unserved_answer(name, function, version, flags);
     return r;

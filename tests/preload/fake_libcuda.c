@@ -146,13 +146,19 @@ int cuDevicePrimaryCtxReset_v2(int device) {
 
 /* --- finding --- */
 
+void *fake_find(const struct fake_function *all, size_t count, const char *name, int version,
+                uint64_t flags) {
+    void *found = NULL;
+
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(name, all[i].name) == 0 && version >= all[i].version &&
+            (flags & all[i].flags) == all[i].flags)
+            found = all[i].function;
+    return found;
+}
+
 int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t flags, int *status) {
-    static const struct {
-        const char *name;
-        int version;
-        uint64_t flags;
-        void *function;
-    } all[] = {
+    static const struct fake_function all[] = {
         {"cuMemAlloc", 2000, 0, (void *)cuMemAlloc},
         {"cuMemAlloc", 3020, 0, (void *)cuMemAlloc_v2},
         {"cuMemAllocPitch", 3020, 0, (void *)cuMemAllocPitch_v2},
@@ -166,14 +172,10 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t
         {"cuGetProcAddress", 11030, 0, (void *)cuGetProcAddress},
         {"cuGetProcAddress", 12000, 0, (void *)cuGetProcAddress_v2},
     };
-    void *found = NULL;
+    void *found = fake_find(all, sizeof all / sizeof *all, name, version, flags);
 
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (strcmp(name, all[i].name) == 0 && version >= all[i].version &&
-            (flags & all[i].flags) == all[i].flags)
-            found = all[i].function;
     if (found == NULL)
-        found = fake_order_find(name, version, (flags & CUDA_PROC_PER_THREAD) != 0);
+        found = fake_order_find(name, version, flags);
     if (found == NULL)
         found = fake_unserved_find(name, version);
     *function = found;

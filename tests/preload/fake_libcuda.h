@@ -13,6 +13,17 @@
 LIBCUDA_CALLS(DECLARE_FAKE)
 int cuMemAlloc(unsigned *memory, unsigned size_bytes); /* of before version 3.2 */
 
+/* A function as cuGetProcAddress() finds it: since a version, and by flags. */
+struct fake_function {
+    const char *name;
+    int version;
+    uint64_t flags;
+    void *function;
+};
+
+/* The last one that fits; NULL: none does. */
+void *fake_find(const struct fake_function *all, size_t count, const char *name, int version, uint64_t flags);
+
 struct driver_counts {
     unsigned allocations, frees, waits, resets, primaries_made;
 };

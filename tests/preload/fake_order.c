@@ -2,7 +2,6 @@
 /* The fake driver's streams: memory in their order, captures, and its answers about memory. */
 #include <pthread.h>
 #include <stdbool.h>
-#include <string.h>
 
 #include "tests/preload/fake_libcuda.h"
 #include "tests/preload/fake_order.h"
@@ -143,30 +142,21 @@ struct order_counts fake_order_counts(void) {
     return counts;
 }
 
-void *fake_order_find(const char *name, int version, bool is_per_thread) {
-    static const struct {
-        const char *name;
-        int version;
-        bool is_per_thread;
-        void *function;
-    } all[] = {
-        {"cuMemAllocAsync", 11020, false, (void *)cuMemAllocAsync},
-        {"cuMemAllocAsync", 11020, true, (void *)cuMemAllocAsync_ptsz},
-        {"cuMemAllocFromPoolAsync", 11020, false, (void *)cuMemAllocFromPoolAsync},
-        {"cuMemAllocFromPoolAsync", 11020, true, (void *)cuMemAllocFromPoolAsync_ptsz},
-        {"cuStreamBeginCapture", 10010, false, (void *)cuStreamBeginCapture_v2},
-        {"cuStreamBeginCapture", 10010, true, (void *)cuStreamBeginCapture_v2_ptsz},
-        {"cuStreamEndCapture", 10000, false, (void *)cuStreamEndCapture},
-        {"cuStreamEndCapture", 10000, true, (void *)cuStreamEndCapture_ptsz},
-        {"cuStreamDestroy", 4000, false, (void *)cuStreamDestroy_v2},
-        {"cuMemGetInfo", 3020, false, (void *)cuMemGetInfo_v2},
-        {"cuMemGetAddressRange", 3020, false, (void *)cuMemGetAddressRange_v2},
-        {"cuPointerGetAttribute", 4000, false, (void *)cuPointerGetAttribute},
+void *fake_order_find(const char *name, int version, uint64_t flags) {
+    static const struct fake_function all[] = {
+        {"cuMemAllocAsync", 11020, 0, (void *)cuMemAllocAsync},
+        {"cuMemAllocAsync", 11020, CUDA_PROC_PER_THREAD, (void *)cuMemAllocAsync_ptsz},
+        {"cuMemAllocFromPoolAsync", 11020, 0, (void *)cuMemAllocFromPoolAsync},
+        {"cuMemAllocFromPoolAsync", 11020, CUDA_PROC_PER_THREAD, (void *)cuMemAllocFromPoolAsync_ptsz},
+        {"cuStreamBeginCapture", 10010, 0, (void *)cuStreamBeginCapture_v2},
+        {"cuStreamBeginCapture", 10010, CUDA_PROC_PER_THREAD, (void *)cuStreamBeginCapture_v2_ptsz},
+        {"cuStreamEndCapture", 10000, 0, (void *)cuStreamEndCapture},
+        {"cuStreamEndCapture", 10000, CUDA_PROC_PER_THREAD, (void *)cuStreamEndCapture_ptsz},
+        {"cuStreamDestroy", 4000, 0, (void *)cuStreamDestroy_v2},
+        {"cuMemGetInfo", 3020, 0, (void *)cuMemGetInfo_v2},
+        {"cuMemGetAddressRange", 3020, 0, (void *)cuMemGetAddressRange_v2},
+        {"cuPointerGetAttribute", 4000, 0, (void *)cuPointerGetAttribute},
     };
 
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (strcmp(name, all[i].name) == 0 && version >= all[i].version &&
-            is_per_thread == all[i].is_per_thread)
-            return all[i].function;
-    return is_per_thread ? fake_order_find(name, version, false) : NULL;
+    return fake_find(all, sizeof all / sizeof *all, name, version, flags);
 }

@@ -3,7 +3,6 @@
 #define TESTS_PRELOAD_FAKE_ORDER_H
 /* The part of the fake driver (fake_libcuda.h) about streams and their memory. Its device has a default pool;
  * a program makes one pool more. */
-#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,7 +14,6 @@
 #define FAKE_FOREIGN_STREAM ((void *)9) /* of the context that is not the primary one */
 
 int cuDeviceSetMemPool(int device, void *pool);
-int cuMemPoolCreate(void **pool, const void *properties);
 
 struct order_counts {
     unsigned destroyed; /* streams */
@@ -23,6 +21,6 @@ struct order_counts {
 struct order_counts fake_order_counts(void);
 
 /* The function of a name, for cuGetProcAddress(); NULL: it is none of these. */
-void *fake_order_find(const char *name, int version, bool is_per_thread);
+void *fake_order_find(const char *name, int version, uint64_t flags);
 
 #endif

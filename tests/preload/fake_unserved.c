@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fake driver's functions that gpupool does not serve. Each succeeds and gives what is no pointer. */
-#include <string.h>
-
 #include "tests/preload/fake_libcuda.h"
-#include "tests/preload/fake_order.h"
 #include "tests/preload/fake_unserved.h"
 
 #define NOTHING 0x1000u
@@ -46,22 +43,15 @@ int cuMemHostRegister_v2(void *memory, size_t size_bytes, unsigned flags) {
 }
 
 void *fake_unserved_find(const char *name, int version) {
-    static const struct {
-        const char *name;
-        int version;
-        void *function;
-    } all[] = {
-        {"cuMemAllocManaged", 6000, (void *)cuMemAllocManaged},
-        {"cuMemPoolCreate", 11020, (void *)cuMemPoolCreate},
-        {"cuMemCreate", 10020, (void *)cuMemCreate},
-        {"cuArrayCreate", 3020, (void *)cuArrayCreate_v2},
-        {"cuArray3DCreate", 3020, (void *)cuArray3DCreate_v2},
-        {"cuMipmappedArrayCreate", 5000, (void *)cuMipmappedArrayCreate},
-        {"cuMemHostRegister", 6050, (void *)cuMemHostRegister_v2},
+    static const struct fake_function all[] = {
+        {"cuMemAllocManaged", 6000, 0, (void *)cuMemAllocManaged},
+        {"cuMemPoolCreate", 11020, 0, (void *)cuMemPoolCreate},
+        {"cuMemCreate", 10020, 0, (void *)cuMemCreate},
+        {"cuArrayCreate", 3020, 0, (void *)cuArrayCreate_v2},
+        {"cuArray3DCreate", 3020, 0, (void *)cuArray3DCreate_v2},
+        {"cuMipmappedArrayCreate", 5000, 0, (void *)cuMipmappedArrayCreate},
+        {"cuMemHostRegister", 6050, 0, (void *)cuMemHostRegister_v2},
     };
 
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        if (strcmp(name, all[i].name) == 0 && version >= all[i].version)
-            return all[i].function;
-    return NULL;
+    return fake_find(all, sizeof all / sizeof *all, name, version, 0);
 }
