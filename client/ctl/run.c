@@ -108,6 +108,11 @@ static int parse(int argc, char **argv, struct options *options) {
     return -1;
 }
 
+/* For the program. 0 or the code to exit with. */
+static int set_variable(const char *variable, const char *value) {
+    return setenv(variable, value, 1) < 0 ? complain(RUN_FAILED, "%s", strerror(errno)) : 0;
+}
+
 /* --- the library --- */
 
 /* Where it may lie, from the directory of this program: beside an installation wherever it was moved, in the
@@ -152,7 +157,7 @@ static int add_library(const char *variable, const char *library, bool is_first)
         list = NULL;
         return complain(RUN_FAILED, "out of memory");
     }
-    return setenv(variable, list, 1) < 0 ? complain(RUN_FAILED, "%s", strerror(errno)) : 0;
+    return set_variable(variable, list);
 }
 
 /* In front of what is preloaded already, because the first definition of a name counts; behind what audits
@@ -191,7 +196,7 @@ static int ask_for_report(const char *report) {
             return complain(RUN_FAILED, "--report: %s: %s", report, strerror(errno));
         report = path;
     }
-    return setenv(REPORT_VARIABLE, report, 1) < 0 ? complain(RUN_FAILED, "%s", strerror(errno)) : 0;
+    return set_variable(REPORT_VARIABLE, report);
 }
 
 /* --- frameworks --- */
@@ -200,13 +205,13 @@ static int ask_for_report(const char *report) {
  * device's default pool in stream order. It takes three quarters of the memory at its start unless told not
  * to. A program that names an allocator is left alone. */
 static int choose_allocators(void) {
-    static const char *const allocator = "XLA_PYTHON_CLIENT_ALLOCATOR";
+    static const char *const allocator = "XLA_PYTHON_CLIENT_ALLOCATOR", *const preallocate =
+                                                                            "XLA_PYTHON_CLIENT_PREALLOCATE";
 
     if (getenv(allocator) != NULL)
         return 0;
-    return setenv(allocator, "cuda_async", 1) < 0 || setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false", 0) < 0
-               ? complain(RUN_FAILED, "%s", strerror(errno))
-               : 0;
+    int code = set_variable(allocator, "cuda_async");
+    return code != 0 || getenv(preallocate) != NULL ? code : set_variable(preallocate, "false");
 }
 
 /* --- the daemon --- */
@@ -287,16 +292,17 @@ int run_program(int argc, char **argv) {
         code = preload(library);
     if (code == 0)
         code = ask_for_report(options.report);
-    if (code == 0 && options.memory_info != NULL && setenv("GPUPOOL_MEMORY_INFO", options.memory_info, 1) < 0)
-        code = complain(RUN_FAILED, "%s", strerror(errno));
+    if (code == 0 && options.memory_info != NULL)
+        code = set_variable("GPUPOOL_MEMORY_INFO", options.memory_info);
     if (code == 0)
         code = choose_allocators();
     if (code != 0)
         return code;
     char socket[PATH_MAX];
     /* The program may change its directory. A path that is too long to be made absolute did not connect. */
-    if (setenv("GPUPOOL_SOCKET", realpath(options.socket, socket) != NULL ? socket : options.socket, 1) < 0)
-        return complain(RUN_FAILED, "%s", strerror(errno));
+    code = set_variable("GPUPOOL_SOCKET", realpath(options.socket, socket) != NULL ? socket : options.socket);
+    if (code != 0)
+        return code;
     execvp(program[0], program);
     return complain(errno == ENOENT ? RUN_NOT_FOUND : RUN_CANNOT_EXECUTE, "%s: %s", program[0],
                     strerror(errno));
