@@ -228,30 +228,28 @@ static uint64_t used_bytes(const struct watcher_job *job, pid_t pid) {
     return sum;
 }
 
-/* Not of each round: there may be many, and this looks at each client. A list that cannot be had is asked
- * again only for other reasons. */
+/* Not of each round: there may be many, and this looks at each client. */
+static bool are_sizes_due(const struct watcher *watcher, uint64_t now_ns, uint64_t interval_ns) {
+    return watcher->sizes_ns == 0 || now_ns - watcher->sizes_ns >= interval_ns;
+}
+
 static void take_sizes(struct watcher *watcher, const struct watcher_job *job, uint64_t now_ns) {
     struct daemon *daemon = watcher->daemon;
 
-    if (now_ns < watcher->next_sizes_ns)
+    if (!are_sizes_due(watcher, now_ns, SIZES_INTERVAL_NS))
         return;
-    watcher->next_sizes_ns = job->result == 0 ? now_ns + SIZES_INTERVAL_NS : NS_FOREVER;
-    if (job->result != 0)
-        return;
+    watcher->sizes_ns = now_ns;
     list_for_each_entry(struct client, client, &daemon->clients, link) {
-        client->watched.own_bytes =
-            client->watched.pid > 0 ? used_bytes(job, client->watched.pid) : GPU_USED_UNKNOWN;
+        bool is_known = job->result == 0 && client->watched.pid > 0;
+        client->watched.own_bytes = is_known ? used_bytes(job, client->watched.pid) : GPU_USED_UNKNOWN;
     }
 }
 
 void watcher_refresh_sizes(struct watcher *watcher) {
-    uint64_t now_ns = clock_now_ns();
-    uint64_t asked_ns = watcher->next_sizes_ns - SIZES_INTERVAL_NS;
-
-    if (!watcher->started || watcher->daemon->gpu == NULL || watcher->next_sizes_ns == NS_FOREVER ||
-        (watcher->next_sizes_ns != 0 && now_ns - asked_ns < SIZES_FRESH_NS))
+    if (!watcher->started || watcher->daemon->gpu == NULL ||
+        !are_sizes_due(watcher, clock_now_ns(), SIZES_FRESH_NS))
         return;
-    watcher->next_sizes_ns = 0;
+    watcher->sizes_ns = 0;
     watcher_begin(watcher);
 }
 
@@ -380,8 +378,9 @@ static void watcher_arm(struct watcher *watcher) {
     list_for_each_entry(const struct watched, watched, &watcher->subjects, link) {
         next_ns = watched->next_ns < next_ns ? watched->next_ns : next_ns;
     }
-    if (watcher->daemon->n_clients > 0 && watcher->daemon->gpu != NULL && watcher->next_sizes_ns < next_ns)
-        next_ns = watcher->next_sizes_ns;
+    if (watcher->daemon->n_clients > 0 && watcher->daemon->gpu != NULL &&
+        watcher->sizes_ns + SIZES_INTERVAL_NS < next_ns)
+        next_ns = watcher->sizes_ns + SIZES_INTERVAL_NS;
     if (next_ns == NS_FOREVER) {
         uv_timer_stop(&watcher->timer);
         return;

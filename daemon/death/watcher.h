@@ -45,7 +45,7 @@ struct watcher {
     const char *list_name; /* for messages: "NVML" */
     struct process_origin_cache origin_cache;
     bool complained;
-    uint64_t next_sizes_ns; /* when the list is asked anew for the memory of living processes; 0: at once */
+    uint64_t sizes_ns; /* when the list last said or failed to say what living processes have; 0: it is due */
 };
 
 enum watched_state {

@@ -187,6 +187,15 @@ class Programs(WithDaemon):
         program.answer()
         self.assertEqual(program.finish()[0], 0)
 
+    def test_a_list_that_fails_once_is_asked_again(self):
+        """Else the memory beside the pools would be unknown for ever."""
+        self.daemon.close()
+        self.daemon = gpupool_system.Daemon(CONFIG, environment={"GPUPOOL_SIM_FAIL": "processes:1:801"})
+        program = Conversation(*self.command(PROGRAM, "holds"), variables=PATIENT)
+        self.addCleanup(program.end)
+        program.expect("holds")
+        self.wait_until(lambda: self.besides(program) == 518 << 20, "the driver lists the context of the process")
+
     def test_a_program_goes_on_without_its_daemon(self):
         program = Conversation(*self.command(PROGRAM, "lost"))
         program.expect("lent")
