@@ -461,9 +461,9 @@ GPUPOOL_API int gpupool_shrink(struct gpupool_client *client, struct gpupool_buf
  * @param pool from gpupool_host_pool() and its like
  * @param bytes 1 or more
  * @return 0; INVALID, NO_POOL, TOO_LARGE, LIMIT, NO_GPU, DRIVER, NO_MEMORY, DISCONNECTED, TIMED_OUT, FORKED,
- * …; EXHAUSTED: the pool has not so much free, and did not grow by it within alloc_timeout_ns. Memory that
- * other processes keep idle is not asked for. On failure what the call has leased goes back, and what it has
- * mapped stays mapped
+ * …; EXHAUSTED: the pool has not so much free, and did not grow by it within alloc_timeout_ns. The call does
+ * not ask other processes for idle memory. On failure the memory that the call has leased goes back, and
+ * the segments that it has mapped stay mapped
  */
 GPUPOOL_API int gpupool_prepare(struct gpupool_client *client, uint32_t pool, uint64_t bytes);
 

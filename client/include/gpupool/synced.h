@@ -121,9 +121,9 @@ GPUPOOL_API int gpupool_synced_create(struct gpupool_client *client, int device,
 GPUPOOL_API int gpupool_synced_destroy(struct gpupool_synced *array, void *stream GPUPOOL_STREAM_OPTIONAL);
 
 /**
- * Changes the array's size: within what it has memory for, this costs nanoseconds. To less, or as much: the
- * first bytes and the state stay. To more: the array is UNINITIALIZED, its contents are gone. Memory that is
- * too small is replaced by the next access that needs it.
+ * Changes the array's size. While the memory that the array has is enough, this costs nanoseconds. A smaller
+ * or equal size keeps the first bytes and the state. A larger size makes the array UNINITIALIZED, and its
+ * contents are gone. The next access replaces memory that is too small.
  * @param size_bytes 0 or more
  * @return 0; INVALID
  */
