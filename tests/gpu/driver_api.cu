@@ -14,23 +14,9 @@
 #include <cstdlib>
 #include <cstring>
 
-#define CHECK(condition)                                                                                     \
-    do {                                                                                                     \
-        if (!(condition)) {                                                                                  \
-            std::fprintf(stderr, "%s:%d: %s\n", __FILE__, __LINE__, #condition);                             \
-            std::exit(1);                                                                                    \
-        }                                                                                                    \
-    } while (0)
+#include "programs/turns.h"
 
 static bool wanted;
-
-/* Whether gpupool lent the memory. */
-static bool is_lent(const void *memory) {
-    using lookup_call = int (*)(const void *, void **, void *);
-    char buffer[256];
-    auto lookup = reinterpret_cast<lookup_call>(dlsym(RTLD_DEFAULT, "gpupool_lookup"));
-    return lookup != nullptr && lookup(memory, nullptr, buffer) == 0;
-}
 
 static bool is_lent(CUdeviceptr memory) {
     return is_lent(reinterpret_cast<void *>(memory));
@@ -46,13 +32,13 @@ static uint64_t sum_of(unsigned *words, unsigned count, unsigned seed) {
     unsigned *host;
     uint64_t sum = 0;
 
-    CHECK(cudaMallocHost(reinterpret_cast<void **>(&host), count * sizeof *host) == cudaSuccess);
-    CHECK(is_lent(host) == wanted);
+    EXPECT(cudaMallocHost(reinterpret_cast<void **>(&host), count * sizeof *host) == cudaSuccess);
+    EXPECT(is_lent(host) == wanted);
     fill<<<(count + 255) / 256, 256>>>(words, count, seed);
-    CHECK(cudaMemcpy(host, words, count * sizeof *host, cudaMemcpyDeviceToHost) == cudaSuccess);
+    EXPECT(cudaMemcpy(host, words, count * sizeof *host, cudaMemcpyDeviceToHost) == cudaSuccess);
     for (unsigned i = 0; i < count; i++)
         sum += host[i];
-    CHECK(cudaFreeHost(host) == cudaSuccess);
+    EXPECT(cudaFreeHost(host) == cudaSuccess);
     return sum;
 }
 
@@ -60,10 +46,10 @@ static uint64_t by_runtime() {
     uint64_t sum = 0;
     for (unsigned round = 0; round < 50; round++) {
         unsigned count = 1000 + round * 77777, *words;
-        CHECK(cudaMalloc(reinterpret_cast<void **>(&words), count * sizeof *words) == cudaSuccess);
-        CHECK(is_lent(words) == wanted);
+        EXPECT(cudaMalloc(reinterpret_cast<void **>(&words), count * sizeof *words) == cudaSuccess);
+        EXPECT(is_lent(words) == wanted);
         sum += sum_of(words, count, round);
-        CHECK((round % 2 == 0 ? cudaFree(words) : cudaFreeAsync(words, nullptr)) == cudaSuccess || !wanted);
+        EXPECT((round % 2 == 0 ? cudaFree(words) : cudaFreeAsync(words, nullptr)) == cudaSuccess || !wanted);
     }
     return sum;
 }
@@ -71,9 +57,9 @@ static uint64_t by_runtime() {
 /* The runtime's refusal is pending, and can be cleared. */
 static void refused() {
     void *memory = reinterpret_cast<void *>(7);
-    CHECK(cudaMalloc(&memory, size_t{1} << 46) == cudaErrorMemoryAllocation);
-    CHECK(cudaGetLastError() == cudaErrorMemoryAllocation && cudaGetLastError() == cudaSuccess);
-    CHECK(cudaFree(&memory) != cudaSuccess);
+    EXPECT(cudaMalloc(&memory, size_t{1} << 46) == cudaErrorMemoryAllocation);
+    EXPECT(cudaGetLastError() == cudaErrorMemoryAllocation && cudaGetLastError() == cudaSuccess);
+    EXPECT(cudaFree(&memory) != cudaSuccess);
     (void)cudaGetLastError();
 }
 
@@ -94,29 +80,29 @@ static void stream_ordered() {
     cudaMemPool_t pool;
     cudaMemPoolProps properties = {};
 
-    CHECK(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking) == cudaSuccess);
-    CHECK(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking) == cudaSuccess);
+    EXPECT(cudaStreamCreateWithFlags(&first, cudaStreamNonBlocking) == cudaSuccess);
+    EXPECT(cudaStreamCreateWithFlags(&second, cudaStreamNonBlocking) == cudaSuccess);
     for (unsigned i = 0; i < 20; i++) {
-        CHECK(cudaMallocAsync(&memory, count * 4, first) == cudaSuccess && is_lent(memory) == wanted);
+        EXPECT(cudaMallocAsync(&memory, count * 4, first) == cudaSuccess && is_lent(memory) == wanted);
         write_slowly<<<1, 256, 0, first>>>(static_cast<unsigned *>(memory), count, 1);
-        CHECK(cudaFreeAsync(memory, first) == cudaSuccess);
-        CHECK(cudaMallocAsync(&other, count * 4, second) == cudaSuccess && is_lent(other) == wanted);
-        CHECK(cudaMemsetAsync(other, 2, count * 4, second) == cudaSuccess);
-        CHECK(cudaStreamSynchronize(first) == cudaSuccess);
-        CHECK(cudaMemcpyAsync(&last, static_cast<char *>(other) + (count - 1) * 4, 4, cudaMemcpyDeviceToHost,
-                              second) == cudaSuccess);
-        CHECK(cudaStreamSynchronize(second) == cudaSuccess && last == 0x02020202);
-        CHECK(cudaFreeAsync(other, second) == cudaSuccess);
+        EXPECT(cudaFreeAsync(memory, first) == cudaSuccess);
+        EXPECT(cudaMallocAsync(&other, count * 4, second) == cudaSuccess && is_lent(other) == wanted);
+        EXPECT(cudaMemsetAsync(other, 2, count * 4, second) == cudaSuccess);
+        EXPECT(cudaStreamSynchronize(first) == cudaSuccess);
+        EXPECT(cudaMemcpyAsync(&last, static_cast<char *>(other) + (count - 1) * 4, 4, cudaMemcpyDeviceToHost,
+                               second) == cudaSuccess);
+        EXPECT(cudaStreamSynchronize(second) == cudaSuccess && last == 0x02020202);
+        EXPECT(cudaFreeAsync(other, second) == cudaSuccess);
     }
-    CHECK(cudaStreamDestroy(first) == cudaSuccess && cudaStreamDestroy(second) == cudaSuccess);
-    CHECK(cudaMallocAsync(&memory, 1 << 20, nullptr) == cudaSuccess && is_lent(memory) == wanted);
-    CHECK(cudaFreeAsync(memory, nullptr) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess);
+    EXPECT(cudaStreamDestroy(first) == cudaSuccess && cudaStreamDestroy(second) == cudaSuccess);
+    EXPECT(cudaMallocAsync(&memory, 1 << 20, nullptr) == cudaSuccess && is_lent(memory) == wanted);
+    EXPECT(cudaFreeAsync(memory, nullptr) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess);
     properties.allocType = cudaMemAllocationTypePinned;
     properties.location.type = cudaMemLocationTypeDevice;
-    CHECK(cudaMemPoolCreate(&pool, &properties) == cudaSuccess);
-    CHECK(cudaMallocFromPoolAsync(&memory, 1 << 20, pool, nullptr) == cudaSuccess && !is_lent(memory));
-    CHECK(cudaFreeAsync(memory, nullptr) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess);
-    CHECK(cudaMemPoolDestroy(pool) == cudaSuccess);
+    EXPECT(cudaMemPoolCreate(&pool, &properties) == cudaSuccess);
+    EXPECT(cudaMallocFromPoolAsync(&memory, 1 << 20, pool, nullptr) == cudaSuccess && !is_lent(memory));
+    EXPECT(cudaFreeAsync(memory, nullptr) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess);
+    EXPECT(cudaMemPoolDestroy(pool) == cudaSuccess);
 }
 
 /* A handle of a stream of the CUDA that is asked, and what it tells of memory on loan. */
@@ -125,29 +111,29 @@ static void answers() {
     void *memory;
     CUdeviceptr base = 0;
 
-    CHECK(cudaMalloc(&memory, 3 << 20) == cudaSuccess && is_lent(memory) == wanted);
-    CHECK(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess && free_bytes <= total_bytes &&
-          free_bytes > 0);
-    CHECK(cudaMemGetInfo(&after, &total_bytes) == cudaSuccess && after <= total_bytes);
+    EXPECT(cudaMalloc(&memory, 3 << 20) == cudaSuccess && is_lent(memory) == wanted);
+    EXPECT(cudaMemGetInfo(&free_bytes, &total_bytes) == cudaSuccess && free_bytes <= total_bytes &&
+           free_bytes > 0);
+    EXPECT(cudaMemGetInfo(&after, &total_bytes) == cudaSuccess && after <= total_bytes);
     auto driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     auto find_range = reinterpret_cast<int (*)(CUdeviceptr *, size_t *, CUdeviceptr)>(
         dlsym(driver, "cuMemGetAddressRange_v2"));
-    CHECK(find_range != nullptr &&
-          find_range(&base, &range, reinterpret_cast<CUdeviceptr>(memory) + 4096) == 0);
+    EXPECT(find_range != nullptr &&
+           find_range(&base, &range, reinterpret_cast<CUdeviceptr>(memory) + 4096) == 0);
     if (wanted)
-        CHECK(base == reinterpret_cast<CUdeviceptr>(memory) && range == 3 << 20);
-    CHECK(cudaFree(memory) == cudaSuccess);
+        EXPECT(base == reinterpret_cast<CUdeviceptr>(memory) && range == 3 << 20);
+    EXPECT(cudaFree(memory) == cudaSuccess);
 }
 
 template <typename Call> static Call find(void *driver, const char *name) {
     void *call = dlsym(driver, name);
-    CHECK(call != nullptr);
+    EXPECT(call != nullptr);
     return reinterpret_cast<Call>(call);
 }
 
 static uint64_t by_driver() {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    CHECK(driver != nullptr);
+    EXPECT(driver != nullptr);
     auto alloc = find<CUresult (*)(CUdeviceptr *, size_t)>(driver, "cuMemAlloc_v2");
     auto pitched =
         find<CUresult (*)(CUdeviceptr *, size_t *, size_t, size_t, unsigned)>(driver, "cuMemAllocPitch_v2");
@@ -158,15 +144,15 @@ static uint64_t by_driver() {
     CUcontext context;
     size_t pitch;
 
-    CHECK(alloc(&memory, size_t{1} << 46) == CUDA_ERROR_OUT_OF_MEMORY && (memory == 7 || !wanted));
-    CHECK(pitched(&rows, &pitch, 1000, 100, 4) == CUDA_SUCCESS && is_lent(rows) == wanted && pitch >= 1000);
-    CHECK(alloc(&memory, 1 << 20) == CUDA_SUCCESS && is_lent(memory) == wanted);
+    EXPECT(alloc(&memory, size_t{1} << 46) == CUDA_ERROR_OUT_OF_MEMORY && (memory == 7 || !wanted));
+    EXPECT(pitched(&rows, &pitch, 1000, 100, 4) == CUDA_SUCCESS && is_lent(rows) == wanted && pitch >= 1000);
+    EXPECT(alloc(&memory, 1 << 20) == CUDA_SUCCESS && is_lent(memory) == wanted);
     uint64_t sum = sum_of(reinterpret_cast<unsigned *>(memory), 1 << 18, 99);
-    CHECK(release(memory) == CUDA_SUCCESS && release(rows) == CUDA_SUCCESS);
-    CHECK(release(memory) == CUDA_ERROR_INVALID_VALUE);
-    CHECK(create(&context, 0, 0) == CUDA_SUCCESS); /* current, and not the primary one */
-    CHECK(alloc(&memory, 1 << 20) == CUDA_SUCCESS && !is_lent(memory) && release(memory) == CUDA_SUCCESS);
-    CHECK(destroy(context) == CUDA_SUCCESS);
+    EXPECT(release(memory) == CUDA_SUCCESS && release(rows) == CUDA_SUCCESS);
+    EXPECT(release(memory) == CUDA_ERROR_INVALID_VALUE);
+    EXPECT(create(&context, 0, 0) == CUDA_SUCCESS); /* current, and not the primary one */
+    EXPECT(alloc(&memory, 1 << 20) == CUDA_SUCCESS && !is_lent(memory) && release(memory) == CUDA_SUCCESS);
+    EXPECT(destroy(context) == CUDA_SUCCESS);
     return sum;
 }
 
@@ -176,11 +162,11 @@ int main(int argc, char **argv) {
     refused();
     stream_ordered();
     answers();
-    CHECK(cudaSetDevice(0) == cudaSuccess);
+    EXPECT(cudaSetDevice(0) == cudaSuccess);
     sum += by_driver();
-    CHECK(cudaSetDevice(0) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess);
+    EXPECT(cudaSetDevice(0) == cudaSuccess && cudaDeviceSynchronize() == cudaSuccess);
     sum += by_runtime();
     std::printf("sum %llu\n", static_cast<unsigned long long>(sum));
-    CHECK(cudaDeviceReset() == cudaSuccess);
+    EXPECT(cudaDeviceReset() == cudaSuccess);
     return 0;
 }

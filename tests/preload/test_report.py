@@ -5,17 +5,12 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 import tempfile
 import unittest
 
-HERE = pathlib.Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "system"))
-import gpupool_system  # noqa: E402
+from run_scene import CONFIG, WAIT_S, environment, gpupool_system
 
 PROGRAM, RUNTIME, CALLER = (os.environ[name] for name in ("REPORT_PROGRAM", "DRIVER_RUNTIME", "PRELOAD_CALLER_13"))
-WAIT_S = 60
-CONFIG = "[device]\nlimit = 64MiB\nstep = 2MiB\n[host]\nlimit = 64MiB\nstep = 2MiB\n"
 HEAD = re.compile(r"gpupool report: (\S+) \(pid (\d+)\): at most (.+?) on loan(.*) from the pools")
 
 
@@ -54,12 +49,6 @@ def blocks(text):
     return found
 
 
-def environment():
-    kept = {name: value for name, value in os.environ.items()
-            if not name.startswith("GPUPOOL_") and name not in ("LD_AUDIT", "LD_PRELOAD", "LD_LIBRARY_PATH")}
-    return {**kept, "GPUPOOL_SIM_LATENCY": "0", "LC_ALL": "C.UTF-8", "GPUPOOL_ALLOC_TIMEOUT": "30s"}
-
-
 class Report(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -74,7 +63,7 @@ class Report(unittest.TestCase):
 
     def run_with(self, *arguments, options=("--report",), code=0, **keywords):
         done = subprocess.run([gpupool_system.CTL, "run", "--socket", str(self.daemon.socket), *options, "--", *arguments],
-                              check=False, capture_output=True, text=True, timeout=WAIT_S, env=environment(),
+                              check=False, capture_output=True, text=True, timeout=WAIT_S, env=environment(GPUPOOL_ALLOC_TIMEOUT="30s"),
                               stdin=subprocess.DEVNULL, **keywords)
         self.assertEqual(done.returncode, code, done.stderr)
         return done
@@ -146,7 +135,7 @@ class Report(unittest.TestCase):
         driver = pathlib.Path(PROGRAM).parent / "driver"
         done = subprocess.run([gpupool_system.CTL, "run", "--socket", str(self.daemon.socket), "--report", "--",
                                "/usr/bin/python3", "-c", text], check=False, capture_output=True, text=True, timeout=WAIT_S,
-                              env={**environment(), "LD_LIBRARY_PATH": str(driver)}, stdin=subprocess.DEVNULL)
+                              env={**environment(GPUPOOL_ALLOC_TIMEOUT="30s"), "LD_LIBRARY_PATH": str(driver)}, stdin=subprocess.DEVNULL)
         self.assertEqual(done.returncode, 7, done.stderr)
         self.assertEqual([block.rows for block in blocks(done.stderr)], [{("device memory", None): (1, "1 MiB", "1 MiB")}])
 

@@ -3,7 +3,7 @@
 #define TESTS_GPU_PROGRAMS_TURNS_H
 /*
  * The conversation of a program with programs.py, as turns.py describes it. The program defines a step that
- * ends with its work on the GPU, and two functions of what it holds and what it has computed.
+ * ends with its work on the GPU. Two more functions return the bytes that it holds, and its results.
  */
 #include <algorithm>
 #include <chrono>
