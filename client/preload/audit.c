@@ -10,9 +10,10 @@
  * finds the functions in the dynamic symbols of the preload library, under their names. Without that library
  * in the program it binds nothing.
  *
- * Left out are objects whose driver is the real one: gpupool's own; the shared runtime, whose callers the
- * preload library serves; and libraries for communication, which export and register memory by the driver's
- * segments.
+ * Left out are objects whose driver is the real one: gpupool's own, and libraries for communication, which
+ * export and register memory by the driver's segments. CUDA's runtimes are bound as any object.
+ *
+ * One function of the runtime is bound as well, for one caller: PyTorch's allocator (retries.h).
  *
  * If a report is asked for (the variable GPUPOOL_REPORT, which is in the environment when the linker begins),
  * references to functions that only count (unserved.c) are bound as well, also of those objects but gpupool's
@@ -30,6 +31,7 @@
 
 #include "client/preload/libcuda.h"
 #include "client/preload/report.h"
+#include "client/preload/retries.h"
 #include "client/preload/unserved.h"
 
 #define PRELOAD    "libgpupool-preload.so"
@@ -38,13 +40,18 @@
 
 #define OURS "libgpupool-"
 
-static const char *const with_real_driver[] = {"libcudart.so", "libcudart-",  "libnccl",  "libnvshmem",
-                                               "libucm",       "libuct",      "libucp",   "libucs",
-                                               "libmpi",       "libopen-pal", "libfabric"};
+#define ALLOCATOR_LIBRARY "libc10_cuda.so"
+
+/* Wheels that carry a copy of their own call it libcudart-<hash>.so.12. */
+static const char *const runtimes[] = {"libcudart.so", "libcudart-"};
+static const char *const with_real_driver[] = {"libnccl", "libnvshmem", "libucm",      "libuct",   "libucp",
+                                               "libucs",  "libmpi",     "libopen-pal", "libfabric"};
 
 /* An object's cookie. */
 enum role {
     PROGRAM,
+    ALLOCATOR, /* PyTorch's */
+    RUNTIME,
     DRIVER,
     COUNTED, /* is bound to functions that count alone */
     LEFT_OUT,
@@ -74,20 +81,36 @@ unsigned la_version(unsigned version) {
     return version < LAV_CURRENT ? version : LAV_CURRENT;
 }
 
+static bool is_one_of(const char *name, const char *const *starts, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (begins_with(name, starts[i]))
+            return true;
+    return false;
+}
+
 static enum role role_of(const char *name) {
     if (begins_with(name, "libcuda.so"))
         return DRIVER;
     if (begins_with(name, OURS))
         return LEFT_OUT;
-    for (size_t i = 0; i < sizeof with_real_driver / sizeof *with_real_driver; i++)
-        if (begins_with(name, with_real_driver[i]))
-            return has_report ? COUNTED : LEFT_OUT;
+    if (begins_with(name, ALLOCATOR_LIBRARY))
+        return ALLOCATOR;
+    if (is_one_of(name, runtimes, sizeof runtimes / sizeof *runtimes))
+        return RUNTIME;
+    if (is_one_of(name, with_real_driver, sizeof with_real_driver / sizeof *with_real_driver))
+        return has_report ? COUNTED : LEFT_OUT;
     return PROGRAM;
 }
 
 unsigned la_objopen(struct link_map *object, Lmid_t namespace, uintptr_t *cookie) {
     static const unsigned flags[] = {
-        [PROGRAM] = LA_FLG_BINDFROM, [DRIVER] = LA_FLG_BINDTO, [COUNTED] = LA_FLG_BINDFROM, [LEFT_OUT] = 0};
+        [PROGRAM] = LA_FLG_BINDFROM,
+        [ALLOCATOR] = LA_FLG_BINDFROM,
+        [RUNTIME] = LA_FLG_BINDFROM | LA_FLG_BINDTO,
+        [DRIVER] = LA_FLG_BINDTO,
+        [COUNTED] = LA_FLG_BINDFROM,
+        [LEFT_OUT] = 0,
+    };
     const char *name = base_name(object->l_name);
 
     if (namespace == LM_ID_BASE && strcmp(name, PRELOAD) == 0)
@@ -154,19 +177,39 @@ static uintptr_t function_of(const char *prefix, const char *name) {
     return address_of(preload, ours);
 }
 
-uintptr_t la_symbind64(Elf64_Sym *symbol, unsigned index, uintptr_t *from, uintptr_t *to, unsigned *flags,
-                       const char *name) {
+static uintptr_t bind_to_driver(enum role from, uintptr_t real, const char *name) {
     uintptr_t address = 0;
 
-    (void)index;
-    (void)flags;
-    /* dlsym() comes here also where one side alone has its flag */
-    if ((*from != PROGRAM && *from != COUNTED) || *to != DRIVER || preload == NULL ||
-        !begins_with(name, "cu"))
-        return symbol->st_value;
-    if (*from == PROGRAM)
+    if (!begins_with(name, "cu"))
+        return real;
+    if (from != COUNTED)
         address = function_of(DRIVER_PREFIX, name);
     if (address == 0 && has_report)
         address = function_of(COUNTED_PREFIX, name);
-    return address != 0 ? address : symbol->st_value;
+    return address != 0 ? address : real;
+}
+
+/* The preload library finds the real function where it expects it. */
+static uintptr_t bind_to_runtime(uintptr_t real, const char *name) {
+    if (strcmp(name, RETRIED_CALL) != 0)
+        return real;
+    uintptr_t function = address_of(preload, RETRIED_FUNCTION), variable = address_of(preload, RETRIED_REAL);
+    if (function == 0 || variable == 0)
+        return real;
+    *(uintptr_t *)variable = real; /* NOLINT(performance-no-int-to-ptr): an address of the linker */
+    return function;
+}
+
+/* dlsym() comes here also where one side alone has its flag. */
+uintptr_t la_symbind64(Elf64_Sym *symbol, unsigned index, uintptr_t *from, uintptr_t *to, unsigned *flags,
+                       const char *name) {
+    (void)index;
+    (void)flags;
+    if (preload == NULL)
+        return symbol->st_value;
+    if (*to == DRIVER && *from != DRIVER && *from != LEFT_OUT)
+        return bind_to_driver((enum role) * from, symbol->st_value, name);
+    if (*to == RUNTIME && *from == ALLOCATOR)
+        return bind_to_runtime(symbol->st_value, name);
+    return symbol->st_value;
 }

@@ -5,7 +5,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-#include "client/preload/lending.h"
+#include "client/preload/driver.h"
 #include "client/preload/reclaim.h"
 
 struct capture {
@@ -33,11 +33,7 @@ static struct capture **find(void *stream) {
     return link;
 }
 
-/* The runtime may call its own functions by their public names. */
-static _Thread_local bool was_inside;
-
 void capture_before_begin(void) {
-    was_inside = lend_enter();
     pthread_mutex_lock(&lock);
 }
 
@@ -51,7 +47,6 @@ int capture_after_begin(void *stream, int result) {
         atomic_fetch_add(&count, 1); /* without memory for an entry: for good, which is on the safe side */
     }
     pthread_mutex_unlock(&lock);
-    lend_leave(was_inside);
     return result;
 }
 
@@ -70,11 +65,11 @@ void capture_forget(void *stream) {
 }
 
 /* A capture that another thread should have ended goes on, and the call fails. */
-int capture_after_end(const struct runtime *runtime, void *stream, int result) {
+int capture_after_end(void *stream, int result) {
     int status = CUDA_CAPTURE_NONE;
 
-    if (result != 0 && runtime->cudaStreamIsCapturing != NULL &&
-        runtime->cudaStreamIsCapturing(stream, &status) == 0 && status != CUDA_CAPTURE_NONE)
+    if (result != 0 && driver_real.cuStreamIsCapturing != NULL &&
+        driver_real.cuStreamIsCapturing(stream, &status) == 0 && status != CUDA_CAPTURE_NONE)
         return result;
     capture_forget(stream);
     return result;

@@ -6,21 +6,18 @@
  * one is captured invalidates the capture, so what waits for the device on its own account asks here first.
  *
  * A stream is noted when its capture has begun, and forgotten when the capture has ended or the stream is
- * destroyed. A capture that was invalidated ends with cudaStreamEndCapture() as well. Captures that begin by
- * a runtime or by the driver's API are noted alike. No capture begins between captures_hold_off() and
+ * destroyed. A capture that was invalidated ends with cuStreamEndCapture() as well. No capture begins between captures_hold_off() and
  * captures_admit(). A forked child begins without captures. Thread-safe.
  */
 #include <stdbool.h>
 
-#include "client/preload/runtime.h"
-
-/* Before and after the runtime's own cudaStreamBeginCapture() and its like. stream: never NULL for the
- * per-thread stream. result: what the runtime said; returned. */
+/* Before and after the driver's own cuStreamBeginCapture() and its like. stream: never NULL for the
+ * per-thread stream. result: what the driver said; returned. */
 void capture_before_begin(void);
 int capture_after_begin(void *stream, int result);
 
-/* After the runtime's own cudaStreamEndCapture(). Returns the result. */
-int capture_after_end(const struct runtime *runtime, void *stream, int result);
+/* After the driver's own cuStreamEndCapture(). Returns the result. */
+int capture_after_end(void *stream, int result);
 
 /* The stream was destroyed. */
 void capture_forget(void *stream);

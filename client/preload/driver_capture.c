@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Captures that begin by the driver's API, or by a runtime that is a part of the program (capture.h), and
- * streams that end.
+ * Captures (capture.h), and streams that end.
  */
 #include "client/preload/capture.h"
 #include "client/preload/driver.h"
 #include "client/preload/lending.h"
-#include "client/preload/serve.h"
+#include "client/preload/ordered.h"
 
 int gpupool_driver_cuStreamBeginCapture_v2(void *stream, int mode) {
     DRIVER_OR_FAIL(cuStreamBeginCapture_v2);
@@ -21,7 +20,7 @@ int gpupool_driver_cuStreamBeginCapture_v2_ptsz(void *stream, int mode) {
     if (lend_is_inside())
         return driver_real.cuStreamBeginCapture_v2_ptsz(stream, mode);
     capture_before_begin();
-    return capture_after_begin(serve_stream_ptsz(stream),
+    return capture_after_begin(driver_stream_ptsz(stream),
                                driver_real.cuStreamBeginCapture_v2_ptsz(stream, mode));
 }
 
@@ -41,24 +40,23 @@ int gpupool_driver_cuStreamBeginCaptureToGraph_ptsz(void *stream, void *graph, c
     if (lend_is_inside())
         return driver_real.cuStreamBeginCaptureToGraph_ptsz(stream, graph, nodes, data, count, mode);
     capture_before_begin();
-    return capture_after_begin(serve_stream_ptsz(stream), driver_real.cuStreamBeginCaptureToGraph_ptsz(
-                                                              stream, graph, nodes, data, count, mode));
+    return capture_after_begin(driver_stream_ptsz(stream), driver_real.cuStreamBeginCaptureToGraph_ptsz(
+                                                               stream, graph, nodes, data, count, mode));
 }
 
 int gpupool_driver_cuStreamEndCapture(void *stream, void **graph) {
     DRIVER_OR_FAIL(cuStreamEndCapture);
-    return capture_after_end(&driver_runtime, stream, driver_real.cuStreamEndCapture(stream, graph));
+    return capture_after_end(stream, driver_real.cuStreamEndCapture(stream, graph));
 }
 
 int gpupool_driver_cuStreamEndCapture_ptsz(void *stream, void **graph) {
     DRIVER_OR_FAIL(cuStreamEndCapture_ptsz);
-    return capture_after_end(&driver_runtime, serve_stream_ptsz(stream),
-                             driver_real.cuStreamEndCapture_ptsz(stream, graph));
+    return capture_after_end(driver_stream_ptsz(stream), driver_real.cuStreamEndCapture_ptsz(stream, graph));
 }
 
 int gpupool_driver_cuStreamDestroy_v2(void *stream) {
     DRIVER_OR_FAIL(cuStreamDestroy_v2);
-    int r = driver_in_primary() ? serve_destroy(&driver_runtime, stream) : NOT_OURS;
+    int r = ordered_destroy(stream);
     if (r == NOT_OURS)
         r = driver_real.cuStreamDestroy_v2(stream);
     if (r == 0)

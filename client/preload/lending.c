@@ -13,9 +13,10 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "client/preload/capture.h"
+#include "client/preload/driver.h"
 #include "client/preload/reclaim.h"
 #include "client/preload/report.h"
-#include "client/preload/serve.h"
+#include "client/preload/retries.h"
 #include "client/preload/shared.h"
 
 /* A pool grows, and other processes give up what they keep idle, in less. */
@@ -38,15 +39,10 @@ static _Atomic(struct gpupool_client *) the_client; /* set in the state OPEN, an
 static _Atomic int state;
 static atomic_bool warned;
 static _Atomic uint64_t devices_used; /* a bit each: memory was lent, or host memory may be in use there */
-static atomic_uint fork_count;
 static bool has_timeout;    /* GPUPOOL_ALLOC_TIMEOUT is set. Written before the state is OPEN */
 static uint64_t timeout_ns; /* its value, or ALLOC_TIMEOUT_NS; likewise */
-static _Atomic(const struct runtime *) lent_to;
 
 static _Thread_local bool inside;
-static _Thread_local uint64_t
-    devices_prepared[RUNTIMES_MAX + 1];                       /* on which this thread has initialised each */
-static _Thread_local unsigned prepared_in;                    /* fork_count at that time */
 static _Thread_local struct {
     enum lend_kind kind;
     size_t size_bytes; /* 0: none */
@@ -109,8 +105,6 @@ static void after_fork_in_child(void) {
     atomic_store(&state, CLOSED);
     atomic_store(&warned, false);
     atomic_store(&devices_used, 0);
-    atomic_fetch_add(&fork_count, 1);
-    runtime_after_fork();
     driver_after_fork();
     shared_after_fork();
     reclaim_after_fork();
@@ -122,7 +116,7 @@ __attribute__((constructor)) static void prepare_for_fork(void) {
 
 static void turn_off(const char *why) {
     atomic_store(&state, OFF);
-    warn("%s: this process gets its memory from the CUDA runtime from now on", why);
+    warn("%s: this process gets its memory from CUDA from now on", why);
 }
 
 static void open_client(void) {
@@ -166,64 +160,35 @@ struct gpupool_client *lend_client_if_open(void) {
     return atomic_load_explicit(&state, memory_order_acquire) == OPEN ? atomic_load(&the_client) : NULL;
 }
 
-/* --- the runtime's state --- */
+/* --- devices --- */
 
-int lend_prepare(const struct runtime *runtime, int *ret_device) {
-    int device, mode = CUDA_CAPTURE_RELAXED, r = runtime->cudaGetDevice(&device);
-
-    if (r != 0)
-        return r;
+void lend_note_device(int device) {
     uint64_t bit = device >= 0 && device < DEVICES_MAX ? UINT64_C(1) << device : 0;
-    unsigned forks = atomic_load_explicit(&fork_count, memory_order_relaxed);
-    if (prepared_in != forks) {
-        memset(devices_prepared, 0, sizeof devices_prepared);
-        prepared_in = forks;
-    }
-    if ((devices_prepared[runtime->index] & bit) == 0) {
-        /* Frees nothing, and makes the context and makes it current where there is none: the program may go
-         * on with the driver's functions. Not allowed while a stream is captured, unless this thread says so.
-         */
-        bool exchanged = runtime->cudaThreadExchangeStreamCaptureMode != NULL &&
-                         runtime->cudaThreadExchangeStreamCaptureMode(&mode) == 0;
-        r = runtime->cudaFree(NULL);
-        if (exchanged)
-            runtime->cudaThreadExchangeStreamCaptureMode(&mode);
-        if (r != 0)
-            return r;
-        devices_prepared[runtime->index] |= bit;
+    if ((atomic_load_explicit(&devices_used, memory_order_relaxed) & bit) == 0)
         atomic_fetch_or(&devices_used, bit);
-    }
-    *ret_device = device;
-    return 0;
 }
 
-static int synchronize(const struct runtime *runtime, int device) {
-    int current, r = runtime->cudaGetDevice(&current);
-
-    if (r != 0)
-        return r;
-    if (current == device)
-        return runtime->cudaDeviceSynchronize();
-    r = runtime->cudaSetDevice(device);
-    if (r != 0)
-        return r;
-    r = runtime->cudaDeviceSynchronize();
-    int back = runtime->cudaSetDevice(current);
-    return r != 0 ? r : back;
+uint64_t lend_devices(void) {
+    return atomic_load(&devices_used);
 }
 
-int lend_wait(const struct runtime *runtime, const struct gpupool_buffer *buffer) {
+bool lend_use_a_device(void) {
+    uint64_t devices = lend_devices();
+    return devices != 0 && driver_find() && driver_use(__builtin_ctzll(devices)) == 0;
+}
+
+int lend_wait(const struct gpupool_buffer *buffer) {
     uint64_t waited = 0;
-    return lend_wait_once(runtime, buffer, &waited);
+    return lend_wait_once(buffer, &waited);
 }
 
-int lend_wait_once(const struct runtime *runtime, const struct gpupool_buffer *buffer, uint64_t *devices) {
-    uint64_t wanted = atomic_load(&devices_used);
+int lend_wait_once(const struct gpupool_buffer *buffer, uint64_t *devices) {
+    uint64_t wanted = lend_devices();
 
     if (buffer->kind == GPUPOOL_POOL_DEVICE && buffer->device >= 0 && buffer->device < DEVICES_MAX)
         wanted = UINT64_C(1) << buffer->device;
     for (wanted &= ~*devices; wanted != 0; wanted &= wanted - 1) {
-        int r = synchronize(runtime, __builtin_ctzll(wanted));
+        int r = driver_wait(__builtin_ctzll(wanted));
         if (r != 0)
             return r;
         *devices |= wanted & -wanted;
@@ -231,36 +196,16 @@ int lend_wait_once(const struct runtime *runtime, const struct gpupool_buffer *b
     return 0;
 }
 
-const struct runtime *lend_runtime(void) {
-    return atomic_load(&lent_to);
-}
-
-uint64_t lend_devices(void) {
-    return atomic_load(&devices_used);
-}
-
-int lend_a_device(void) {
-    uint64_t devices = atomic_load(&devices_used);
-    return devices != 0 ? __builtin_ctzll(devices) : 0;
-}
-
-void lend_use_a_device(void) {
-    const struct runtime *runtime = lend_runtime();
-
-    if (runtime != NULL && atomic_load(&devices_used) != 0)
-        (void)runtime->cudaSetDevice(lend_a_device());
-}
-
-/* Whether kernels reach registered host memory under the host's address, as they reach cudaMallocHost()'s. */
-static bool can_lend_host(const struct runtime *runtime, int device) {
+/* Whether kernels reach registered host memory under the host's address, as they reach cuMemAllocHost()'s. */
+static bool can_lend_host(int device) {
     int yes = 0;
-    return runtime->cudaDeviceGetAttribute(&yes, CUDA_ATTRIBUTE_HOST_POINTERS, device) == 0 && yes != 0;
+    return driver_real.cuDeviceGetAttribute(&yes, CUDA_ATTRIBUTE_HOST_POINTERS, device) == 0 && yes != 0;
 }
 
 /* --- memory --- */
 
 /* gpupool_alloc() says no number. Where the daemon answers a question, it had no memory to lend. */
-static int alloc_failed(const struct runtime *runtime, struct gpupool_client *client, size_t size_bytes) {
+static int alloc_failed(struct gpupool_client *client, size_t size_bytes) {
     char text[1600];
     size_t count;
 
@@ -270,17 +215,17 @@ static int alloc_failed(const struct runtime *runtime, struct gpupool_client *cl
         return NOT_OURS;
     }
     lend_say("%zu bytes are refused: %s", size_bytes, text);
-    return runtime_raise(runtime, CUDA_MEMORY_ALLOCATION);
+    return CUDA_MEMORY_ALLOCATION;
 }
 
 /* Whether this is a further attempt of this thread at memory that was refused. PyTorch tries once while a
  * stream is captured. */
-static bool is_last_attempt(enum lend_kind kind, size_t size_bytes, bool can_retry) {
+static bool is_last_attempt(enum lend_kind kind, size_t size_bytes) {
     bool is_retry = refused.size_bytes >= size_bytes && refused.kind == kind &&
                     clock_now_ns() - refused.time_ns < RETRY_NS;
 
     refused.size_bytes = 0;
-    return is_retry || !can_retry || captures_any();
+    return is_retry || kind == LEND_HOST || !retries_now() || captures_any();
 }
 
 static void *wait_for_memory(struct gpupool_client *client, uint32_t pool, size_t size_bytes, void *stream,
@@ -293,30 +238,25 @@ static void *wait_for_memory(struct gpupool_client *client, uint32_t pool, size_
     return memory;
 }
 
-static int allocate(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, void *stream,
-                    bool can_retry, void **ret_memory) {
+static int allocate(int device, enum lend_kind kind, size_t size_bytes, void *stream, void **ret_memory) {
     uint32_t pool;
-    int device, r;
+    int r;
 
-    if (atomic_load_explicit(&state, memory_order_acquire) == OFF)
-        return NOT_OURS;
-    r = lend_prepare(runtime, &device);
-    if (r != 0)
-        return r;
-    if (kind == LEND_HOST && !can_lend_host(runtime, device))
+    if (atomic_load_explicit(&state, memory_order_acquire) == OFF ||
+        (kind == LEND_HOST && !can_lend_host(device)))
         return NOT_OURS;
     struct gpupool_client *client = lend_client();
     if (client == NULL)
         return NOT_OURS;
-    atomic_store_explicit(&lent_to, runtime, memory_order_relaxed);
+    lend_note_device(device);
     r = kind == LEND_HOST ? gpupool_host_pool(client, -1, &pool) : gpupool_device_pool(client, device, &pool);
     if (r == GPUPOOL_E_NO_POOL || r == GPUPOOL_E_NO_GPU) {
-        warn("%s: such memory comes from the CUDA runtime", gpupool_error_text());
+        warn("%s: such memory comes from CUDA", gpupool_error_text());
         return NOT_OURS;
     }
     if (r < 0)
-        return alloc_failed(runtime, client, size_bytes);
-    bool is_last = is_last_attempt(kind, size_bytes, can_retry);
+        return alloc_failed(client, size_bytes);
+    bool is_last = is_last_attempt(kind, size_bytes);
     void *memory = wait_for_memory(client, pool, size_bytes, stream, is_last);
     if (memory == NULL) {
         if (!is_last) {
@@ -324,13 +264,13 @@ static int allocate(const struct runtime *runtime, enum lend_kind kind, size_t s
             refused.size_bytes = size_bytes;
             refused.time_ns = clock_now_ns();
         }
-        return alloc_failed(runtime, client, size_bytes);
+        return alloc_failed(client, size_bytes);
     }
     *ret_memory = memory;
     return 0;
 }
 
-/* lent: the row of memory that is lent. result: of a request. Other results are the runtime's own errors. */
+/* lent: the row of memory that is lent. result: of a request. Other results are the driver's own errors. */
 static void count_for_report(enum report_row lent, enum lend_kind kind, size_t size_bytes, int result) {
     if (result == 0) {
         report_add(lent, size_bytes);
@@ -342,45 +282,43 @@ static void count_for_report(enum report_row lent, enum lend_kind kind, size_t s
     }
 }
 
-static int request(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, void *stream,
-                   bool can_retry, void **ret_memory) {
+static int request(int device, enum lend_kind kind, size_t size_bytes, void *stream, void **ret_memory) {
     bool before = lend_enter();
-    void *memory = NULL;
 
     if (kind == LEND_DEVICE)
         reclaim_before_wait();
-    int r = allocate(runtime, kind, size_bytes, stream, can_retry, &memory);
+    int r = allocate(device, kind, size_bytes, stream, ret_memory);
     if (kind == LEND_DEVICE)
         reclaim_after_wait();
     lend_leave(before);
-    *ret_memory = memory;
     return r;
 }
 
-/* No stream: cudaMalloc()'s memory may be used on any at once, also while one is captured. */
-int lend(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, bool can_retry,
-         void **ret_memory) {
-    int r = request(runtime, kind, size_bytes, GPUPOOL_NO_STREAM, can_retry, ret_memory);
+/* No stream: cuMemAlloc()'s memory may be used on any at once, also while one is captured. */
+int lend(int device, enum lend_kind kind, size_t size_bytes, void **ret_memory) {
+    int r = request(device, kind, size_bytes, GPUPOOL_NO_STREAM, ret_memory);
     count_for_report(kind == LEND_HOST ? REPORT_LENT_HOST : REPORT_LENT_DEVICE, kind, size_bytes, r);
     return r;
 }
 
-int lend_in_order(const struct runtime *runtime, size_t size_bytes, void *stream, void **ret_memory) {
-    int r = request(runtime, LEND_DEVICE, size_bytes, stream, false, ret_memory);
+int lend_in_order(int device, size_t size_bytes, void *stream, void **ret_memory) {
+    int r = request(device, LEND_DEVICE, size_bytes, stream, ret_memory);
     count_for_report(REPORT_LENT_IN_ORDER, LEND_DEVICE, size_bytes, r);
     return r;
 }
 
-int lend_find(const struct runtime *runtime, void *memory, struct gpupool_buffer *ret_buffer) {
+/* --- what was lent --- */
+
+int lend_find(void *memory, struct gpupool_buffer *ret_buffer) {
     bool before = lend_enter();
     int r = gpupool_lookup(memory, NULL, ret_buffer);
 
     lend_leave(before);
     if (r == GPUPOOL_E_STALE)
-        return runtime_raise(runtime, CUDA_INVALID_VALUE);
+        return CUDA_INVALID_VALUE;
     return r == 0 && ret_buffer->data == memory /* not inside: only what was handed out */
                ? 0
-               : NOT_OURS; /* FORKED too: in a child the runtime says what it thinks of the parent's memory */
+               : NOT_OURS; /* FORKED too: in a child the driver says what it thinks of the parent's memory */
 }
 
 /* Of memory on loan that begins there; 0: there is none. */
@@ -389,7 +327,7 @@ static uint64_t size_of(void *memory) {
     return gpupool_lookup(memory, NULL, &buffer) == 0 ? buffer.size_bytes : 0;
 }
 
-int lend_free(const struct runtime *runtime, void *memory, void *stream) {
+int lend_free(void *memory, void *stream) {
     bool before = lend_enter();
     uint64_t size_bytes = report_is_asked() ? size_of(memory) : 0;
     int r = gpupool_free(memory, stream);
@@ -400,8 +338,21 @@ int lend_free(const struct runtime *runtime, void *memory, void *stream) {
     if (r == GPUPOOL_E_CAPTURING)
         return CUDA_CAPTURE_UNSUPPORTED;
     if (r == GPUPOOL_E_STALE || r == GPUPOOL_E_INVALID)
-        return runtime_raise(runtime, CUDA_INVALID_VALUE); /* another thread freed it meanwhile */
-    if (r < 0)                                             /* the memory returns with the process */
+        return CUDA_INVALID_VALUE; /* another thread freed it meanwhile */
+    if (r < 0)                     /* the memory returns with the process */
         lend_say("memory at %p is kept: %s", memory, gpupool_error_text());
     return 0;
+}
+
+int lend_release(void *memory) {
+    struct gpupool_buffer buffer;
+
+    if (memory == NULL || lend_is_inside())
+        return NOT_OURS;
+    int r = lend_find(memory, &buffer);
+    if (r == 0 && reclaim_collect(&buffer))
+        return 0;
+    if (r == 0)
+        r = lend_wait(&buffer);
+    return r == 0 ? lend_free(memory, GPUPOOL_NO_STREAM) : r;
 }

@@ -3,23 +3,20 @@
 #define CLIENT_PRELOAD_LENDING_H
 /*
  * The process's client of gpupoold and what the interposed functions do with it: allocate and free as the
- * CUDA runtime does, with its error numbers.
+ * CUDA driver does, with its error numbers.
  *
  * The client is CLOSED until the first call that needs it, then OPEN until the process ends. It is OFF for
- * good when it cannot be opened or when the daemon is lost: from then on, allocations are the runtime's own,
+ * good when it cannot be opened or when the daemon is lost: from then on, allocations are the driver's own,
  * one line on stderr says so, and memory that was lent before stays usable. A forked child begins with
  * CLOSED.
  *
- * Functions with a runtime return a cudaError_t, which is then pending in that runtime, or NOT_OURS: the real
- * function is to be called. Thread-safe.
+ * Functions that return int return a CUresult, or NOT_OURS: the real function is to be called. Thread-safe.
  */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 #include <gpupool/gpupool.h>
-
-#include "client/preload/runtime.h"
 
 #define NOT_OURS (-1)
 
@@ -35,51 +32,46 @@ struct gpupool_client *lend_client(void);
 /* The client, if it is OPEN; else NULL. */
 struct gpupool_client *lend_client_if_open(void);
 
-/* Initialises the runtime on the thread's current device, as its own functions do with their first call. 0 or
- * what the runtime says. */
-int lend_prepare(const struct runtime *runtime, int *ret_device);
+/* Memory of the device, or pinned memory, is used by this process. */
+void lend_note_device(int device);
 
-/* Allocates 1 byte or more. *ret_memory is NULL on failure.
+/* Allocates 1 byte or more. device: the thread's current one.
  *
  * It waits for room for ALLOC_TIMEOUT_NS, or GPUPOOL_ALLOC_TIMEOUT; without that variable also for as long
  * as the daemon's requests for idle memory go on bringing some, at most COMING_TIMEOUT_NS. The first attempt
- * of a caller that frees its own cache when it is refused (can_retry), and then tries again, waits for idle
+ * of a caller that frees its own cache when it is refused, and then tries again (retries.h), waits for idle
  * memory only: its cache may be what another process waits for in the same way. A later attempt of the same
  * thread for no more is such a retry. */
-int lend(const struct runtime *runtime, enum lend_kind kind, size_t size_bytes, bool can_retry,
-         void **ret_memory);
+int lend(int device, enum lend_kind kind, size_t size_bytes, void **ret_memory);
 
 /* Allocates 1 byte or more of device memory in the order of a stream: work that the stream gets from now on
- * may use it. It waits as lend() does. *ret_memory is NULL on failure. */
-int lend_in_order(const struct runtime *runtime, size_t size_bytes, void *stream, void **ret_memory);
+ * may use it. It waits as lend() does. */
+int lend_in_order(int device, size_t size_bytes, void *stream, void **ret_memory);
 
 /* Finds the memory at a pointer: 0 and the buffer; NOT_OURS; CUDA_INVALID_VALUE: it was freed before. */
-int lend_find(const struct runtime *runtime, void *memory, struct gpupool_buffer *ret_buffer);
+int lend_find(void *memory, struct gpupool_buffer *ret_buffer);
 
-/* Waits until the GPU is done with a buffer, as cudaFree() does: for all work on its device; for host memory,
- * on all devices that this process uses. 0 or what the runtime says; a capture that goes on is an error
- * there. */
-int lend_wait(const struct runtime *runtime, const struct gpupool_buffer *buffer);
+/* Waits until the GPU is done with a buffer, as cuMemFree() does: for all work on its device; for host
+ * memory, on all devices that this process uses. 0 or what the driver says; a capture that goes on is an
+ * error there. */
+int lend_wait(const struct gpupool_buffer *buffer);
 
 /* As lend_wait(), but not for devices of the set, to which it adds those that it waited for. */
-int lend_wait_once(const struct runtime *runtime, const struct gpupool_buffer *buffer, uint64_t *devices);
+int lend_wait_once(const struct gpupool_buffer *buffer, uint64_t *devices);
 
 /* Frees what lend_find() found. The GPU is done with it, or a stream (not GPUPOOL_NO_STREAM) orders its end.
  */
-int lend_free(const struct runtime *runtime, void *memory, void *stream);
+int lend_free(void *memory, void *stream);
 
-/* The runtime that memory was lent to last; NULL: none yet. */
-const struct runtime *lend_runtime(void);
+/* Finds, waits and frees, from any context. NOT_OURS as lend_find(). */
+int lend_release(void *memory);
 
 /* The devices on which memory was lent, a bit each. */
 uint64_t lend_devices(void);
 
-/* A device that the process uses; 0: it uses none yet. */
-int lend_a_device(void);
-
 /* For a thread of this library: its current device is one that the process uses. By default it is device 0,
- * where a wait could make a context. */
-void lend_use_a_device(void);
+ * where a wait could make a context. False: the process uses none. */
+bool lend_use_a_device(void);
 
 /* Whether the calling thread is inside this library. Interposed functions that it calls then are the real
  * ones. */

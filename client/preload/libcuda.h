@@ -2,20 +2,53 @@
 #ifndef CLIENT_PRELOAD_LIBCUDA_H
 #define CLIENT_PRELOAD_LIBCUDA_H
 /*
- * The part of the CUDA driver's binary interface (libcuda.so.1) that the preload library touches. Numbers of
- * errors, flags and attributes are the runtime's (cudart.h). A device pointer is an integer of 64 bits, a
- * context and a stream are pointers.
+ * The part of the CUDA driver's binary interface (libcuda.so.1) that the preload library touches: types,
+ * numbers and functions. A device pointer is an integer of 64 bits, a context and a stream are pointers. The
+ * toolkit's header is not used: the library defines functions of the same kinds, and it is built on machines
+ * without a toolkit, too.
  */
 #include <stddef.h>
 #include <stdint.h>
-
-#include "client/preload/cudart.h"
 
 #define LIBCUDA "libcuda.so.1"
 
 /* The prefix of the preload library's functions that take the place of the driver's. The audit library finds
  * them by their names. */
 #define DRIVER_PREFIX "gpupool_driver_"
+
+/* CUresult */
+enum cuda_error {
+    CUDA_SUCCESS_ = 0,
+    CUDA_INVALID_VALUE = 1,
+    CUDA_MEMORY_ALLOCATION = 2,
+    CUDA_INITIALIZATION_ERROR = 3,
+    CUDA_INVALID_DEVICE = 101,
+    CUDA_CAPTURE_UNSUPPORTED = 900,
+};
+
+/* cuMemHostAlloc() flags */
+#define CUDA_HOST_PORTABLE       1u
+#define CUDA_HOST_MAPPED         2u
+#define CUDA_HOST_WRITE_COMBINED 4u
+
+/* CUdevice_attribute: the device uses registered host memory under the host's address. */
+#define CUDA_ATTRIBUTE_HOST_POINTERS 91
+
+/* CUstreamCaptureMode */
+#define CUDA_CAPTURE_RELAXED 2
+
+/* CUstreamCaptureStatus: the stream is not being captured. */
+#define CUDA_CAPTURE_NONE 0
+
+/* CUstream handles that are no pointers */
+#define CUDA_STREAM_LEGACY     ((void *)1)
+#define CUDA_STREAM_PER_THREAD ((void *)2)
+
+/* CUipcMemHandle: passed by value */
+#define CUDA_IPC_HANDLE_BYTES 64u
+struct cuda_ipc_handle {
+    char bytes[CUDA_IPC_HANDLE_BYTES];
+};
 
 /* CUpointer_attribute */
 #define CUDA_POINTER_IS_LEGACY_IPC 10

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/thread.h"
 #include "client/preload/capture.h"
+#include "client/preload/driver.h"
 #include "client/preload/lending.h"
 #include "client/preload/python.h"
 
@@ -25,7 +26,6 @@
 /* Memory that PyTorch freed and that is still on loan. */
 struct collected {
     struct collected *next;
-    const struct runtime *runtime;
     struct gpupool_buffer buffer;
 };
 
@@ -76,15 +76,13 @@ void reclaim_after_wait(void) {
 /* --- what is collected --- */
 
 struct reclaim_collecting reclaim_collect_begin(bool own_thread) {
-    struct reclaim_collecting collecting = {.runtime = lend_runtime(), .mode = CUDA_CAPTURE_RELAXED};
+    struct reclaim_collecting collecting = {.mode = CUDA_CAPTURE_RELAXED};
 
     if (own_thread)
-        lend_use_a_device();
+        (void)lend_use_a_device();
     /* PyTorch asks for the state of events, which is not allowed beside a capture that begins meanwhile
      * unless the thread says so. */
-    collecting.exchanged = collecting.runtime != NULL &&
-                           collecting.runtime->cudaThreadExchangeStreamCaptureMode != NULL &&
-                           collecting.runtime->cudaThreadExchangeStreamCaptureMode(&collecting.mode) == 0;
+    collecting.exchanged = driver_find() && driver_exchange_mode(&collecting.mode);
     collects = true;
     return collecting;
 }
@@ -92,15 +90,15 @@ struct reclaim_collecting reclaim_collect_begin(bool own_thread) {
 void reclaim_collect_end(struct reclaim_collecting collecting) {
     collects = false;
     if (collecting.exchanged)
-        collecting.runtime->cudaThreadExchangeStreamCaptureMode(&collecting.mode);
+        (void)driver_exchange_mode(&collecting.mode);
 }
 
-bool reclaim_collect(const struct runtime *runtime, const struct gpupool_buffer *buffer) {
+bool reclaim_collect(const struct gpupool_buffer *buffer) {
     struct collected *collected = collects ? malloc(sizeof *collected) : NULL;
 
     if (collected == NULL)
         return false;
-    *collected = (struct collected){.runtime = runtime, .buffer = *buffer};
+    *collected = (struct collected){.buffer = *buffer};
     pthread_mutex_lock(&lock);
     collected->next = list;
     list = collected;
@@ -116,12 +114,12 @@ static bool free_collected(struct collected **from, uint64_t *ret_bytes) {
     if (!captures_hold_off())
         return false;
     for (const struct collected *each = *from; each != NULL && r == 0; each = each->next)
-        r = lend_wait_once(each->runtime, &each->buffer, &devices);
+        r = lend_wait_once(&each->buffer, &devices);
     captures_admit();
     *ret_bytes = 0;
     for (struct collected *each; (each = *from) != NULL;) {
         *from = each->next;
-        if (r == 0 && lend_free(each->runtime, each->buffer.data, GPUPOOL_NO_STREAM) == 0)
+        if (r == 0 && lend_free(each->buffer.data, GPUPOOL_NO_STREAM) == 0)
             *ret_bytes += each->buffer.capacity_bytes;
         free(each);
     }
@@ -214,7 +212,7 @@ static void serve(void) {
 }
 
 static void *reclaimer(void *argument) {
-    lend_use_a_device();
+    (void)lend_use_a_device();
     pthread_mutex_lock(&lock);
     while (served != asks)
         serve();

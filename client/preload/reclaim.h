@@ -11,9 +11,9 @@
  * 1. While a stream is being captured it waits, because to free memory would invalidate the capture. The
  *    daemon is told CAPTURING. It repeats its requests; one that is older than a second lapses.
  *    A thread that waits for device memory in lend() for longer than some milliseconds ends the round:
- * PyTorch holds its allocator's lock there, and the request of the daemon may be for this very memory. The
- * daemon is told WAITS, and asks again if it has to.
- * 2. It has Python empty the caches (python.h). The memory that PyTorch frees is collected: cudaFree() in the
+ *    PyTorch holds its allocator's lock there, and the request of the daemon may be for this very memory. The
+ *    daemon is told WAITS, and asks again if it has to.
+ * 2. It has Python empty the caches (python.h). The memory that PyTorch frees is collected: cuMemFree() in the
  *    thread that empties puts it into a list. If that takes long, the daemon is told BUSY, or WAITS.
  * 3. It waits for the device once, frees the list, and tells the daemon DONE or NOTHING. If a capture has
  *    begun meanwhile, the list is freed when that has ended.
@@ -24,8 +24,6 @@
 #include <stdbool.h>
 
 #include <gpupool/gpupool.h>
-
-#include "client/preload/runtime.h"
 
 /* For gpupool_options.reclaim: the daemon asks. On the library's thread; does not wait. */
 void reclaim_asked(void *argument);
@@ -40,7 +38,6 @@ void reclaim_after_wait(void);
 /* Around the work that empties caches. own_thread: the thread is this library's, and the work may have any
  * current device of the process. */
 struct reclaim_collecting {
-    const struct runtime *runtime;
     bool exchanged;
     int mode;
 };
@@ -49,7 +46,7 @@ void reclaim_collect_end(struct reclaim_collecting collecting);
 
 /* Takes memory that is freed, if the calling thread empties caches. False: it does not, or there is no memory
  * to note it. */
-bool reclaim_collect(const struct runtime *runtime, const struct gpupool_buffer *buffer);
+bool reclaim_collect(const struct gpupool_buffer *buffer);
 
 /* Starts a detached thread in which no signal is handled. */
 bool reclaim_start_thread(void *(*function)(void *));

@@ -30,8 +30,7 @@ enum report_row {
     REPORT_NO_HOST_POOL,
     REPORT_CONTEXT,      /* device memory: not the primary context */
     REPORT_HOST_CONTEXT, /* pinned memory, likewise */
-    REPORT_CAPTURE,      /* device memory: while a stream is captured */
-    REPORT_HOST_CAPTURE,
+    REPORT_CAPTURE,      /* memory in stream order: while a stream is captured */
     REPORT_OWN_POOL,
     REPORT_POOL_MADE,
     REPORT_MANAGED,

@@ -36,13 +36,18 @@ void shared_after_fork(void) {
     all = NULL; /* the parent's; a few bytes are lost */
 }
 
-int shared_export(const struct runtime *runtime, void *memory, struct cuda_ipc_handle *ret_handle) {
+/* The driver's number for what gpupool said. */
+static int as_cuda(int r) {
+    return r == GPUPOOL_E_NO_MEMORY || r == GPUPOOL_E_LIMIT ? CUDA_MEMORY_ALLOCATION : CUDA_INVALID_VALUE;
+}
+
+int shared_export(void *memory, struct cuda_ipc_handle *ret_handle) {
     struct contents contents = {0};
     struct gpupool_buffer buffer;
     struct gpupool_token token;
     struct gpupool_client *client = lend_client_if_open();
 
-    int r = lend_find(runtime, memory, &buffer);
+    int r = lend_find(memory, &buffer);
     if (r != 0)
         return r;
     if (buffer.kind != GPUPOOL_POOL_DEVICE || client == NULL)
@@ -52,9 +57,7 @@ int shared_export(const struct runtime *runtime, void *memory, struct cuda_ipc_h
     lend_leave(before);
     if (r < 0) {
         lend_say("no handle for the memory at %p: %s", memory, gpupool_error_text());
-        return runtime_raise(runtime, r == GPUPOOL_E_NO_MEMORY || r == GPUPOOL_E_LIMIT
-                                          ? CUDA_MEMORY_ALLOCATION
-                                          : CUDA_INVALID_VALUE);
+        return as_cuda(r);
     }
     memcpy(contents.magic, magic, sizeof magic);
     memcpy(contents.name, token.bytes, sizeof contents.name);
@@ -92,18 +95,16 @@ static int attach(struct gpupool_client *client, const struct gpupool_token *tok
     return 0;
 }
 
-int shared_open(const struct runtime *runtime, const struct cuda_ipc_handle *handle, void **ret_memory) {
+int shared_open(int device, const struct cuda_ipc_handle *handle, void **ret_memory) {
     struct contents contents;
     struct gpupool_token token = {0};
-    int device, r;
+    int r;
 
     memcpy(&contents, handle->bytes, sizeof contents);
     if (memcmp(contents.magic, magic, sizeof magic) != 0 || contents.reserved != 0)
         return NOT_OURS;
     memcpy(token.bytes, contents.name, sizeof contents.name);
-    r = lend_prepare(runtime, &device);
-    if (r != 0)
-        return r;
+    lend_note_device(device);
     bool before = lend_enter();
     struct gpupool_client *client = lend_client();
     if (client != NULL) {
@@ -113,12 +114,11 @@ int shared_open(const struct runtime *runtime, const struct cuda_ipc_handle *han
     }
     lend_leave(before);
     if (client == NULL)
-        return NOT_OURS; /* the runtime refuses it */
+        return NOT_OURS; /* the driver refuses it */
     if (r == 0)
         return 0;
     lend_say("a handle cannot be opened: %s", gpupool_error_text());
-    return runtime_raise(runtime, r == GPUPOOL_E_NO_MEMORY || r == GPUPOOL_E_LIMIT ? CUDA_MEMORY_ALLOCATION
-                                                                                   : CUDA_INVALID_VALUE);
+    return as_cuda(r);
 }
 
 /* Where the entry of a pointer hangs; *link is NULL: there is none. Under the lock. */
@@ -129,7 +129,7 @@ static struct opened **find_memory(const void *memory) {
     return link;
 }
 
-int shared_close(const struct runtime *runtime, const void *memory) {
+int shared_close(const void *memory) {
     struct gpupool_buffer buffer = {0};
     struct opened *last = NULL;
 
@@ -140,14 +140,14 @@ int shared_close(const struct runtime *runtime, const void *memory) {
     pthread_mutex_unlock(&lock);
     if (found == NULL)
         return NOT_OURS;
-    int r = lend_wait(runtime, &buffer);
+    int r = lend_wait(&buffer);
     if (r != 0)
         return r;
     pthread_mutex_lock(&lock);
     struct opened **link = find_memory(memory);
     if (*link == NULL) {
         pthread_mutex_unlock(&lock);
-        return runtime_raise(runtime, CUDA_INVALID_VALUE); /* another thread closed it meanwhile */
+        return CUDA_INVALID_VALUE; /* another thread closed it meanwhile */
     }
     if (--(*link)->count == 0) {
         last = *link;

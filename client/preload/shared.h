@@ -10,16 +10,17 @@
  * The table of what is open is the process's; a forked child begins with an empty one. Functions return as
  * those of lending.h. Thread-safe.
  */
-#include "client/preload/runtime.h"
+#include "client/preload/libcuda.h"
 
 /* Makes the handle of memory that begins at a pointer. NOT_OURS for a pointer into the middle of an
  * allocation. */
-int shared_export(const struct runtime *runtime, void *memory, struct cuda_ipc_handle *ret_handle);
+int shared_export(void *memory, struct cuda_ipc_handle *ret_handle);
 
-int shared_open(const struct runtime *runtime, const struct cuda_ipc_handle *handle, void **ret_memory);
+/* In the primary context of the device. */
+int shared_open(int device, const struct cuda_ipc_handle *handle, void **ret_memory);
 
 /* Waits for the device and closes. An error of the device leaves the memory open. */
-int shared_close(const struct runtime *runtime, const void *memory);
+int shared_close(const void *memory);
 
 void shared_after_fork(void);
 

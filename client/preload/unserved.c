@@ -9,10 +9,8 @@
 #define REGISTER_V2     6050
 #define PROC_ADDRESS_V2 12000
 
-/* Shared runtimes are served before they ask for pinned memory, so that they come here for the rest. */
 #define COUNTED(X)                                                                                           \
     LIBCUDA_UNSERVED(X)                                                                                      \
-    X(cuMemHostAlloc, (void **, size_t, unsigned))                                                           \
     X(cuGetProcAddress, (const char *, void **, int, uint64_t))                                              \
     X(cuGetProcAddress_v2, (const char *, void **, int, uint64_t, int *))
 
@@ -92,15 +90,6 @@ int gpupool_counted_cuMipmappedArrayCreate(void **ret_array, const struct cuda_a
 
 /* --- host memory --- */
 
-/* Of the shared runtime: memory without this flag was lent, or is counted where it was not (lending.c). */
-int gpupool_counted_cuMemHostAlloc(void **memory, size_t size_bytes, unsigned flags) {
-    DRIVER_OR_FAIL(cuMemHostAlloc);
-    int r = driver_real.cuMemHostAlloc(memory, size_bytes, flags);
-    if (r == 0 && (flags & CUDA_HOST_WRITE_COMBINED) != 0)
-        report_add(REPORT_WRITE_COMBINED, size_bytes);
-    return r;
-}
-
 int gpupool_counted_cuMemHostRegister_v2(void *memory, size_t size_bytes, unsigned flags) {
     COUNT(cuMemHostRegister_v2, REPORT_REGISTERED, size_bytes, memory, size_bytes, flags);
 }
@@ -114,7 +103,6 @@ static const struct driver_answer answers[] = {
     {"cuArrayCreate", ARRAYS_V2, false, (void *)gpupool_counted_cuArrayCreate_v2},
     {"cuArray3DCreate", ARRAYS_V2, false, (void *)gpupool_counted_cuArray3DCreate_v2},
     {"cuMipmappedArrayCreate", 0, false, (void *)gpupool_counted_cuMipmappedArrayCreate},
-    {"cuMemHostAlloc", 0, false, (void *)gpupool_counted_cuMemHostAlloc},
     {"cuMemHostRegister", REGISTER_V2, false, (void *)gpupool_counted_cuMemHostRegister_v2},
     {"cuGetProcAddress", 0, false, (void *)gpupool_counted_cuGetProcAddress},
     {"cuGetProcAddress", PROC_ADDRESS_V2, false, (void *)gpupool_counted_cuGetProcAddress_v2},

@@ -6,7 +6,7 @@
  * the real function. The audit library binds references to them only if a report is asked for (report.h), so
  * that without one such a call costs nothing. With one it costs a few additions.
  *
- * Objects whose driver is the real one (the shared runtime, libraries for communication) are bound to these,
+ * Objects whose driver is the real one (libraries for communication) are bound to these,
  * too, and to none of the functions that lend: what they ask of the driver is CUDA's own memory.
  *
  * A function that lends is preferred to one of these of the same name.

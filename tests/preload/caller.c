@@ -14,18 +14,15 @@ EXPORT int caller_begin_capture_per_thread(void);
 EXPORT int caller_end_capture(size_t stream);
 EXPORT int caller_end_capture_per_thread(void);
 EXPORT int caller_destroy(size_t stream);
-EXPORT void caller_counts(struct fake_counts *ret_counts);
+EXPORT void caller_counts(struct driver_counts *ret_counts);
+EXPORT int caller_runtime(void);
 
 int caller_malloc(void **memory, size_t size_bytes) {
-    int r = cudaMalloc(memory, size_bytes);
-    __asm__ volatile("" ::: "memory"); /* no tail call: the return address is in here */
-    return r;
+    return cudaMalloc(memory, size_bytes);
 }
 
 int caller_free(void *memory) {
-    int r = cudaFree(memory);
-    __asm__ volatile("" ::: "memory");
-    return r;
+    return cudaFree(memory);
 }
 
 int caller_last_error(void) {
@@ -58,6 +55,10 @@ int caller_destroy(size_t stream) {
     return cudaStreamDestroy((void *)stream); /* NOLINT(performance-no-int-to-ptr) */
 }
 
-void caller_counts(struct fake_counts *ret_counts) {
-    *ret_counts = fake_counts();
+void caller_counts(struct driver_counts *ret_counts) {
+    *ret_counts = fake_driver_counts();
+}
+
+int caller_runtime(void) {
+    return fake_runtime();
 }

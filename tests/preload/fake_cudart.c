@@ -1,28 +1,71 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "tests/preload/fake_cudart.h"
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdlib.h>
-#include <sys/types.h>
-#include <unistd.h>
+#include <string.h>
 
-#define POINTERS_MAX 1024u
-#define TOO_LARGE    ((size_t)1 << 50)
-#define DEVICES      2
+/* The driver's functions that the runtime calls. */
+#define CALLS(X)                                                                                             \
+    X(cuMemAlloc_v2, (uint64_t *, size_t))                                                                   \
+    X(cuMemAllocPitch_v2, (uint64_t *, size_t *, size_t, size_t, unsigned))                                  \
+    X(cuMemFree_v2, (uint64_t))                                                                              \
+    X(cuMemAllocAsync, (uint64_t *, size_t, void *))                                                         \
+    X(cuMemAllocAsync_ptsz, (uint64_t *, size_t, void *))                                                    \
+    X(cuMemAllocFromPoolAsync, (uint64_t *, size_t, void *, void *))                                         \
+    X(cuMemFreeAsync, (uint64_t, void *))                                                                    \
+    X(cuMemFreeAsync_ptsz, (uint64_t, void *))                                                               \
+    X(cuMemHostAlloc, (void **, size_t, unsigned))                                                           \
+    X(cuMemAllocHost_v2, (void **, size_t))                                                                  \
+    X(cuMemFreeHost, (void *))                                                                               \
+    X(cuMemHostGetFlags, (unsigned *, void *))                                                               \
+    X(cuMemGetInfo_v2, (size_t *, size_t *))                                                                 \
+    X(cuIpcGetMemHandle, (struct cuda_ipc_handle *, uint64_t))                                               \
+    X(cuIpcOpenMemHandle_v2, (uint64_t *, struct cuda_ipc_handle, unsigned))                                 \
+    X(cuIpcCloseMemHandle, (uint64_t))                                                                       \
+    X(cuDeviceGetDefaultMemPool, (void **, int))                                                             \
+    X(cuDevicePrimaryCtxRetain, (void **, int))                                                              \
+    X(cuDevicePrimaryCtxReset_v2, (int))                                                                     \
+    X(cuCtxGetCurrent, (void **))                                                                            \
+    X(cuCtxSetCurrent, (void *))                                                                             \
+    X(cuCtxGetDevice, (int *))                                                                               \
+    X(cuThreadExchangeStreamCaptureMode, (int *))                                                            \
+    X(cuStreamBeginCapture_v2, (void *, int))                                                                \
+    X(cuStreamBeginCapture_v2_ptsz, (void *, int))                                                           \
+    X(cuStreamBeginCaptureToGraph, (void *, void *, const void *, const void *, size_t, int))                \
+    X(cuStreamEndCapture, (void *, void **))                                                                 \
+    X(cuStreamEndCapture_ptsz, (void *, void **))                                                            \
+    X(cuStreamDestroy_v2, (void *))
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static void *pointers[POINTERS_MAX];
-static struct fake_counts counts = {.runtime = FAKE_RUNTIME};
-static pid_t initialised; /* the process that did; 0: none */
-static struct {
-    bool captures, is_invalid;
-    pthread_t thread;
-} streams[FAKE_STREAMS]; /* under the lock. Number 0 is the legacy stream, whose capture is fake_capture() */
-static bool capturing;   /* any of them */
-static int broken;
+#define MEMBER(name, parameters) int(*name) parameters;
+static struct { CALLS(MEMBER) } driver;
+static int (*find)(const char *, void **, int, uint64_t, int *);
+static pthread_once_t once = PTHREAD_ONCE_INIT;
 
-static _Thread_local int pending, device, mode; /* mode 0: global */
+static _Thread_local int pending;
+
+/* By the name without its endings. */
+static void fill(const char *name, void **function) {
+    char base[64] = "";
+    int status = 0;
+    uint64_t flags = strstr(name, "_ptsz") != NULL ? CUDA_PROC_PER_THREAD : 0;
+
+    strncat(base, name, strcspn(name, "_"));
+    if (find(base, function, FAKE_RUNTIME * 1000 + 80, flags, &status) != 0 || *function == NULL)
+        abort();
+}
+
+static void load(void) {
+    void *handle = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+
+    if (handle == NULL)
+        abort();
+    *(void **)&find = dlsym(handle, "cuGetProcAddress_v2");
+#define FILL(name, parameters) fill(#name, (void **)&driver.name);
+    CALLS(FILL)
+}
 
 static int result(int error) {
     if (error != 0)
@@ -32,303 +75,208 @@ static int result(int error) {
 
 /* Begins every call. */
 static int begin(void) {
-    if (initialised == 0)
-        initialised = getpid();
-    return initialised != getpid() ? CUDA_INITIALIZATION_ERROR : broken;
+    void *context = NULL;
+
+    pthread_once(&once, load);
+    int r = driver.cuCtxGetCurrent(&context);
+    if (r == 0 && context == NULL)
+        r = driver.cuDevicePrimaryCtxRetain(&context, 0);
+    return r == 0 ? driver.cuCtxSetCurrent(context) : r;
 }
 
-static void note_unsafe(void) {
-    if (capturing && mode != CUDA_CAPTURE_RELAXED)
-        counts.unsafe++;
+/* Begins an allocation. False: there is nothing to ask the driver for, and *ret_error says why. */
+static bool begins(void **memory, size_t size_bytes, int *ret_error) {
+    *ret_error = begin();
+    if (memory != NULL)
+        *memory = NULL;
+    if (*ret_error == 0 && memory == NULL)
+        *ret_error = CUDA_INVALID_VALUE;
+    return *ret_error == 0 && size_bytes > 0;
 }
 
-static int allocate(void **memory, size_t size_bytes) {
-    int r = begin();
-
-    if (r == 0 && memory == NULL)
-        r = CUDA_INVALID_VALUE;
-    if (r != 0)
-        return result(r);
-    note_unsafe();
-    *memory = NULL;
-    if (size_bytes == 0)
-        return 0;
-    if (size_bytes > TOO_LARGE)
-        return result(CUDA_MEMORY_ALLOCATION);
-    pthread_mutex_lock(&lock);
-    for (unsigned i = 0; i < POINTERS_MAX && *memory == NULL; i++)
-        if (pointers[i] == NULL)
-            *memory = pointers[i] = malloc(size_bytes);
-    counts.allocations += *memory != NULL;
-    pthread_mutex_unlock(&lock);
-    return result(*memory != NULL ? 0 : CUDA_MEMORY_ALLOCATION);
-}
-
-static int release(void *memory) {
-    int r = begin();
-
-    if (r != 0)
-        return result(r);
-    note_unsafe();
-    if (memory == NULL) {
-        counts.initialisations++;
-        return 0;
-    }
-    r = CUDA_INVALID_VALUE;
-    pthread_mutex_lock(&lock);
-    for (unsigned i = 0; i < POINTERS_MAX && r != 0; i++)
-        if (pointers[i] == memory) {
-            free(memory);
-            pointers[i] = NULL;
-            counts.frees++;
-            r = 0;
-        }
-    pthread_mutex_unlock(&lock);
-    return result(r);
+static int made(void **memory, uint64_t address, int error) {
+    if (error == 0)
+        *memory = (void *)(uintptr_t)address;
+    return result(error);
 }
 
 int cudaMalloc(void **memory, size_t size_bytes) {
-    return allocate(memory, size_bytes);
+    uint64_t address = 0;
+    int r;
+
+    if (!begins(memory, size_bytes, &r))
+        return result(r);
+    r = driver.cuMemAlloc_v2(&address, size_bytes);
+    return made(memory, address, r);
 }
 
 int cudaMallocPitch(void **memory, size_t *pitch, size_t width_bytes, size_t height) {
-    *pitch = width_bytes;
-    return allocate(memory, width_bytes * height);
+    uint64_t address = 0;
+    int r;
+
+    if (!begins(memory, width_bytes * height, &r))
+        return result(r);
+    r = driver.cuMemAllocPitch_v2(&address, pitch, width_bytes, height, 4);
+    return made(memory, address, r);
 }
 
 int cudaMalloc3D(struct cuda_pitched *memory, struct cuda_extent extent) {
-    *memory = (struct cuda_pitched){.pitch = extent.width, .width = extent.width, .height = extent.height};
-    return allocate(&memory->memory, extent.width * extent.height * extent.depth);
+    memory->width = extent.width;
+    memory->height = extent.height;
+    return cudaMallocPitch(&memory->memory, &memory->pitch, extent.width, extent.height * extent.depth);
 }
 
 int cudaFree(void *memory) {
-    return release(memory);
+    int r = begin();
+    return result(r != 0 || memory == NULL ? r : driver.cuMemFree_v2((uintptr_t)memory));
+}
+
+static int in_order(void **memory, size_t size_bytes, void *stream,
+                    int (*allocate)(uint64_t *, size_t, void *)) {
+    uint64_t address = 0;
+    int r = allocate(&address, size_bytes, stream);
+    return made(memory, address, r);
 }
 
 int cudaMallocAsync(void **memory, size_t size_bytes, void *stream) {
-    (void)stream;
-    return allocate(memory, size_bytes);
+    int r;
+    return begins(memory, size_bytes, &r) ? in_order(memory, size_bytes, stream, driver.cuMemAllocAsync)
+                                          : result(r);
 }
 
-/* Its calls of itself are its own, as the real one's: they are not the preload library's. */
 int cudaMallocAsync_ptsz(void **memory, size_t size_bytes, void *stream) {
-    (void)stream;
-    return allocate(memory, size_bytes);
+    int r;
+    return begins(memory, size_bytes, &r) ? in_order(memory, size_bytes, stream, driver.cuMemAllocAsync_ptsz)
+                                          : result(r);
 }
 
 int cudaMallocFromPoolAsync(void **memory, size_t size_bytes, void *pool, void *stream) {
-    (void)stream;
-    return pool == NULL ? result(CUDA_INVALID_VALUE) : allocate(memory, size_bytes);
-}
+    uint64_t address = 0;
+    int r;
 
-int cudaMallocFromPoolAsync_ptsz(void **memory, size_t size_bytes, void *pool, void *stream) {
-    (void)stream;
-    return pool == NULL ? result(CUDA_INVALID_VALUE) : allocate(memory, size_bytes);
+    if (!begins(memory, size_bytes, &r))
+        return result(r);
+    r = driver.cuMemAllocFromPoolAsync(&address, size_bytes, pool, stream);
+    return made(memory, address, r);
 }
-
-static char default_pools[DEVICES]; /* their addresses */
 
 int cudaDeviceGetDefaultMemPool(void **pool, int of) {
-    *pool = &default_pools[of];
-    return 0;
-}
-
-int cudaDeviceGetMemPool(void **pool, int of) {
-    *pool = &default_pools[of];
-    return 0;
+    int r = begin();
+    return result(r != 0 ? r : driver.cuDeviceGetDefaultMemPool(pool, of));
 }
 
 int cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes) {
-    *free_bytes = (size_t)3 << 30;
-    *total_bytes = (size_t)4 << 30;
-    return 0;
+    int r = begin();
+    return result(r != 0 ? r : driver.cuMemGetInfo_v2(free_bytes, total_bytes));
 }
 
 int cudaFreeAsync(void *memory, void *stream) {
-    (void)stream;
-    return release(memory);
+    int r = begin();
+    return result(r != 0 ? r : driver.cuMemFreeAsync((uintptr_t)memory, stream));
 }
 
 int cudaFreeAsync_ptsz(void *memory, void *stream) {
-    return cudaFreeAsync(memory, stream);
+    int r = begin();
+    return result(r != 0 ? r : driver.cuMemFreeAsync_ptsz((uintptr_t)memory, stream));
 }
 
 int cudaMallocHost(void **memory, size_t size_bytes) {
-    return allocate(memory, size_bytes);
+    int r;
+    return result(begins(memory, size_bytes, &r) ? driver.cuMemAllocHost_v2(memory, size_bytes) : r);
 }
 
 int cudaHostAlloc(void **memory, size_t size_bytes, unsigned flags) {
-    return flags > 7 ? result(CUDA_INVALID_VALUE) : allocate(memory, size_bytes);
+    int r;
+    return result(begins(memory, size_bytes, &r) ? driver.cuMemHostAlloc(memory, size_bytes, flags) : r);
 }
 
 int cudaFreeHost(void *memory) {
-    return release(memory);
+    int r = begin();
+    return result(r != 0 || memory == NULL ? r : driver.cuMemFreeHost(memory));
 }
 
 int cudaHostGetFlags(unsigned *flags, void *memory) {
-    (void)flags;
-    (void)memory;
-    return result(CUDA_INVALID_VALUE);
+    int r = begin();
+    return result(r != 0 ? r : driver.cuMemHostGetFlags(flags, memory));
 }
 
-/* A handle holds the pointer, which is good in the same process. */
 int cudaIpcGetMemHandle(struct cuda_ipc_handle *handle, void *memory) {
-    for (unsigned i = 0; i < POINTERS_MAX; i++)
-        if (pointers[i] == memory && memory != NULL) {
-            *handle = (struct cuda_ipc_handle){0};
-            *(void **)(void *)handle = memory;
-            return 0;
-        }
-    return result(CUDA_INVALID_VALUE);
+    int r = begin();
+    return result(r != 0 ? r : driver.cuIpcGetMemHandle(handle, (uintptr_t)memory));
 }
 
 int cudaIpcOpenMemHandle(void **memory, struct cuda_ipc_handle handle, unsigned flags) {
-    void *wanted = *(void **)(void *)&handle;
+    uint64_t address = 0;
+    int r = begin();
 
-    (void)flags;
-    for (unsigned i = 0; i < POINTERS_MAX; i++)
-        if (pointers[i] == wanted && wanted != NULL) {
-            *memory = wanted;
-            return 0;
-        }
-    return result(CUDA_INVALID_VALUE);
+    if (r == 0)
+        r = driver.cuIpcOpenMemHandle_v2(&address, handle, flags);
+    return made(memory, address, r);
 }
 
 int cudaIpcCloseMemHandle(void *memory) {
-    for (unsigned i = 0; i < POINTERS_MAX; i++)
-        if (pointers[i] == memory && memory != NULL)
-            return 0;
-    return result(CUDA_INVALID_VALUE);
-}
-
-int cudaDeviceReset(void) {
-    counts.resets++;
-    return 0;
+    int r = begin();
+    return result(r != 0 ? r : driver.cuIpcCloseMemHandle((uintptr_t)memory));
 }
 
 int cudaGetDevice(int *ret_device) {
     int r = begin();
-    if (r == 0 && ret_device == NULL)
-        r = CUDA_INVALID_VALUE;
-    if (r == 0)
-        *ret_device = device;
-    return result(r);
+    return result(r != 0 ? r : driver.cuCtxGetDevice(ret_device));
 }
 
 int cudaSetDevice(int wanted) {
+    void *context = NULL;
     int r = begin();
-    if (r == 0 && (wanted < 0 || wanted >= DEVICES))
-        r = 101;
+
     if (r == 0)
-        device = wanted;
-    return result(r);
+        r = driver.cuDevicePrimaryCtxRetain(&context, wanted);
+    return result(r != 0 ? r : driver.cuCtxSetCurrent(context));
 }
 
-int cudaDeviceSynchronize(void) {
+int cudaDeviceReset(void) {
+    int device = 0, r = cudaGetDevice(&device);
+    return result(r != 0 ? r : driver.cuDevicePrimaryCtxReset_v2(device));
+}
+
+int cudaThreadExchangeStreamCaptureMode(int *mode) {
     int r = begin();
-    counts.waits++;
-    pthread_mutex_lock(&lock);
-    for (unsigned i = 1; i < FAKE_STREAMS; i++)
-        if (streams[i].captures && !streams[i].is_invalid) {
-            streams[i].is_invalid = true;
-            counts.invalidated++;
-        }
-    pthread_mutex_unlock(&lock);
-    return result(r != 0 ? r : capturing ? CUDA_CAPTURE_UNSUPPORTED : 0);
+    return result(r != 0 ? r : driver.cuThreadExchangeStreamCaptureMode(mode));
 }
 
-int cudaDeviceGetAttribute(int *value, int attribute, int of) {
-    (void)attribute;
-    (void)of;
-    *value = 1;
-    return 0;
-}
-
-int cudaThreadExchangeStreamCaptureMode(int *other) {
-    int before = mode;
-    mode = *other;
-    *other = before;
-    return 0;
-}
-
-/* Under the lock. */
-static void note_captures(void) {
-    capturing = false;
-    for (unsigned i = 0; i < FAKE_STREAMS; i++)
-        capturing = capturing || streams[i].captures;
-}
-
-int cudaStreamBeginCapture(void *stream, int mode_) {
-    size_t number = (size_t)stream;
+int cudaStreamBeginCapture(void *stream, int mode) {
     int r = begin();
-
-    (void)mode_;
-    if (r == 0 && (number == 0 || number >= FAKE_STREAMS || streams[number].captures))
-        r = CUDA_INVALID_VALUE;
-    if (r == 0) {
-        pthread_mutex_lock(&lock);
-        streams[number].captures = true;
-        streams[number].is_invalid = false;
-        streams[number].thread = pthread_self();
-        note_captures();
-        pthread_mutex_unlock(&lock);
-    }
-    return result(r);
+    return result(r != 0 ? r : driver.cuStreamBeginCapture_v2(stream, mode));
 }
 
-int cudaStreamBeginCapture_ptsz(void *stream, int mode_) {
-    return cudaStreamBeginCapture(stream == NULL ? CUDA_STREAM_PER_THREAD : stream, mode_);
+int cudaStreamBeginCapture_ptsz(void *stream, int mode) {
+    int r = begin();
+    return result(r != 0 ? r : driver.cuStreamBeginCapture_v2_ptsz(stream, mode));
 }
 
 int cudaStreamBeginCaptureToGraph(void *stream, void *graph, const void *nodes, const void *edges,
-                                  size_t count, int mode_) {
-    (void)graph;
-    (void)nodes;
-    (void)edges;
-    (void)count;
-    return cudaStreamBeginCapture(stream, mode_);
+                                  size_t count, int mode) {
+    int r = begin();
+    return result(r != 0 ? r : driver.cuStreamBeginCaptureToGraph(stream, graph, nodes, edges, count, mode));
 }
 
 int cudaStreamEndCapture(void *stream, void **graph) {
-    size_t number = (size_t)stream;
     int r = begin();
-
-    *graph = NULL;
-    if (r == 0 && (number == 0 || number >= FAKE_STREAMS || !streams[number].captures))
-        r = CUDA_INVALID_VALUE;
-    else if (r == 0 && !pthread_equal(streams[number].thread, pthread_self()))
-        r = CUDA_CAPTURE_WRONG_THREAD;
-    else if (r == 0) {
-        pthread_mutex_lock(&lock);
-        streams[number].captures = false;
-        r = streams[number].is_invalid ? CUDA_CAPTURE_INVALIDATED : 0;
-        note_captures();
-        pthread_mutex_unlock(&lock);
-    }
-    return result(r);
+    return result(r != 0 ? r : driver.cuStreamEndCapture(stream, graph));
 }
 
 int cudaStreamEndCapture_ptsz(void *stream, void **graph) {
-    return cudaStreamEndCapture(stream == NULL ? CUDA_STREAM_PER_THREAD : stream, graph);
-}
-
-int cudaStreamIsCapturing(void *stream, int *status) {
-    size_t number = (size_t)stream;
-    *status = number >= FAKE_STREAMS || !streams[number].captures ? 0 : streams[number].is_invalid ? 2 : 1;
-    return 0;
+    int r = begin();
+    return result(r != 0 ? r : driver.cuStreamEndCapture_ptsz(stream, graph));
 }
 
 int cudaStreamDestroy(void *stream) {
-    pthread_mutex_lock(&lock);
-    streams[(size_t)stream % FAKE_STREAMS].captures = false;
-    note_captures();
-    pthread_mutex_unlock(&lock);
-    return 0;
+    int r = begin();
+    return result(r != 0 ? r : driver.cuStreamDestroy_v2(stream));
 }
 
 int cudaGetLastError(void) {
     int error = pending;
-    pending = broken;
+    pending = 0;
     return error;
 }
 
@@ -336,17 +284,6 @@ int cudaPeekAtLastError(void) {
     return pending;
 }
 
-struct fake_counts fake_counts(void) {
-    return counts;
-}
-
-void fake_capture(int on) {
-    pthread_mutex_lock(&lock);
-    streams[0].captures = on != 0;
-    note_captures();
-    pthread_mutex_unlock(&lock);
-}
-
-void fake_break(int error) {
-    broken = error;
+int fake_runtime(void) {
+    return FAKE_RUNTIME;
 }

@@ -7,6 +7,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
 
 #define POINTERS_MAX 1024u
 #define TOO_LARGE    ((size_t)1 << 50)
@@ -18,8 +20,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static void *pointers[POINTERS_MAX];
 static struct driver_counts counts;
 static int broken;
-static bool is_active;
-static char primary, other; /* their addresses are the contexts */
+static pid_t user;                        /* the first process that had a primary context; 0: none */
+static bool is_active[FAKE_DEVICES];      /* the primary contexts */
+static char primary[FAKE_DEVICES], other; /* their addresses are the contexts */
 
 static _Thread_local void *stack[STACK_MAX];
 static _Thread_local unsigned depth;
@@ -27,6 +30,16 @@ static _Thread_local int mode;
 
 static void *current(void) {
     return depth > 0 ? stack[depth - 1] : NULL;
+}
+
+/* The error of every call from now on; 0: none. */
+static int failure(void) {
+    return user != 0 && user != getpid() ? CUDA_INITIALIZATION_ERROR : broken;
+}
+
+static void note_unsafe(void) {
+    if (fake_captures_any() && mode != CUDA_CAPTURE_RELAXED)
+        counts.unsafe++;
 }
 
 /* NULL: there is no room. */
@@ -47,8 +60,9 @@ static void *allocate(size_t size_bytes) {
 static int release(void *memory) {
     int r = CUDA_INVALID_VALUE;
 
-    if (broken != 0)
-        return broken;
+    if (failure() != 0)
+        return failure();
+    note_unsafe();
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < POINTERS_MAX && r != 0 && memory != NULL; i++)
         if (pointers[i] == memory) {
@@ -62,12 +76,13 @@ static int release(void *memory) {
 }
 
 int cuMemAlloc_v2(uint64_t *memory, size_t size_bytes) {
-    if (broken != 0)
-        return broken;
+    if (failure() != 0)
+        return failure();
     if (current() == NULL)
         return NO_CONTEXT;
     if (memory == NULL || size_bytes == 0)
         return CUDA_INVALID_VALUE;
+    note_unsafe();
     void *made = allocate(size_bytes);
     if (made == NULL)
         return CUDA_MEMORY_ALLOCATION;
@@ -91,7 +106,7 @@ int cuMemAllocPitch_v2(uint64_t *memory, size_t *pitch, size_t width_bytes, size
 }
 
 int cuMemFree_v2(uint64_t memory) {
-    return memory == 0 ? broken : release((void *)(uintptr_t)memory);
+    return memory == 0 ? failure() : release((void *)(uintptr_t)memory);
 }
 
 int cuMemFreeAsync(uint64_t memory, void *stream) {
@@ -121,21 +136,38 @@ int cuMemHostGetFlags(unsigned *flags, void *memory) {
     return CUDA_INVALID_VALUE;
 }
 
-/* A handle holds the pointer. */
+static bool is_known(uint64_t memory) {
+    bool is = false;
+
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < POINTERS_MAX && memory != 0 && !is; i++)
+        is = (uintptr_t)pointers[i] == memory;
+    pthread_mutex_unlock(&lock);
+    return is;
+}
+
+/* A handle holds the pointer, which is good in the same process. */
 int cuIpcGetMemHandle(struct cuda_ipc_handle *handle, uint64_t memory) {
+    if (!is_known(memory))
+        return CUDA_INVALID_VALUE;
     *handle = (struct cuda_ipc_handle){0};
     memcpy(handle, &memory, sizeof memory);
     return 0;
 }
 
 int cuIpcOpenMemHandle_v2(uint64_t *memory, struct cuda_ipc_handle handle, unsigned flags) {
+    uint64_t wanted;
+
     (void)flags;
-    memcpy(memory, &handle, sizeof *memory);
+    memcpy(&wanted, &handle, sizeof wanted);
+    if (!is_known(wanted))
+        return CUDA_INVALID_VALUE;
+    *memory = wanted;
     return 0;
 }
 
 int cuIpcCloseMemHandle(uint64_t memory) {
-    return memory != 0 ? 0 : CUDA_INVALID_VALUE;
+    return is_known(memory) ? 0 : CUDA_INVALID_VALUE;
 }
 
 int cuDevicePrimaryCtxReset_v2(int device) {
@@ -168,7 +200,17 @@ int cuGetProcAddress_v2(const char *name, void **function, int version, uint64_t
         {"cuMemAllocHost", 3020, 0, (void *)cuMemAllocHost_v2},
         {"cuMemHostAlloc", 2020, 0, (void *)cuMemHostAlloc},
         {"cuMemFreeHost", 2000, 0, (void *)cuMemFreeHost},
+        {"cuMemHostGetFlags", 2030, 0, (void *)cuMemHostGetFlags},
+        {"cuIpcGetMemHandle", 4010, 0, (void *)cuIpcGetMemHandle},
+        {"cuIpcOpenMemHandle", 11000, 0, (void *)cuIpcOpenMemHandle_v2},
+        {"cuIpcCloseMemHandle", 4010, 0, (void *)cuIpcCloseMemHandle},
+        {"cuDevicePrimaryCtxReset", 11000, 0, (void *)cuDevicePrimaryCtxReset_v2},
+        {"cuDevicePrimaryCtxRetain", 7000, 0, (void *)cuDevicePrimaryCtxRetain},
+        {"cuCtxGetCurrent", 4000, 0, (void *)cuCtxGetCurrent},
+        {"cuCtxGetDevice", 2000, 0, (void *)cuCtxGetDevice},
+        {"cuCtxSetCurrent", 4000, 0, (void *)cuCtxSetCurrent},
         {"cuCtxSynchronize", 2000, 0, (void *)cuCtxSynchronize},
+        {"cuThreadExchangeStreamCaptureMode", 10010, 0, (void *)cuThreadExchangeStreamCaptureMode},
         {"cuGetProcAddress", 11030, 0, (void *)cuGetProcAddress},
         {"cuGetProcAddress", 12000, 0, (void *)cuGetProcAddress_v2},
     };
@@ -192,80 +234,95 @@ int cuGetProcAddress(const char *name, void **function, int version, uint64_t fl
 
 int cuCtxGetCurrent(void **context) {
     *context = current();
-    return broken;
+    return failure();
+}
+
+/* The device of a context. */
+static int device_of(const char *context) {
+    return context == &primary[1] ? 1 : 0;
 }
 
 int cuCtxGetDevice(int *device) {
     if (current() == NULL)
         return NO_CONTEXT;
-    *device = 0;
-    return broken;
+    *device = device_of(current());
+    return failure();
 }
 
 int cuCtxSetCurrent(void *context) {
     if (depth == 0)
         depth = 1;
     stack[depth - 1] = context;
-    return broken;
+    return failure();
 }
 
 int cuCtxPushCurrent_v2(void *context) {
     if (depth == STACK_MAX)
         return CUDA_INVALID_VALUE;
     stack[depth++] = context;
-    return broken;
+    return failure();
 }
 
 int cuCtxPopCurrent_v2(void **context) {
     if (depth == 0)
         return NO_CONTEXT;
     *context = stack[--depth];
-    return broken;
+    return failure();
 }
 
 int cuStreamGetCtx(void *stream, void **context) {
-    *context = stream == FAKE_FOREIGN_STREAM ? &other : &primary;
-    return broken;
+    *context = stream == FAKE_FOREIGN_STREAM ? &other : &primary[0];
+    return failure();
 }
 
+/* A wait invalidates captures. */
 int cuCtxSynchronize(void) {
     counts.waits++;
-    return current() == NULL ? NO_CONTEXT : broken;
+    counts.invalidated += fake_captures_invalidate();
+    return current() == NULL     ? NO_CONTEXT
+           : failure() != 0      ? failure()
+           : fake_captures_any() ? CUDA_CAPTURE_UNSUPPORTED
+                                 : 0;
 }
 
 int cuDeviceGetAttribute(int *value, int attribute, int device) {
     (void)attribute;
     (void)device;
     *value = 1;
-    return broken;
+    return failure();
 }
 
 int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) {
-    (void)device;
+    if (device < 0 || device >= FAKE_DEVICES)
+        return CUDA_INVALID_DEVICE;
     *flags = 0;
-    *active = is_active;
-    return broken;
+    *active = is_active[device];
+    return failure();
 }
 
 int cuDevicePrimaryCtxRetain(void **context, int device) {
-    (void)device;
-    if (!is_active)
+    if (device < 0 || device >= FAKE_DEVICES)
+        return CUDA_INVALID_DEVICE;
+    if (failure() != 0)
+        return failure();
+    if (!is_active[device])
         counts.primaries_made++;
-    is_active = true;
-    *context = &primary;
-    return broken;
+    is_active[device] = true;
+    user = getpid();
+    *context = &primary[device];
+    return 0;
 }
 
 int cuDevicePrimaryCtxRelease_v2(int device) {
     (void)device;
-    return broken;
+    return failure();
 }
 
 int cuThreadExchangeStreamCaptureMode(int *wanted) {
     int before = mode;
     mode = *wanted;
     *wanted = before;
-    return broken;
+    return failure();
 }
 
 /* --- for the tests --- */
@@ -275,8 +332,8 @@ struct driver_counts fake_driver_counts(void) {
 }
 
 void fake_use_primary(void) {
-    is_active = true;
-    cuCtxSetCurrent(&primary);
+    is_active[0] = true;
+    cuCtxSetCurrent(&primary[0]);
 }
 
 void fake_use_other(void) {

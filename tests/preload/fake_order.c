@@ -6,22 +6,25 @@
 #include "tests/preload/fake_libcuda.h"
 #include "tests/preload/fake_order.h"
 
-#define STREAMS          16u
-#define CAPTURE_UNJOINED 901
+#define STREAMS 16u
 
 static char by_default, own; /* their addresses are pools */
 static void *current_pool = &by_default;
-static bool captures[STREAMS];
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static struct {
+    bool captures, is_invalid;
+    pthread_t thread;
+} streams[STREAMS]; /* under the lock */
 static struct order_counts counts;
 
 int cuDeviceGetDefaultMemPool(void **pool, int device) {
     *pool = &by_default;
-    return device == 0 ? 0 : CUDA_INVALID_VALUE;
+    return device < FAKE_DEVICES ? 0 : CUDA_INVALID_VALUE;
 }
 
 int cuDeviceGetMemPool(void **pool, int device) {
     *pool = current_pool;
-    return device == 0 ? 0 : CUDA_INVALID_VALUE;
+    return device < FAKE_DEVICES ? 0 : CUDA_INVALID_VALUE;
 }
 
 int cuDeviceSetMemPool(int device, void *pool) {
@@ -58,12 +61,44 @@ static unsigned number_of(const void *stream) {
     return (unsigned)((uintptr_t)stream % STREAMS);
 }
 
+bool fake_captures_any(void) {
+    bool any = false;
+
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < STREAMS; i++)
+        any = any || streams[i].captures;
+    pthread_mutex_unlock(&lock);
+    return any;
+}
+
+unsigned fake_captures_invalidate(void) {
+    unsigned count = 0;
+
+    pthread_mutex_lock(&lock);
+    for (unsigned i = 0; i < STREAMS; i++)
+        if (streams[i].captures && !streams[i].is_invalid) {
+            streams[i].is_invalid = true;
+            count++;
+        }
+    pthread_mutex_unlock(&lock);
+    return count;
+}
+
+static int begin_capture(unsigned number) {
+    if (number == 0 || streams[number].captures)
+        return CUDA_INVALID_VALUE;
+    streams[number].captures = true;
+    streams[number].is_invalid = false;
+    streams[number].thread = pthread_self();
+    return 0;
+}
+
 int cuStreamBeginCapture_v2(void *stream, int mode) {
     (void)mode;
-    if (stream == NULL || captures[number_of(stream)])
-        return CUDA_INVALID_VALUE;
-    captures[number_of(stream)] = true;
-    return 0;
+    pthread_mutex_lock(&lock);
+    int r = begin_capture(number_of(stream));
+    pthread_mutex_unlock(&lock);
+    return r;
 }
 
 int cuStreamBeginCapture_v2_ptsz(void *stream, int mode) {
@@ -85,12 +120,21 @@ int cuStreamBeginCaptureToGraph_ptsz(void *stream, void *graph, const void *node
                                        count, mode);
 }
 
+static int end_capture(unsigned number) {
+    if (!streams[number].captures)
+        return CUDA_INVALID_VALUE;
+    if (!pthread_equal(streams[number].thread, pthread_self()))
+        return FAKE_CAPTURE_WRONG_THREAD;
+    streams[number].captures = false;
+    return streams[number].is_invalid ? FAKE_CAPTURE_INVALIDATED : 0;
+}
+
 int cuStreamEndCapture(void *stream, void **graph) {
-    if (!captures[number_of(stream)])
-        return CAPTURE_UNJOINED;
-    captures[number_of(stream)] = false;
     *graph = NULL;
-    return 0;
+    pthread_mutex_lock(&lock);
+    int r = end_capture(number_of(stream));
+    pthread_mutex_unlock(&lock);
+    return r;
 }
 
 int cuStreamEndCapture_ptsz(void *stream, void **graph) {
@@ -98,13 +142,19 @@ int cuStreamEndCapture_ptsz(void *stream, void **graph) {
 }
 
 int cuStreamIsCapturing(void *stream, int *status) {
-    *status = captures[number_of(stream)] ? 1 : CUDA_CAPTURE_NONE;
+    unsigned number = number_of(stream);
+
+    pthread_mutex_lock(&lock);
+    *status = !streams[number].captures ? CUDA_CAPTURE_NONE : streams[number].is_invalid ? 2 : 1;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
 int cuStreamDestroy_v2(void *stream) {
-    captures[number_of(stream)] = false;
+    pthread_mutex_lock(&lock);
+    streams[number_of(stream)].captures = false;
     counts.destroyed++;
+    pthread_mutex_unlock(&lock);
     return 0;
 }
 
@@ -150,6 +200,11 @@ void *fake_order_find(const char *name, int version, uint64_t flags) {
         {"cuMemAllocFromPoolAsync", 11020, CUDA_PROC_PER_THREAD, (void *)cuMemAllocFromPoolAsync_ptsz},
         {"cuStreamBeginCapture", 10010, 0, (void *)cuStreamBeginCapture_v2},
         {"cuStreamBeginCapture", 10010, CUDA_PROC_PER_THREAD, (void *)cuStreamBeginCapture_v2_ptsz},
+        {"cuStreamBeginCaptureToGraph", 12030, 0, (void *)cuStreamBeginCaptureToGraph},
+        {"cuStreamBeginCaptureToGraph", 12030, CUDA_PROC_PER_THREAD,
+         (void *)cuStreamBeginCaptureToGraph_ptsz},
+        {"cuStreamIsCapturing", 10000, 0, (void *)cuStreamIsCapturing},
+        {"cuDeviceGetDefaultMemPool", 11020, 0, (void *)cuDeviceGetDefaultMemPool},
         {"cuStreamEndCapture", 10000, 0, (void *)cuStreamEndCapture},
         {"cuStreamEndCapture", 10000, CUDA_PROC_PER_THREAD, (void *)cuStreamEndCapture_ptsz},
         {"cuStreamDestroy", 4000, 0, (void *)cuStreamDestroy_v2},

@@ -3,6 +3,7 @@
 #define TESTS_PRELOAD_FAKE_ORDER_H
 /* The part of the fake driver (fake_libcuda.h) about streams and their memory. Its device has a default pool;
  * a program makes one pool more. */
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -12,6 +13,15 @@
 #define FAKE_NOT_FOUND   1
 
 #define FAKE_FOREIGN_STREAM ((void *)9) /* of the context that is not the primary one */
+
+#define FAKE_CAPTURE_INVALIDATED  901
+#define FAKE_CAPTURE_WRONG_THREAD 908
+
+/* Whether any stream is captured. */
+bool fake_captures_any(void);
+
+/* Returns how many captures that was. */
+unsigned fake_captures_invalidate(void);
 
 int cuDeviceSetMemPool(int device, void *pool);
 

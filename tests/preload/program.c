@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CUDA program, as far as memory goes, linked against the fake runtime 13: "program NAME" does one thing
- * and checks what it sees. Without the preload library each of its checks of whose memory it is fails.
+ * A CUDA program, as far as memory goes, linked against the fake runtime 13 over the fake driver: "program
+ * NAME" does one thing and checks what it sees. Without the preload library each of its checks of whose memory it is fails.
  */
 #include <pthread.h>
 #include <stdint.h>
@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "tests/preload/fake_cudart.h"
+#include "tests/preload/fake_order.h"
 #include "tests/preload/program.h"
 
 #define STREAM_PER_THREAD ((void *)2)
@@ -27,7 +28,7 @@ static void memory(void) {
     unsigned flags = 0;
     void *p = must_malloc(3 * MIB), *rows, *host, *mapped;
 
-    CHECK(is_lent(p) && fake_counts().initialisations == 1);
+    CHECK(is_lent(p) && fake_driver_counts().primaries_made == 1);
     memset(p, 1, 3 * MIB); /* a simulated GPU's memory is ordinary memory */
     CHECK(cudaMallocPitch(&rows, &pitch, 1000, 10) == 0 && is_lent(rows) && pitch == 1024);
     CHECK(cudaMalloc3D(&box, (struct cuda_extent){100, 10, 10}) == 0 && is_lent(box.memory));
@@ -36,18 +37,18 @@ static void memory(void) {
     CHECK(cudaHostAlloc(&mapped, MIB, CUDA_HOST_MAPPED | CUDA_HOST_PORTABLE) == 0 && is_lent(mapped));
     CHECK(cudaHostGetFlags(&flags, mapped) == 0 && (flags & CUDA_HOST_MAPPED) != 0);
     memset(host, 2, MIB);
-    CHECK(fake_counts().allocations == 0 && fake_counts().waits == 0);
+    CHECK(fake_driver_counts().allocations == 0 && fake_driver_counts().waits == 0);
 
-    CHECK(cudaFree(p) == 0 && fake_counts().waits == 1 && !is_lent(p));
+    CHECK(cudaFree(p) == 0 && fake_driver_counts().waits == 1 && !is_lent(p));
     CHECK(cudaFree(rows) == 0 && cudaFree(box.memory) == 0);
     CHECK(cudaFreeHost(host) == 0 && cudaFreeHost(mapped) == 0);
-    CHECK(fake_counts().waits == 5 && fake_counts().frees == 0);
-    CHECK(fake_counts().initialisations == 1 && cudaPeekAtLastError() == 0);
+    CHECK(fake_driver_counts().waits == 5 && fake_driver_counts().frees == 0);
+    CHECK(fake_driver_counts().primaries_made == 1 && cudaPeekAtLastError() == 0);
 }
 
 #define OWN_POOL ((void *)8) /* of the program */
 
-/* Calls that the pools do not serve are the runtime's. */
+/* Calls that the pools do not serve are CUDA's. */
 static void others(void) {
     void *p = (void *)1, *combined, *stream_ordered;
 
@@ -55,9 +56,9 @@ static void others(void) {
     CHECK(cudaMalloc(NULL, 1) == CUDA_INVALID_VALUE && cudaGetLastError() == CUDA_INVALID_VALUE);
     CHECK(cudaHostAlloc(&combined, MIB, 4) == 0 && !is_lent(combined)); /* WriteCombined */
     CHECK(cudaMallocFromPoolAsync(&stream_ordered, MIB, OWN_POOL, NULL) == 0 && !is_lent(stream_ordered));
-    CHECK(fake_counts().allocations == 2);
+    CHECK(fake_driver_counts().allocations == 2);
     must_malloc(MIB);
-    CHECK(cudaFreeHost(combined) == 0 && cudaFree(stream_ordered) == 0 && fake_counts().frees == 2);
+    CHECK(cudaFreeHost(combined) == 0 && cudaFree(stream_ordered) == 0 && fake_driver_counts().frees == 2);
     CHECK(cudaHostAlloc(&combined, MIB, 1u << 20) == CUDA_INVALID_VALUE);
     CHECK(cudaFree(&p) == CUDA_INVALID_VALUE && cudaGetLastError() == CUDA_INVALID_VALUE);
     CHECK(cudaFree(NULL) == 0 && cudaFreeHost(NULL) == 0 && cudaGetLastError() == 0);
@@ -77,7 +78,7 @@ static void exhaust(void) {
     CHECK(cudaMalloc(&p, (size_t)1 << 40) == CUDA_MEMORY_ALLOCATION && p == NULL);
     CHECK(cudaMallocHost(&p, (size_t)1 << 40) == CUDA_MEMORY_ALLOCATION && p == NULL);
     CHECK(cudaGetLastError() == CUDA_MEMORY_ALLOCATION && cudaGetLastError() == 0);
-    CHECK(fake_counts().allocations == 0 && fake_counts().frees == 0);
+    CHECK(fake_driver_counts().allocations == 0 && fake_driver_counts().frees == 0);
     CHECK(cudaFree(held[0]) == 0);
     held[0] = must_malloc(10 * MIB); /* what a framework does: it frees, and tries again */
     CHECK(is_lent(held[0]));
@@ -102,10 +103,10 @@ static void async(void) {
         CHECK(cudaFreeAsync_ptsz(must_malloc(20 * MIB), NULL) == 0);
         CHECK(cudaFreeAsync(must_malloc(20 * MIB), STREAM_PER_THREAD) == 0);
     }
-    CHECK(fake_counts().waits == 0 && fake_counts().frees == 0);
+    CHECK(fake_driver_counts().waits == 0 && fake_driver_counts().frees == 0);
     void *own, *p, *pool;
     CHECK(cudaMallocFromPoolAsync(&own, MIB, OWN_POOL, NULL) == 0 && cudaFreeAsync(own, NULL) == 0);
-    CHECK(fake_counts().allocations == 1 && fake_counts().frees == 1);
+    CHECK(fake_driver_counts().allocations == 1 && fake_driver_counts().frees == 1);
     CHECK(cudaDeviceGetDefaultMemPool(&pool, 0) == 0);
     for (unsigned i = 0; i < 20; i++) {
         CHECK(cudaMallocAsync(&p, 20 * MIB, NULL) == 0 && is_lent(p) && cudaFreeAsync(p, NULL) == 0);
@@ -114,8 +115,9 @@ static void async(void) {
         CHECK(cudaMallocFromPoolAsync(&p, 20 * MIB, pool, (void *)1) == 0 && is_lent(p));
         CHECK(cudaFreeAsync(p, STREAM_PER_THREAD) == 0);
     }
-    CHECK(fake_counts().waits == 0 && fake_counts().allocations == 1);
-    CHECK(cudaMallocAsync(&p, MIB, NULL) == 0 && cudaFree(p) == 0 && fake_counts().waits == 1 && !is_lent(p));
+    CHECK(fake_driver_counts().waits == 0 && fake_driver_counts().allocations == 1);
+    CHECK(cudaMallocAsync(&p, MIB, NULL) == 0 && cudaFree(p) == 0 && fake_driver_counts().waits == 1 &&
+          !is_lent(p));
     CHECK(cudaMallocAsync(&p, (size_t)1 << 40, NULL) == CUDA_MEMORY_ALLOCATION);
     CHECK(cudaGetLastError() == CUDA_MEMORY_ALLOCATION);
     CHECK(cudaStreamBeginCapture((void *)5, 0) == 0 && cudaMallocAsync(&p, MIB, (void *)5) == 0 &&
@@ -138,19 +140,18 @@ static void *allocate_in_thread(void *argument) {
     return NULL;
 }
 
-/* While a stream is captured, memory can be allocated (a thread that does so for the first time initialises
- * the runtime without harm), and not freed. */
+/* While a stream is captured, memory can be allocated, by any thread, and a wait for the device harms it. */
 static void capture(void) {
     pthread_t thread;
-    void *p = must_malloc(MIB), *q;
+    void *p = must_malloc(MIB), *q, *graph;
 
-    fake_capture(1);
+    CHECK(cudaStreamBeginCapture((void *)5, 0) == 0);
     CHECK(pthread_create(&thread, NULL, allocate_in_thread, &q) == 0 && pthread_join(thread, NULL) == 0);
     CHECK(is_lent(q) && cudaMalloc(&q, (size_t)1 << 40) == CUDA_MEMORY_ALLOCATION && cudaGetLastError() == 2);
-    CHECK(fake_counts().unsafe == 0);
+    CHECK(fake_driver_counts().unsafe == 0);
     CHECK(cudaFree(p) == CUDA_CAPTURE_UNSUPPORTED && cudaGetLastError() == CUDA_CAPTURE_UNSUPPORTED);
     CHECK(is_lent(p));
-    fake_capture(0);
+    CHECK(cudaStreamEndCapture((void *)5, &graph) == FAKE_CAPTURE_INVALIDATED && cudaGetLastError() != 0);
     CHECK(cudaFree(p) == 0 && !is_lent(p));
 }
 
@@ -167,15 +168,16 @@ static void devices(void) {
     void *first = must_malloc(MIB), *host;
     int device = -1;
 
-    CHECK(cudaSetDevice(1) == 0 && cudaFree(first) == 0 && fake_counts().waits == 1);
+    CHECK(cudaSetDevice(1) == 0 && cudaFree(first) == 0 && fake_driver_counts().waits == 1);
     CHECK(cudaGetDevice(&device) == 0 && device == 1);
     CHECK(cudaSetDevice(0) == 0 && cudaMallocHost(&host, MIB) == 0 && cudaFreeHost(host) == 0);
 }
 
 static void reset(void) {
-    CHECK(cudaDeviceReset() == 0 && fake_counts().resets == 1); /* nothing was lent yet */
+    CHECK(cudaDeviceReset() == 0 && fake_driver_counts().resets == 1); /* nothing was lent yet */
     void *p = must_malloc(MIB);
-    CHECK(cudaDeviceReset() == 0 && fake_counts().resets == 1 && fake_counts().waits == 1 && is_lent(p));
+    CHECK(cudaDeviceReset() == 0 && fake_driver_counts().resets == 1 && fake_driver_counts().waits == 1 &&
+          is_lent(p));
 }
 
 /* A child of a process that used CUDA has none; nothing crashes or hangs, and the parent goes on. */
@@ -324,7 +326,7 @@ static void threads(void) {
     }
     for (unsigned i = 0; i < THREADS; i++)
         CHECK(pthread_join(thread[i], NULL) == 0);
-    CHECK(cudaFree(common_memory) == 0 && fake_counts().frees == 0);
+    CHECK(cudaFree(common_memory) == 0 && fake_driver_counts().frees == 0);
 }
 
 /* --- with the test's help --- */
@@ -337,9 +339,9 @@ static void lost(void) {
     memset(p, 3, MIB);
     for (unsigned i = 0; i < 3; i++) {
         q = must_malloc(40 * MIB);
-        CHECK(!is_lent(q) && fake_counts().allocations == i + 1);
+        CHECK(!is_lent(q) && fake_driver_counts().allocations == i + 1);
     }
-    CHECK(cudaFree(q) == 0 && cudaFree(p) == 0 && fake_counts().frees == 1);
+    CHECK(cudaFree(q) == 0 && cudaFree(p) == 0 && fake_driver_counts().frees == 1);
 }
 
 static void holds(void) {

@@ -57,7 +57,8 @@ static void capture(void) {
 
     CHECK(caller != NULL);
     *(void **)&begin = dlsym(caller, "caller_begin_capture");
-    CHECK(begin != NULL && begin(5) == 0 && cuMemAlloc_v2(&p, MIB) == 0 && !is_lent((void *)(uintptr_t)p));
+    CHECK(begin != NULL && begin(5) == 0);
+    CHECK(cuMemAllocAsync(&p, MIB, NULL) == 0 && !is_lent((void *)(uintptr_t)p));
 }
 
 /* By addresses that the driver gives. */
@@ -73,8 +74,8 @@ static void addresses(void) {
     CHECK(find("cuArrayCreate", (void **)&create, 13000, 0, NULL) == 0 && create(&array, &flat) == 0);
 }
 
-/* The calls of a library with the shared runtime's name. */
-static void runtime(void) {
+/* The calls of a library that has the real driver. */
+static void communication(void) {
     int (*managed)(uint64_t *, size_t), (*alloc)(uint64_t *, size_t);
     void *caller = dlopen(library, RTLD_NOW);
     uint64_t p = 0;
@@ -82,7 +83,7 @@ static void runtime(void) {
     CHECK(caller != NULL);
     *(void **)&alloc = dlsym(caller, "linked_alloc");
     *(void **)&managed = dlsym(caller, "linked_managed");
-    CHECK(alloc(&p, MIB) == 0 && !is_lent((void *)(uintptr_t)p)); /* the runtime's own, not lent twice */
+    CHECK(alloc(&p, MIB) == 0 && !is_lent((void *)(uintptr_t)p));
     CHECK(managed(&p, MIB) == 0);
 }
 
@@ -167,7 +168,7 @@ int main(int argc, char **argv) {
         const char *name;
         void (*run)(void);
     } parts[] = {
-        {"all", all},     {"capture", capture}, {"addresses", addresses},   {"runtime", runtime},
+        {"all", all},     {"capture", capture}, {"addresses", addresses},   {"communication", communication},
         {"hooks", hooks}, {"nothing", nothing}, {"underscore", underscore}, {"capital", capital},
         {"forks", forks}, {"vforks", vforks},   {"threads", threads},
     };

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """gpupoolctl run and the preload library, from outside: programs that know nothing of gpupool, a daemon on simulated GPUs,
-and a CUDA runtime that is a fake."""
+and a CUDA runtime and a driver that are fakes."""
 import os
 import pathlib
 import signal
@@ -111,7 +111,7 @@ class Programs(WithDaemon):
         self.assertEqual(code, 0, error)
         lines = [line for line in error.splitlines() if "simulates" not in line]
         self.assertEqual(len(lines), 1, error)
-        self.assertIn("from the CUDA runtime from now on", lines[0])
+        self.assertIn("from CUDA from now on", lines[0])
 
 
 class Driver(WithDaemon):
@@ -136,9 +136,8 @@ class Driver(WithDaemon):
         self.run_with(DRIVER_PROGRAM, "by_library", DRIVER_CALLER)
         self.run_with(DRIVER_PROGRAM, "by_address")
 
-    def test_a_shared_runtime_has_the_real_driver(self):
-        """Else its calls would be served twice."""
-        self.run_with(DRIVER_PROGRAM, "by_runtime", os.environ["DRIVER_RUNTIME"])
+    def test_a_library_for_communication_has_the_real_driver(self):
+        self.run_with(DRIVER_PROGRAM, "by_communication", os.environ["DRIVER_COMMUNICATION"])
 
     def test_a_capture_is_left_alone(self):
         self.run_with(DRIVER_PROGRAM, "capture", CALLERS[13])
@@ -222,15 +221,15 @@ class Runtimes(WithDaemon):
         self.assertEqual(self.run_with(LOADER, CALLERS[13], CALLERS[12]), "13\n12\n")
 
     def test_the_libraries_cannot_see_each_others_names(self):
-        """The library defines the runtime's functions; libgpupool-client's own runtime must not find them."""
+        """The library defines no name of CUDA's, so that neither libgpupool-client's runtime nor the program's finds one."""
         def names(*options):
             done = subprocess.run(["nm", "-D", *options], check=True, capture_output=True, text=True)
             return {line.split()[-1].split("@")[0] for line in done.stdout.splitlines()}
 
         shown = names("--defined-only", LIBRARY)
-        self.assertTrue({"cudaMalloc", "cudaFree", "cudaMallocHost", "cudaHostAlloc", "cudaFreeHost"} <= shown)
-        own = {name for name in shown if not name.startswith(("cuda", "gpupool_driver_cu", "gpupool_counted_cu"))}
-        self.assertEqual(own, {"_exit", "_Exit"})
+        self.assertTrue({"gpupool_driver_cuMemAlloc_v2", "gpupool_driver_cuMemFree_v2"} <= shown)
+        own = {name for name in shown if not name.startswith(("gpupool_driver_cu", "gpupool_counted_cu"))}
+        self.assertEqual(own, {"_exit", "_Exit", "gpupool_retried_cudaMalloc", "gpupool_retried_real"})
         self.assertFalse([name for name in names(os.environ["PRELOAD_CLIENT"]) if name.startswith("cuda")])
         self.assertEqual(names("--defined-only", AUDIT), {"la_version", "la_objopen", "la_symbind64"})
 

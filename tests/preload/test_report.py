@@ -10,7 +10,7 @@ import unittest
 
 from run_scene import CONFIG, WAIT_S, environment, gpupool_system
 
-PROGRAM, RUNTIME, CALLER = (os.environ[name] for name in ("REPORT_PROGRAM", "DRIVER_RUNTIME", "PRELOAD_CALLER_13"))
+PROGRAM, COMMUNICATION, CALLER = (os.environ[name] for name in ("REPORT_PROGRAM", "DRIVER_COMMUNICATION", "PRELOAD_CALLER_13"))
 HEAD = re.compile(r"gpupool report: (\S+) \(pid (\d+)\): at most (.+?) on loan(.*) from the pools")
 
 
@@ -96,15 +96,15 @@ class Report(unittest.TestCase):
         self.assertEqual(report.shares, ", 5.2 % of the device memory, 4.5 % of the pinned memory")
 
     def test_memory_during_a_capture_is_told(self):
-        self.assertEqual(self.one("capture", CALLER).rows[("cuMemAlloc and its like", "during a capture")],
+        self.assertEqual(self.one("capture", CALLER).rows[("cuMemAllocAsync and its like", "during a capture")],
                          (1, "1 MiB", "1 MiB"))
 
     def test_functions_found_by_address_count(self):
         self.assertEqual(self.one("addresses").rows, {("cuMemAllocManaged", "managed memory"): (1, "1 MiB", "1 MiB"),
                                                       ("cuArrayCreate and its like", "array"): (1, "1 MiB", "1 MiB")})
 
-    def test_what_a_shared_runtime_asks_the_driver_for_counts(self):
-        self.assertEqual(self.one("runtime", RUNTIME).rows, {("cuMemAllocManaged", "managed memory"): (1, "1 MiB", "1 MiB")})
+    def test_what_a_library_for_communication_asks_the_driver_for_counts(self):
+        self.assertEqual(self.one("communication", COMMUNICATION).rows, {("cuMemAllocManaged", "managed memory"): (1, "1 MiB", "1 MiB")})
 
     def test_without_a_report_an_unserved_call_is_the_drivers_own(self):
         done = self.run_with(PROGRAM, "hooks", options=())
