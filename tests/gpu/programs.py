@@ -81,6 +81,8 @@ PROGRAMS = {
     "CuPy": (["use_cupy.py", "pool"], {}),
     "CuPy, MemoryAsyncPool": (["use_cupy.py", "async"], {}),
     "Numba": (["use_numba.py"], {}),
+    "RMM": (["use_rmm.py", "cuda"], {}),
+    "RMM, pool": (["use_rmm.py", "pool"], {}),
     "cuda-python": (["use_cuda_python.py"], {}),
     "static runtime": (["runtime_static"], {}),
     "shared runtime": (["runtime_shared"], {}),

@@ -16,7 +16,7 @@
 #include "client/api/client.h"
 #include "tests/integration/must.h"
 #include "tests/integration/puppet.h"
-#include "tests/integration/thread_sanitized.h"
+#include "tests/integration/sanitized.h"
 
 #define POOL_MIB 64u
 

@@ -56,7 +56,8 @@ int converse(int argc, char **argv, Step step, Held held, Sum sum, int steps = 2
     if (argc >= 3 && std::strcmp(argv[argc - 2], "alone") == 0) {
         for (int i = 0; i < std::atoi(argv[argc - 1]); i++)
             median_ms(step, steps);
-        std::printf("sum %.9g\n", static_cast<double>(sum()));
+        std::printf("\nsum %.9g\n",
+                    static_cast<double>(sum())); /* a debugger may be in the middle of a line */
         std::fflush(stdout);
         return 0;
     }
