@@ -58,9 +58,8 @@ static const char *check_hello(const struct proto_message *message) {
         return "HELLO.version_min: 0, or above version_max";
     if ((hello->flags & ~PROTO_HELLO_FLAGS) != 0)
         return "HELLO.flags: unknown ones are set";
-    if ((hello->flags & PROTO_HELLO_QUESTION) != 0 &&
-        (hello->flags != PROTO_HELLO_QUESTION || hello->version_min < PROTO_VERSION_IDENTITY))
-        return "HELLO.flags: QUESTION is set with others, or with a version_min below 3";
+    if ((hello->flags & PROTO_HELLO_QUESTION) != 0 && hello->flags != PROTO_HELLO_QUESTION)
+        return "HELLO.flags: QUESTION is set with others";
     if (hello->reserved != 0)
         return "HELLO.reserved: not 0";
     return NULL;

@@ -67,7 +67,7 @@ enum request_rule {
                     MERGE and RELEASE_SHARED: one-way */
 };
 
-/* A body's fixed part. variable_size() is for the text, the pools or the later fields that may follow it. */
+/* A body's fixed part. variable_size() is for the text or the pools that may follow it. */
 struct operation {
     const char *name;
     enum proto_sender sender;
@@ -107,8 +107,8 @@ static const struct operation operations[] = {
     [PROTO_REVOKE] = {"REVOKE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_token)},
     [PROTO_CANCEL] = {"CANCEL", PROTO_FROM_CLIENT, REQUEST_ZERO, false, sizeof(struct proto_cancel)},
     [PROTO_RECLAIMED] = {"RECLAIMED", PROTO_FROM_CLIENT, REQUEST_ZERO, false, sizeof(struct proto_reclaimed)},
-    [PROTO_HELLO_REPLY] = {"HELLO_REPLY", PROTO_FROM_DAEMON, REQUEST_NONZERO, true,
-                           offsetof(struct proto_hello_reply, identity)},
+    [PROTO_HELLO_REPLY] = {"HELLO_REPLY", PROTO_FROM_DAEMON, REQUEST_NONZERO, false,
+                           sizeof(struct proto_hello_reply)},
     [PROTO_POOLS] = {"POOLS", PROTO_FROM_DAEMON, REQUEST_NONZERO, true, offsetof(struct proto_pools, pools)},
     [PROTO_LEASE] = {"LEASE", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_lease)},
     [PROTO_OK] = {"OK", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, 0},
@@ -138,17 +138,11 @@ _Static_assert(BODY_OFFSET == sizeof(struct proto_header),
 _Static_assert(PROTO_POOLS_MAX == 64 && PROTO_TEXT_MAX == 1024 && PROTO_PACKET_MAX == 16384,
                "the texts below name other limits");
 
-#define HELLO_REPLY_REST (sizeof(struct proto_hello_reply) - offsetof(struct proto_hello_reply, identity))
-
-/* How many bytes follow the fixed part, by the count or the version in it. Returns NULL, or what is wrong
+/* How many bytes follow the fixed part, by the count in it. Returns NULL, or what is wrong
  * with the count. */
 static const char *variable_size(const struct proto_message *message, size_t *ret_size) {
     *ret_size = 0;
     switch (message->header.operation) {
-    case PROTO_HELLO_REPLY:
-        if (message->hello_reply.version >= PROTO_VERSION_IDENTITY)
-            *ret_size = HELLO_REPLY_REST;
-        return NULL;
     case PROTO_POOLS:
         if (message->pools.count > PROTO_POOLS_MAX)
             return "POOLS.count: above 64";
@@ -166,9 +160,8 @@ static const char *variable_size(const struct proto_message *message, size_t *re
 
 /* The flaw of a message whose fixed part is followed by another number of bytes than variable_size() says. */
 static const char *rest_flaw(unsigned operation) {
-    return operation == PROTO_POOLS         ? "POOLS.count: not the pools that follow"
-           : operation == PROTO_HELLO_REPLY ? "HELLO_REPLY.version: not that of the fields that follow"
-                                            : "ERROR.text_length: not the bytes that follow";
+    return operation == PROTO_POOLS ? "POOLS.count: not the pools that follow"
+                                    : "ERROR.text_length: not the bytes that follow";
 }
 
 /* NULL, or what is wrong. */
@@ -210,8 +203,6 @@ static const char *decode(enum proto_sender sender, const uint8_t *packet, size_
     memcpy(body + operation->fixed_size, packet + operation->fixed_size, rest);
     if (header->operation == PROTO_ERROR)
         message->failure.text[rest] = '\0';
-    if (header->operation == PROTO_HELLO_REPLY && rest == 0)
-        memset((uint8_t *)&message->hello_reply + operation->fixed_size, 0, HELLO_REPLY_REST);
     return proto_check(message);
 }
 

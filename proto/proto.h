@@ -3,16 +3,15 @@
 #define PROTO_PROTO_H
 /*
  * The wire format: what travels between a client and the daemon over a SOCK_SEQPACKET Unix socket. One
- * message is one packet: a header, then the fixed little-endian struct of its operation (ERROR's text,
- * POOLS' array and HELLO_REPLY's fields of later versions end where the packet ends). This object is pure: it
- * does no I/O and allocates nothing.
+ * message is one packet: a header, then the fixed little-endian struct of its operation (ERROR's text and
+ * POOLS' array end where the packet ends). This object is pure: it does no I/O and allocates nothing.
  *
  * A decoded message is safe to use: its length is right for its operation, its operation is one that the
  * named sender may send, every enum is in range, every count fits the packet, sizes and ends of ranges do not
  * overflow, reserved fields are zero. The receiver checks the meaning of ids.
  *
  * docs/wire.md describes the messages and their order, requests and one-way messages, broken packets,
- * descriptors, reclaim, the page and its fences, and what each version has. Beyond that page:
+ * descriptors, reclaim, and the page and its fences. Beyond that page:
  *
  * Growth: of a pool of which little is available, an ACQUIRE with a least_bytes is granted the range that
  * fits least_bytes best, up to size_bytes of it. The request keeps its place in the wait queue while the pool
@@ -33,18 +32,7 @@
 
 #define PROTO_MAGIC       UINT32_C(0x4c505047) /* "GPPL" in memory */
 #define PROTO_VERSION_MIN 1u
-#define PROTO_VERSION_MAX 3u
-#define PROTO_VERSION_BOARD                                                                                  \
-    2u /* from this one on a daemon knows ASK_BOARD, RELEASE_SHARED, ASK_HOLDERS, SEND,                      \
-          REVOKE */
-#define PROTO_VERSION_CANCEL 2u /* from this one on a daemon knows CANCEL */
-#define PROTO_VERSION_RECLAIMED 2u /* from this one on a daemon knows RECLAIMED, and ACQUIRE's IDLE_ONLY */
-#define PROTO_VERSION_LAST   2u /* from this one on SHARE and SEND know the session's last SPLIT */
-#define PROTO_VERSION_VMM                                                                                    \
-    2u /* from this one on a session knows PROTO_SEGMENT_VMM_FD, rows of them and several in one request,    \
-          and PROTO_SEGMENT_HOST_VMM_FD */
-#define PROTO_VERSION_IDENTITY                                                                               \
-    3u /* from this one on HELLO_REPLY tells which daemon it is, and HELLO knows QUESTION */
+#define PROTO_VERSION_MAX 1u
 
 enum proto_operation {
     /* client → daemon */
@@ -146,8 +134,7 @@ struct proto_hello {
 #define PROTO_HELLO_RECLAIM UINT32_C(1) /* tell this session when others need what it keeps idle */
 #define PROTO_HELLO_NO_GPU                                                                                   \
     UINT32_C(2) /* this process does no GPU work on what it is given: its end is its end */
-#define PROTO_HELLO_QUESTION                                                                                 \
-    UINT32_C(4) /* alone, from PROTO_VERSION_IDENTITY on: which daemon is it? No session begins */
+#define PROTO_HELLO_QUESTION      UINT32_C(4) /* alone: which daemon is it? No session begins */
 #define PROTO_HELLO_FLAGS         (PROTO_HELLO_RECLAIM | PROTO_HELLO_NO_GPU | PROTO_HELLO_QUESTION)
 #define PROTO_HELLO_REPLY_EVENTFD UINT32_C(1) /* the packet carries the descriptor that tells it */
 #define PROTO_HELLO_REPLY_FLAGS   PROTO_HELLO_REPLY_EVENTFD
@@ -160,7 +147,6 @@ struct proto_hello_reply {
     uint32_t daemon_pid; /* in the daemon's PID namespace */
     uint32_t flags;      /* PROTO_HELLO_REPLY_…; a flag that was asked for may be missing where the daemon
                             has no descriptor left */
-    /* From PROTO_VERSION_IDENTITY on; else not in the packet, and decoded as zeros. */
     uint8_t identity[PROTO_IDENTITY_BYTES]; /* random, made when the daemon started; zeros: not known */
     char admin_path[PROTO_PATH_SIZE]; /* of the admin socket, absolute, as the daemon sees it, filled up with
                                          NULs; "": it cannot be told */

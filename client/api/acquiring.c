@@ -47,7 +47,7 @@ int acquiring_begin(struct acquiring *acquiring, struct gpupool_client *client, 
     struct pool pool;
 
     acquiring->client = client;
-    if ((flags & GPUPOOL_IDLE_ONLY) != 0 && client->session.version >= PROTO_VERSION_RECLAIMED)
+    if ((flags & GPUPOOL_IDLE_ONLY) != 0)
         probe |= PROTO_ACQUIRE_IDLE_ONLY;
     if (size_bytes > PROTO_SIZE_MAX)
         return error_set(GPUPOOL_E_TOO_LARGE, "larger than any pool may ever be");

@@ -318,7 +318,7 @@ int requests_cancel(struct gpupool_client *client, uint64_t number) {
         }
     }
     pthread_mutex_unlock(&requests->lock);
-    if (id != 0 && client->session.version >= PROTO_VERSION_CANCEL)
+    if (id != 0)
         connection_cancel(&client->session.connection, id);
     return r;
 }

@@ -47,10 +47,7 @@ static int send_locked(struct cache *cache, uint32_t pool) {
                       .asked = session->page.memory != NULL ? answer->by_library : 0,
                       .kept_bytes = answer->kept_bytes},
     };
-    return session->version >= PROTO_VERSION_RECLAIMED
-               ? connection_tell(&session->connection, &message,
-                                 connection_deadline_ns(&session->connection, 0))
-               : 0;
+    return connection_tell(&session->connection, &message, connection_deadline_ns(&session->connection, 0));
 }
 
 static bool is_asked_for(struct cache *cache, uint32_t pool) {

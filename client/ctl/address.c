@@ -36,11 +36,10 @@ static int find_daemon(struct address *address, uint64_t timeout_ns, int code) {
     const struct data_question question = {
         .option = "GPUPOOL_SOCKET", .timeout_ns = timeout_ns, .has_admin_option = true};
     int r = data_greet(address->data_path, clock_deadline_ns(clock_now_ns(), timeout_ns), &reply, text);
-    if (r != 0 && r != PROTO_E_INVALID) /* a daemon that does not know the question finds it invalid */
+    if (r != 0)
         return data_complain(code, address->data_path, &question, r, text);
-    if (r != 0 || memcmp(reply.identity, unknown, sizeof unknown) == 0)
-        return complain(code,
-                        "gpupoold at %s is too old to tell its admin socket: name it with --admin-socket",
+    if (memcmp(reply.identity, unknown, sizeof unknown) == 0)
+        return complain(code, "gpupoold at %s cannot tell its admin socket: name it with --admin-socket",
                         address->data_path);
     hex_write(reply.identity, sizeof reply.identity, address->identity);
     add_paths(address, reply.admin_path);

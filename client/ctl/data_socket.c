@@ -41,7 +41,7 @@ int data_greet(const char *path, uint64_t deadline_ns, struct proto_hello_reply 
     char packet[PROTO_PACKET_MAX];
 
     message.hello = (struct proto_hello){.magic = PROTO_MAGIC,
-                                         .version_min = PROTO_VERSION_IDENTITY,
+                                         .version_min = PROTO_VERSION_MIN,
                                          .version_max = PROTO_VERSION_MAX,
                                          .flags = PROTO_HELLO_QUESTION};
     int r = socket_connect(path, SOCK_SEQPACKET, deadline_ns, &fd);

@@ -20,7 +20,7 @@ import sys
 
 HELLO, LIST_POOLS, ACQUIRE, RELEASE, SHARE, ATTACH, QUERY, OPENED, BYE, SPLIT, ASK_PAGE, MERGE = range(1, 13)
 HELLO_REPLY, POOLS, LEASE, OK, TOKEN, INFO, ERROR, PAGE = range(64, 72)
-BOARD = 75  # of version 2
+BOARD = 75
 ERRORS = ("", "INVALID", "VERSION", "NO_POOL", "TOO_LARGE", "EXHAUSTED", "STALE", "NO_TOKEN", "SHARED", "LIMIT", "DRIVER", "SHUTDOWN",
           "NO_MEMORY", "CANCELLED")
 
@@ -61,18 +61,18 @@ class Lease:
 
 
 class Session:
-    """One connection to the daemon. Its methods need nothing of version 2."""
+    """One connection to the daemon."""
 
-    def __init__(self, path, timeout_s=60.0, flags=HELLO_NO_GPU, version=VERSION):
+    def __init__(self, path, timeout_s=60.0, flags=HELLO_NO_GPU):
         self.segments = {}  # mappings, by segment id: each is described once in a session
         self.last_request = 0
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(timeout_s)
         try:
             self.socket.connect(path)
-            body = self.ask(HELLO, struct.pack("<IHHII", MAGIC, version, version, flags, 0), HELLO_REPLY)
-            magic, self.version, self.gpu, self.id, self.daemon_pid, _ = struct.unpack("<IHHQII", body)
-            if magic != MAGIC or self.version != version:
+            body = self.ask(HELLO, struct.pack("<IHHII", MAGIC, VERSION, VERSION, flags, 0), HELLO_REPLY)
+            magic, self.version, self.gpu, self.id, self.daemon_pid, _ = struct.unpack_from("<IHHQII", body)
+            if magic != MAGIC or self.version != VERSION:
                 raise ProtocolError(f"HELLO_REPLY is of version {self.version}")
         except BaseException:
             self.socket.close()

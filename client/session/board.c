@@ -17,10 +17,6 @@ static int board_open(struct session *session, bool *ret_may_retry) {
     struct board *board = &session->board;
 
     *ret_may_retry = false;
-    if (session->version < PROTO_VERSION_BOARD)
-        return error_set(GPUPOOL_E_VERSION,
-                         "the daemon is older than the library, and knows no fences for other "
-                         "processes: update gpupoold");
     int r = connection_ask_descriptor(connection, PROTO_ASK_BOARD, &board->request, BOARD_TEXT,
                                       connection_deadline_ns(connection, 0), &request, ret_may_retry);
     if (r < 0)

@@ -393,7 +393,7 @@ int lease_split(struct session *session, uint64_t lease, uint64_t generation, ui
     };
     /* The memory is in use and mapped: nothing is to be opened, and nothing may be given back. */
     int r;
-    if (follower != NULL && session->version >= PROTO_VERSION_LAST) {
+    if (follower != NULL) {
         follower->is_exchanged = true;
         r = connection_exchange_both(&session->connection, &request, follower->request, deadline_ns,
                                      &follower->result);

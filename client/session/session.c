@@ -56,7 +56,6 @@ static void note_daemon(struct session *session, const struct proto_hello_reply 
 
     session->devices.kind = (enum proto_gpu_kind)reply->gpu;
     session->id = reply->session;
-    session->version = reply->version;
     if (memcmp(reply->identity, unknown, sizeof unknown) != 0)
         hex_write(reply->identity, sizeof reply->identity, session->daemon_identity);
     memcpy(session->admin_path, reply->admin_path, sizeof session->admin_path);

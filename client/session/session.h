@@ -47,8 +47,7 @@ struct session {
     struct board board;
     struct fences board_fences;      /* in this session's slot on the board */
     uint64_t id;                     /* in the daemon's stats */
-    unsigned version;           /* of the protocol */
-    char daemon_identity[HEX_SIZE(PROTO_IDENTITY_BYTES)]; /* "": the daemon is too old to tell it */
+    char daemon_identity[HEX_SIZE(PROTO_IDENTITY_BYTES)]; /* "": the daemon does not tell it */
     char admin_path[PROTO_PATH_SIZE]; /* of its admin socket, as the daemon sees it; "": it did not tell */
 };
 

@@ -114,10 +114,6 @@ void core_session_drop_reply(struct session *session, uint64_t bytes);
 /* The session wants to be asked for memory that it keeps idle. To be called before its first lease. */
 void core_session_want_reclaim(struct session *session);
 
-/* Before its first lease: the session knows descriptors of device memory. Without it the pools that need it
- * are not there for the session. */
-void core_session_knows_vmm(struct session *session);
-
 /* Gives the session its page, which is borrowed until the session is gone. From then on releases may name
  * fences in it, and the core marks in it which pools are short. */
 void core_session_set_page(struct session *session, struct proto_page *page);

@@ -155,11 +155,6 @@ void core_session_want_reclaim(struct session *session) {
     session->wants_reclaim = true;
 }
 
-void core_session_knows_vmm(struct session *session) {
-    assert(session->n_leases == 0);
-    session->knows_vmm = true;
-}
-
 void core_session_set_page(struct session *session, struct proto_page *page) {
     session->page = page;
     atomic_store_explicit(&page->shortage.asked, session->n_questions, memory_order_release);

@@ -55,8 +55,7 @@ bool session_map_segment(struct session *session, struct segment *segment) {
 }
 
 bool session_may_use(const struct session *session, const struct pool *pool) {
-    uint64_t unknown = session->knows_vmm ? 0 : session->core->pools_of_vmm;
-    return ((session->pools_allowed & ~unknown) >> (pool->id - 1) & 1) != 0;
+    return (session->pools_allowed >> (pool->id - 1) & 1) != 0;
 }
 
 bool session_has_mapped(const struct session *session, const struct segment *segment) {

@@ -109,7 +109,6 @@ struct session {
     struct peer peer;
     enum session_state state;
     bool wants_reclaim;     /* fixed before its first lease */
-    bool knows_vmm;         /* likewise */
     uint64_t pools_allowed; /* bit id - 1: those that the policy lets it use */
     uint64_t connected_ns, lost_ns;
     const char *quarantine_reason; /* what the shell waits for, in the shell's memory; NULL while ACTIVE */
@@ -529,7 +528,7 @@ static inline uint64_t request_piece_bytes(const struct request *request) {
 struct core {
     struct pool *pools[PROTO_POOLS_MAX]; /* pools[i]->id == i + 1; pools never go away */
     unsigned n_pools;
-    uint64_t pools_of_vmm; /* bit id - 1: for sessions that know such segments */
+    uint64_t pools_of_vmm; /* bit id - 1: their segments are descriptors of device memory */
     struct list tenants, accounts, sessions;
     unsigned n_sessions, n_mute; /* the latter among them: session.is_mute */
     uint64_t n_sessions_refused; /* since the start */

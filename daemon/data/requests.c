@@ -233,8 +233,6 @@ static int handle_hello(struct client *client, const struct proto_message *messa
         return r > 0 ? -EUSERS : r;
     }
     client->session->owner = client;
-    if (version >= PROTO_VERSION_VMM)
-        core_session_knows_vmm(client->session);
     if (message->hello.flags & PROTO_HELLO_RECLAIM)
         want_reclaim(client);
     client->no_gpu = (message->hello.flags & PROTO_HELLO_NO_GPU) != 0;

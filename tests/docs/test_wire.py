@@ -141,22 +141,16 @@ class Tables(unittest.TestCase):
                 self.assertEqual(value, int(known[name]))
         only_in_text = {"PROTO_VERSION_MIN", "PROTO_VERSION_MAX", "PROTO_MAGIC"}
         self.assertEqual(set(known) - set(shown), only_in_text)
-        self.assertEqual((known["PROTO_VERSION_MIN"], known["PROTO_VERSION_MAX"]), ("1", "3"))
+        self.assertEqual((known["PROTO_VERSION_MIN"], known["PROTO_VERSION_MAX"]), ("1", "1"))
         self.assertIn(f"{int(known['PROTO_MAGIC']):#x}", section("HELLO (1)"))
 
     def test_the_page_of_a_session_has_the_parts_of_the_struct(self):
         self.assertEqual([row[0] for row in rows(section("The page and its fences"))], ask("page")[0])
 
-    def test_the_page_says_all_that_version_2_has(self):
-        """Messages of version 1 end with CLOSED and SEGMENTS. Later numbers are in the list of version 2, and no others."""
-        added = {name for name, message in MESSAGES.items()
-                 if message["number"] > MESSAGES["CLOSED" if message["sender"] == "client" else "SEGMENTS"]["number"]}
-        listed = section("Versions").partition("Version 2 has")[2].partition("Version 3 has")[0]
-        named = set(re.findall(r"\b[A-Z][A-Z_]+\b", listed)) & set(MESSAGES)
-        self.assertEqual(named - {"SHARE", "SPLIT", "ACQUIRE"}, added)  # these have something more in version 2
+    def test_the_page_says_which_version_it_is(self):
         last = self.limits()["PROTO_VERSION_MAX"]
-        self.assertRegex(PAGE, rf"versions 1 (and|to) {last} of the protocol")
-        self.assertRegex(section("HELLO_REPLY (64)"), rf"\| version \| \| 1 (or|to) {last}: ")
+        self.assertRegex(PAGE, rf"describes version {last} of the protocol")
+        self.assertRegex(section("HELLO_REPLY (64)"), rf"\| version \| \| {last}: ")
 
     def test_the_page_names_each_message_with_a_descriptor(self):
         source = (SOURCE / "proto/proto.c").read_text()

@@ -128,16 +128,13 @@ static void check_body(const struct proto_message *message) {
         MUST(message->hello.version_min != 0 && message->hello.version_min <= message->hello.version_max);
         MUST((message->hello.flags & ~PROTO_HELLO_FLAGS) == 0);
         MUST((message->hello.flags & PROTO_HELLO_QUESTION) == 0 ||
-             (message->hello.flags == PROTO_HELLO_QUESTION &&
-              message->hello.version_min >= PROTO_VERSION_IDENTITY));
+             message->hello.flags == PROTO_HELLO_QUESTION);
         return;
     case PROTO_HELLO_REPLY:
         MUST(message->hello_reply.magic == PROTO_MAGIC);
         MUST(message->hello_reply.version >= 1 && message->hello_reply.version <= PROTO_VERSION_MAX &&
              message->hello_reply.gpu <= PROTO_GPU_SIM);
         MUST(memchr(message->hello_reply.admin_path, 0, PROTO_PATH_SIZE) != NULL);
-        MUST(message->hello_reply.version >= PROTO_VERSION_IDENTITY ||
-             is_zero(message->hello_reply.identity, PROTO_IDENTITY_BYTES + PROTO_PATH_SIZE));
         return;
     case PROTO_POOLS:
         check_pools(&message->pools);

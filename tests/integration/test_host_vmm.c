@@ -94,26 +94,6 @@ static void segments_cost_a_descriptor_and_give_it_back(void **state) {
     daemon_stop(&daemon);
 }
 
-static void an_older_client_does_not_see_the_pool(void **state) {
-    struct proto_message message = {.hello = {.magic = PROTO_MAGIC, .version_min = 1, .version_max = 1}};
-    struct test_daemon daemon;
-    struct peer peer = {.event_fd = -1};
-
-    (void)state;
-    if (!test_has_device())
-        skip();
-    start(&daemon, NULL);
-    peer.fd = raw_client_connect(daemon.socket, SOCK_SEQPACKET, TEST_WAIT_NS);
-    peer_ask(&peer, PROTO_HELLO, &message, PROTO_HELLO_REPLY);
-    assert_int_equal(message.hello_reply.version, 1);
-    peer_ask(&peer, PROTO_LIST_POOLS, &message, PROTO_POOLS);
-    assert_true(message.pools.count > 0);
-    for (uint32_t i = 0; i < message.pools.count; i++)
-        assert_int_equal(message.pools.pools[i].kind, PROTO_POOL_DEVICE);
-    peer_close(&peer);
-    daemon_stop(&daemon);
-}
-
 /* Its segments cannot be mapped side by side, and the pool does not say so. */
 static void the_pool_and_its_segments_say_what_they_are(void **state) {
     struct proto_message message = {
@@ -387,7 +367,6 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_shared_and_comes_back_from_the_dead),
         cmocka_unit_test(segments_cost_a_descriptor_and_give_it_back),
-        cmocka_unit_test(an_older_client_does_not_see_the_pool),
         cmocka_unit_test(the_pool_and_its_segments_say_what_they_are),
         cmocka_unit_test(a_driver_that_cannot_do_it_closes_the_pool_alone),
         cmocka_unit_test(a_daemon_without_a_gpu_says_so),

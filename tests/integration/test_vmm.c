@@ -90,32 +90,6 @@ static void segments_cost_a_descriptor_and_give_it_back(void **state) {
     daemon_stop(&daemon);
 }
 
-/* A session of the version before does not know such segments: the pool is not there for it. */
-static void an_older_client_does_not_see_the_pool(void **state) {
-    struct proto_message message = {.hello = {.magic = PROTO_MAGIC, .version_min = 1, .version_max = 1}};
-    struct test_daemon daemon;
-    struct peer peer = {.event_fd = -1};
-    int fd = -1;
-
-    (void)state;
-    if (!test_has_device())
-        skip();
-    start(&daemon, NULL);
-    peer.fd = raw_client_connect(daemon.socket, SOCK_SEQPACKET, TEST_WAIT_NS);
-    peer_ask(&peer, PROTO_HELLO, &message, PROTO_HELLO_REPLY);
-    assert_int_equal(message.hello_reply.version, 1);
-    peer_ask(&peer, PROTO_LIST_POOLS, &message, PROTO_POOLS);
-    for (uint32_t i = 0; i < message.pools.count; i++)
-        assert_int_equal(message.pools.pools[i].kind, PROTO_POOL_HOST);
-    peer.pool = 1; /* device pools come first */
-    peer_send_acquire(&peer, 4096, 0);
-    peer_receive(&peer, &message, &fd);
-    assert_int_equal(message.header.operation, PROTO_ERROR);
-    assert_int_equal(message.failure.error, PROTO_E_NO_POOL);
-    peer_close(&peer);
-    daemon_stop(&daemon);
-}
-
 static void a_driver_that_cannot_do_it_closes_the_pool_alone(void **state) {
     struct test_daemon daemon;
     struct puppet worker;
@@ -401,7 +375,6 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(memory_is_shared_and_comes_back_from_the_dead),
         cmocka_unit_test(segments_cost_a_descriptor_and_give_it_back),
-        cmocka_unit_test(an_older_client_does_not_see_the_pool),
         cmocka_unit_test(a_driver_that_cannot_do_it_closes_the_pool_alone),
         cmocka_unit_test(a_segment_that_cannot_be_opened_is_tried_again),
         cmocka_unit_test(a_close_that_cannot_wait_leaves_the_memory_mapped),

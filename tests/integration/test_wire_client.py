@@ -81,8 +81,8 @@ class Exchanges(unittest.TestCase):
         self.a = self.connect()
         self.pool = self.a.host_pool()
 
-    def connect(self, version=wire_client.VERSION):
-        session = Session(str(self.daemon.socket), timeout_s=WAIT_S, version=version)
+    def connect(self):
+        session = Session(str(self.daemon.socket), timeout_s=WAIT_S)
         self.addCleanup(session.close)
         return session
 
@@ -230,7 +230,7 @@ class Exchanges(unittest.TestCase):
         with self.refused("STALE"):
             self.a.ask(wire_client.QUERY, struct.pack("<QQ", upper, generation), wire_client.INFO)
         self.assertEqual(self.query(lease)["capacity"], 8192)
-        later, b = self.connect(version=2), self.connect()
+        later, b = self.connect(), self.connect()
         lease = later.acquire(self.pool, 8192)
         lease.memory[4096:4101] = b"hello"
         later.send(wire_client.SPLIT, 9001, struct.pack("<QQQQIIQ", lease.id, lease.generation, 4096, 4096, 0, 0, 0))
@@ -290,7 +290,7 @@ class Exchanges(unittest.TestCase):
             body = struct.pack("<QQQQII", lease.id, lease.generation, 0, 60_000_000_000, 1, 0)
             return session.ask(SEND, body, wire_client.TOKEN)
 
-        a, b = self.connect(version=2), self.connect(version=2)
+        a, b = self.connect(), self.connect()
         lease = a.acquire(self.pool, 4096)
         lease.memory[:5] = b"hello"
         token = send(a, lease)
@@ -300,7 +300,7 @@ class Exchanges(unittest.TestCase):
         self.assertEqual(bytes(attached.memory[:5]), b"hello")
         with self.refused("NO_TOKEN"):
             b.attach(token)
-        token, other = send(b, attached), self.connect(version=2)
+        token, other = send(b, attached), self.connect()
         other.ask(REVOKE, token, wire_client.OK)
         with self.refused("NO_TOKEN"):
             other.ask(REVOKE, token, wire_client.OK)
@@ -310,7 +310,7 @@ class Exchanges(unittest.TestCase):
 
     @exchange(18)
     def test_releases_in_order(self):
-        a, b = self.connect(version=2), self.connect(version=2)
+        a, b = self.connect(), self.connect()
         leases = [a.acquire(self.pool, 4096) for _ in range(UNHEARD_MAX)]
         attached = [b.attach(a.share(lease)) for lease in leases]
         b.send(ASK_BOARD, 9001)

@@ -82,10 +82,7 @@ void step_open(struct world *world) {
                                       .tenant = process->tenant,
                                       .group = group,
                                       .process = p,
-                                      .wants = one_in(world, 2),
-                                      .knows_vmm = !one_in(world, 8)};
-    if (session->knows_vmm)
-        core_session_knows_vmm(opened);
+                                      .wants = one_in(world, 2)};
     if (session->wants)
         core_session_want_reclaim(opened);
     if (!one_in(world, 4))

@@ -70,8 +70,6 @@ void model_add_up(const struct world *world, struct model_use *ret_use) {
 bool model_may_use(const struct world *world, unsigned s, unsigned p) {
     const struct model_policy *policy = &world->policy;
     const struct model_session *session = &world->sessions[s];
-    if (world->is_vmm[p] && !session->knows_vmm)
-        return false;
     return !policy->set || !policy->restricted[p] || policy->user_allowed[p][session->tenant] ||
            policy->group_allowed[p][session->group];
 }

@@ -160,7 +160,6 @@ struct model_session {
     unsigned tenant, group, process;
     uint64_t replies; /* bytes that it has not read */
     bool lost, wants;
-    bool knows_vmm; /* else the pools of descriptors are not there for it */
     struct proto_lease_name
         last_split; /* what its last split made; zero: it was refused, or there was none */
     bool seen[SIM_SEGMENTS];

@@ -101,12 +101,6 @@ static inline struct pool *add_vmm_pool(struct core *core, uint64_t limit) {
     return pool;
 }
 
-static inline struct session *open_knowing(struct core *core, pid_t pid, uid_t uid) {
-    struct session *session = open_session(core, pid, uid);
-    core_session_knows_vmm(session);
-    return session;
-}
-
 /* Asks for whole segments. */
 static inline void ask_segments_as(struct session *session, const struct pool *pool, uint64_t request,
                                    uint32_t count, uint64_t segment_bytes, uint32_t flags,

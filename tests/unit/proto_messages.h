@@ -202,8 +202,7 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         message->hello.version_min = (uint16_t)random_size(UINT16_MAX);
         message->hello.version_max =
             (uint16_t)(message->hello.version_min + random_to(UINT16_MAX - message->hello.version_min));
-        message->hello.flags = (uint32_t)random_to(
-            message->hello.version_min < PROTO_VERSION_IDENTITY ? 3 : PROTO_HELLO_QUESTION);
+        message->hello.flags = (uint32_t)random_to(PROTO_HELLO_QUESTION);
         break;
     case PROTO_ACQUIRE:
         message->acquire.pool = (uint32_t)random64();
@@ -310,12 +309,8 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         message->hello_reply.session = random64();
         message->hello_reply.daemon_pid = (uint32_t)random64();
         message->hello_reply.flags = (uint32_t)random_to(PROTO_HELLO_REPLY_FLAGS);
-        memset(message->hello_reply.identity, 0, sizeof message->hello_reply.identity);
-        memset(message->hello_reply.admin_path, 0, sizeof message->hello_reply.admin_path);
-        if (message->hello_reply.version >= PROTO_VERSION_IDENTITY) {
-            random_bytes(message->hello_reply.identity, sizeof message->hello_reply.identity);
-            random_text(message->hello_reply.admin_path, random_to(PROTO_PATH_SIZE - 1));
-        }
+        random_bytes(message->hello_reply.identity, sizeof message->hello_reply.identity);
+        random_text(message->hello_reply.admin_path, random_to(PROTO_PATH_SIZE - 1));
         break;
     case PROTO_POOLS:
         message->pools.count = (uint32_t)random_to(pools_max);

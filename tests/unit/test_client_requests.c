@@ -38,35 +38,6 @@ static bool refuse_at_cancel(struct false_daemon *daemon, struct false_session *
     return true;
 }
 
-/* One that speaks version 1, and answers the ACQUIRE when it is asked for its pools. A CANCEL would end the
- * test. */
-static bool answer_as_of_old(struct false_daemon *daemon, struct false_session *session,
-                             const struct proto_message *request) {
-    struct proto_message reply = {
-        .header = {.operation = PROTO_HELLO_REPLY, .request = request->header.request},
-        .hello_reply = {.magic = PROTO_MAGIC, .version = 1, .gpu = (uint16_t)daemon->gpu, .session = 1}};
-
-    switch (request->header.operation) {
-    case PROTO_HELLO:
-        false_send(session, &reply, NULL, 0);
-        return true;
-    case PROTO_ACQUIRE:
-        hold(request);
-        return true;
-    case PROTO_LIST_POOLS:
-        if (held.header.request != 0)
-            false_daemon_serve(daemon, session, &held);
-        held.header.request = 0;
-        if (session->unconfirmed != 0) { /* this reply goes out after OPENED */
-            session->backlog[session->backlog_count++] = *request;
-            return true;
-        }
-        return false;
-    default:
-        return false;
-    }
-}
-
 static uint64_t begin(struct gpupool_client *client) {
     unsigned messages = daemon_.messages;
     size_t count;
@@ -111,22 +82,6 @@ static void a_cancel_is_answered_by_the_daemon(void **state) {
     gpupool_close(client);
 }
 
-static void an_old_daemon_gets_no_cancel(void **state) {
-    (void)state;
-    held.header.request = 0;
-    struct gpupool_client *client = start(answer_as_of_old);
-    struct gpupool_buffer buffer;
-    size_t count;
-    uint64_t request = begin(client);
-
-    assert_ok(gpupool_request_cancel(client, request));
-    assert_ok(gpupool_pools(client, NULL, 0, &count));
-    assert_error(gpupool_acquire_end(client, request, &buffer), GPUPOOL_E_CANCELLED);
-    assert_int_equal(daemon_.releases, 1);
-    assert_int_equal(daemon_.leases, 0);
-    gpupool_close(client);
-}
-
 static void a_close_gives_up_what_the_daemon_does_not_answer(void **state) {
     (void)state;
     struct gpupool_client *client = start(refuse_at_cancel);
@@ -154,7 +109,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_lease_that_crosses_the_cancel_goes_back),
         TEST(a_cancel_is_answered_by_the_daemon),
-        TEST(an_old_daemon_gets_no_cancel),
         TEST(a_close_gives_up_what_the_daemon_does_not_answer),
         TEST(a_dead_daemon_completes_requests),
     };

@@ -25,10 +25,10 @@ static void fill(struct crowd *crowd, struct core *core) {
 
     crowd->core = core;
     crowd->pool = add_vmm_pool(core, (SEGMENTS + 4) * 2 * MIB + USERS * 8 * MIB);
-    crowd->bystander = open_knowing(core, 1, UID_A);
+    crowd->bystander = open_session(core, 1, UID_A);
     take_growing(crowd->bystander, crowd->pool, 4096, 0); /* its pairs are in the rest of the segment */
     for (unsigned u = 0; u < USERS; u++) {
-        users[u] = open_knowing(core, (pid_t)(2 + u), UID_B + u);
+        users[u] = open_session(core, (pid_t)(2 + u), UID_B + u);
         /* A free range beside a lease: it may have what a request needs. */
         struct lease *large = take_growing(users[u], crowd->pool, 8 * MIB, 0);
         describe(large, NULL);
@@ -155,7 +155,7 @@ static void a_deadline_is_found_among_many(void **state) {
 static void many_segments_are_made_and_go_and_their_places_are_used_again(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 200 * 2 * MIB);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
 
     for (unsigned round = 0; round < 3; round++) {
         for (unsigned i = 0; i < 100; i++)

@@ -157,7 +157,7 @@ static void segments_that_are_asked_for_whole_are_counted_too(void **state) {
 
     pool->takes_descriptors = true;
     limit_all(core, QUOTA_SEGMENTS, 3, 0);
-    struct session *one = open_knowing(core, 1, UID_A);
+    struct session *one = open_session(core, 1, UID_A);
     ask_segments(one, pool, 1, 4, 2 * MIB, NS_FOREVER);
     expect_text(expect_refused(core, one, 1, PROTO_E_LIMIT), "'segments' of [quota]");
     ask_segments(one, pool, 2, 2, 2 * MIB, NS_FOREVER);

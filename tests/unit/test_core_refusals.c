@@ -36,7 +36,6 @@ static void the_largest_block_of_a_pool_with_rows_is_that_of_one_segment(void **
     struct pool *pool = add_vmm_pool(core, 8 * MIB);
     struct session *session = open_session(core, 2, UID_A);
 
-    core_session_knows_vmm(session);
     ask(session, pool, 1, 4 * MIB, 0, 0);
     const char *text = expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
     expect_text(text, "(largest block in one segment 0 B)");

@@ -50,9 +50,7 @@ static void host_pools_have_no_rows(void **state) {
 
     assert_int_equal(core_add_pool(core, &config, &pool), 0);
     core_pool_ready(pool, 0);
-    struct session *session = open_knowing(core, 1, UID_A), *old = open_session(core, 2, UID_A);
-    assert_true(session_may_use(session, pool));
-    assert_false(session_may_use(old, pool));
+    struct session *session = open_session(core, 1, UID_A);
     struct lease *first = take_told(session, pool, 2 * MIB), *second = take_told(session, pool, 2 * MIB);
     assert_int_equal(merge(session, first, second), PROTO_E_INVALID);
     assert_int_equal(query(session, first).parts, 0);
@@ -61,7 +59,7 @@ static void host_pools_have_no_rows(void **state) {
 static void leases_of_whole_segments_become_a_row(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 16 * MIB);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
     struct lease *first = take_told(session, pool, 2 * MIB), *second = take_told(session, pool, 4 * MIB),
                  *third = take_told(session, pool, 2 * MIB);
     const uint64_t segments[] = {first->block->segment->id, second->block->segment->id,
@@ -98,7 +96,7 @@ static void leases_of_whole_segments_become_a_row(void **state) {
 static void the_ends_of_a_row_may_lie_within_their_segments(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 16 * MIB);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
     struct lease *first = take_told(session, pool, 2 * MIB), *second = take_told(session, pool, 2 * MIB),
                  *third = take_told(session, pool, 2 * MIB);
 
@@ -131,7 +129,7 @@ static void only_memory_that_can_lie_side_by_side_becomes_a_row(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 32 * MIB), *another = add_vmm_pool(core, 32 * MIB),
                 *legacy = add_pool(core, 32 * MIB, 2 * MIB, 0);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
     struct lease *whole = take_told(session, pool, 2 * MIB), *next = take_told(session, pool, 2 * MIB),
                  *late = take_told(session, pool, 2 * MIB), *holed = take_told(session, pool, 2 * MIB);
     const struct proto_release hole = {holed->id, holed->generation, 512, 512, 0, 0, 0};
@@ -163,7 +161,7 @@ static void only_memory_that_can_lie_side_by_side_becomes_a_row(void **state) {
 static void a_row_does_not_begin_where_it_ends(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 8 * MIB);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
     struct lease *first = take_told(session, pool, 2 * MIB), *upper = NULL;
 
     assert_int_equal(split(session, name_of(first), MIB, MIB, &upper), 0);
@@ -176,7 +174,6 @@ static void a_row_is_given_back_whole(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 8 * MIB);
     struct session *session = open_with_page(core, 1, UID_A);
-    core_session_knows_vmm(session);
     struct lease *row = make_row(session, pool, 2), *part = NULL;
     const struct proto_lease_name name = name_of(row);
 
@@ -199,7 +196,7 @@ static void a_row_is_given_back_whole(void **state) {
 static void a_row_has_as_many_parts_as_it_may(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, UINT64_C(16) << 30);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
     struct lease *row = take_told(session, pool, 2 * MIB);
 
     for (unsigned i = 1; i < PROTO_ROW_PARTS_MAX; i++) { /* without a look at everything at each step */
@@ -229,8 +226,8 @@ static void a_row_has_as_many_parts_as_it_may(void **state) {
 static void an_attached_row_is_described_part_by_part(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 16 * MIB);
-    struct session *owner = open_knowing(core, 1, UID_A), *reader = open_knowing(core, 2, UID_A),
-                   *stranger = open_knowing(core, 3, UID_B);
+    struct session *owner = open_session(core, 1, UID_A), *reader = open_session(core, 2, UID_A),
+                   *stranger = open_session(core, 3, UID_B);
     struct lease *row = make_row(owner, pool, 3), *lease = NULL;
     const struct proto_lease_name name = name_of(row);
     const struct proto_token fresh = token_of(1);
@@ -272,7 +269,7 @@ static void an_attached_row_is_described_part_by_part(void **state) {
 static void parts_that_are_not_there_are_not_told(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 16 * MIB);
-    struct session *session = open_knowing(core, 1, UID_A), *other = open_knowing(core, 2, UID_A);
+    struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
     struct lease *row = make_row(session, pool, 2), *plain = take_told(session, pool, 2 * MIB);
     const struct proto_part_name beyond = {row->id, row->generation, 2, 0},
                                  stale = {row->id, row->generation + 1, 0, 0},
@@ -295,7 +292,7 @@ static void parts_that_are_not_there_are_not_told(void **state) {
 static void a_lost_session_keeps_all_parts_of_its_row(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 4 * MIB);
-    struct session *writer = open_knowing(core, 1, UID_A), *other = open_knowing(core, 2, UID_A);
+    struct session *writer = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
 
     make_row(writer, pool, 2);
     lose_session(writer, 0);

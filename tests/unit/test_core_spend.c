@@ -216,7 +216,7 @@ static void a_user_spends_no_more_than_its_quotas_whichever_way_it_tries(void **
         scene.pools[p] =
             p == 0 ? add_vmm_pool(scene.core, 16 * MIB) : add_pool(scene.core, 16 * MIB, 2 * MIB, 0);
     for (unsigned s = 0; s < SESSIONS; s++) {
-        scene.sessions[s] = open_knowing(scene.core, (pid_t)s + 1, UID_A);
+        scene.sessions[s] = open_session(scene.core, (pid_t)s + 1, UID_A);
         core_session_set_page(scene.sessions[s], &page);
     }
     for (unsigned step = 0; step < STEPS_ENOUGH; step++) {

@@ -22,7 +22,7 @@ static void release_all(struct session *session, const struct proto_lease_name *
 static void segments_are_granted_at_once(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 64 * MIB);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
     struct proto_lease_name names[3];
 
     make_own(session, pool, 3, SIZE);
@@ -42,7 +42,7 @@ static void segments_are_granted_at_once(void **state) {
 static void leases_are_answered_apart_from_others(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 64 * MIB);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
 
     make_own(session, pool, 5, SIZE);
     ask(session, pool, 1, SIZE, 0, 0);
@@ -58,7 +58,7 @@ static void leases_are_answered_apart_from_others(void **state) {
 static void a_lost_session_keeps_leases_that_were_not_answered(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 64 * MIB);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
 
     make_own(session, pool, 2, SIZE);
     ask_segments(session, pool, 1, 2, SIZE, 0);
@@ -70,7 +70,7 @@ static void a_lost_session_keeps_leases_that_were_not_answered(void **state) {
 static void nothing_is_granted_where_one_is_missing(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 3 * SIZE);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
     struct lease *lease;
 
     make_own(session, pool, 3, SIZE);
@@ -91,7 +91,7 @@ static void nothing_is_granted_where_one_is_missing(void **state) {
 static void segments_of_another_size_do_not_serve(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 64 * MIB);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
 
     make_own(session, pool, 2, 2 * SIZE);
     take(session, pool, 2 * SIZE, 0);
@@ -110,13 +110,13 @@ static void segments_of_another_size_do_not_serve(void **state) {
 static void idle_segments_of_another_size_are_replaced_by_as_many_bytes(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 64 * MIB);
-    struct session *session = open_knowing(core, 1, UID_A), *other = open_knowing(core, 2, UID_B);
+    struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_B);
 
     make_own(other, pool, 1, 2 * SIZE);
     make_own(session, pool, 3, 2 * SIZE);
     close_session(session, 0);
     close_session(other, 0);
-    session = open_knowing(core, 3, UID_A);
+    session = open_session(core, 3, UID_A);
     ask_segments(session, pool, 1, 3, SIZE, NS_FOREVER);
     assert_int_equal(retire_all(core, 0), 2 * SIZE); /* one for two, and not that of the other user */
     grow(pool, SIZE, 0);
@@ -133,7 +133,7 @@ static void idle_segments_of_another_size_are_replaced_by_as_many_bytes(void **s
 static void segments_of_another_tenant_do_not_serve(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 64 * MIB);
-    struct session *session = open_knowing(core, 1, UID_A), *other = open_knowing(core, 2, UID_B);
+    struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_B);
 
     make_own(other, pool, 2, SIZE);
     ask_segments(session, pool, 1, 1, SIZE, NS_FOREVER);
@@ -144,7 +144,7 @@ static void segments_of_another_tenant_do_not_serve(void **state) {
 static void the_pool_grows_by_one_segment_after_the_other(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 64 * MIB);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
 
     configure(pool, 64 * MIB, 32 * MIB, 0, 0, 0); /* a step that is larger */
     ask_segments(session, pool, 1, 3, SIZE, NS_FOREVER);
@@ -167,7 +167,7 @@ static void the_pool_grows_by_one_segment_after_the_other(void **state) {
 static void a_request_for_growth_only_is_refused_where_there_is_none(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 3 * SIZE);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
 
     ask_segments_as(session, pool, 1, 2, SIZE, PROTO_ACQUIRE_NO_RECLAIM, NS_FOREVER, 0);
     grow(pool, SIZE, 0);
@@ -183,8 +183,8 @@ static void a_request_for_growth_only_is_refused_where_there_is_none(void **stat
 static void two_that_need_more_than_half_are_served_in_turn(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 4 * SIZE);
-    struct session *one = open_knowing(core, 1, UID_A), *two = open_knowing(core, 2, UID_A),
-                   *three = open_knowing(core, 3, UID_A);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A),
+                   *three = open_session(core, 3, UID_A);
     struct proto_lease_name names[3];
 
     make_own(three, pool, 4, SIZE);
@@ -208,7 +208,7 @@ static void two_that_need_more_than_half_are_served_in_turn(void **state) {
 static void a_request_that_was_passed_too_often_is_served_first(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 2 * SIZE);
-    struct session *one = open_knowing(core, 1, UID_A), *two = open_knowing(core, 2, UID_A);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
     struct proto_lease_name held[2], next;
     unsigned passes = 0;
 
@@ -237,7 +237,7 @@ static void a_request_that_was_passed_too_often_is_served_first(void **state) {
 static void many_segments_are_one_pass(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 4 * SIZE);
-    struct session *one = open_knowing(core, 1, UID_A), *two = open_knowing(core, 2, UID_A);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
 
     make_own(one, pool, 4, SIZE);
     take(one, pool, SIZE, 0);
@@ -253,8 +253,8 @@ static void many_segments_are_one_pass(void **state) {
 static void behind_an_overdue_request_other_memory_is_granted(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 8 * SIZE);
-    struct session *one = open_knowing(core, 1, UID_A), *two = open_knowing(core, 2, UID_A);
-    struct session *three = open_knowing(core, 3, UID_A);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_A);
+    struct session *three = open_session(core, 3, UID_A);
     struct proto_lease_name names[2], held;
 
     core->passes_limit = 1;
@@ -285,7 +285,7 @@ static void behind_an_overdue_request_other_memory_is_granted(void **state) {
 static void a_request_keeps_to_the_quota(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 64 * MIB);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
     struct proto_lease_name names[2];
 
     limit_all(core, quota_item_of_pool(pool->id), 3 * SIZE, 0);
@@ -305,7 +305,7 @@ static void a_request_keeps_to_the_quota(void **state) {
 static void a_request_keeps_to_the_limit_of_leases(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 64 * MIB);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
 
     make_own(session, pool, 4, SIZE);
     core->session_leases_limit = 3;
@@ -330,7 +330,7 @@ static void a_request_keeps_to_the_limit_of_leases(void **state) {
 static void what_is_too_large_is_refused(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 16 * MIB);
-    struct session *session = open_knowing(core, 1, UID_A);
+    struct session *session = open_session(core, 1, UID_A);
 
     ask_segments(session, pool, 1, 5, SIZE, NS_FOREVER);
     expect_text(expect_refused(core, session, 1, PROTO_E_TOO_LARGE),
@@ -343,13 +343,11 @@ static void what_is_too_large_is_refused(void **state) {
 
 static void only_pools_of_rows_have_them(void **state) {
     struct core *core = *state;
-    struct pool *vmm = add_vmm_pool(core, 16 * MIB), *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
-    struct session *session = open_knowing(core, 1, UID_A), *old = open_session(core, 2, UID_A);
+    struct pool *pool = add_pool(core, 16 * MIB, 2 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
 
     ask_segments(session, pool, 1, 2, SIZE, NS_FOREVER);
     expect_text(expect_refused(core, session, 1, PROTO_E_INVALID), "only single blocks");
-    ask_segments(old, vmm, 1, 2, SIZE, NS_FOREVER);
-    expect_refused(core, old, 1, PROTO_E_NO_POOL);
     expect_no_growth(core);
 }
 
@@ -357,7 +355,7 @@ static void only_pools_of_rows_have_them(void **state) {
 static void idle_segments_that_serve_are_not_retired(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 5 * SIZE);
-    struct session *one = open_knowing(core, 1, UID_A), *two = open_knowing(core, 2, UID_B);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
 
     make_own(one, pool, 2, SIZE); /* not mapped: no answer was described */
     make_own(two, pool, 3, SIZE);
@@ -373,7 +371,6 @@ static void idle_segments_that_serve_are_not_retired(void **state) {
 static struct session *open_keeping(struct core *core, struct pool *pool, pid_t pid, uid_t uid,
                                     unsigned count, uint64_t size) {
     struct session *session = open_wanting(core, pid, uid);
-    core_session_knows_vmm(session);
     for (unsigned i = 0; i < count; i++)
         map(session, pool, size);
     let_go(session);
@@ -425,7 +422,7 @@ static void free_segments_are_not_closed_for_a_later_request(void **state) {
     struct pool *pool = add_vmm_pool(core, 4 * SIZE);
     struct session *one = open_keeping(core, pool, 1, UID_A, 2, SIZE);
     struct session *other = open_keeping(core, pool, 2, UID_B, 2, SIZE);
-    struct session *two = open_knowing(core, 3, UID_A);
+    struct session *two = open_session(core, 3, UID_A);
 
     ask_segments(two, pool, 1, 3, SIZE, NS_FOREVER);
     assert_int_equal(idle(one, pool, 6 * MIB).count, 0);
@@ -457,7 +454,7 @@ static void own_segments_of_another_size_are_closed(void **state) {
 static void a_request_is_refused_when_the_driver_refuses(void **state) {
     struct core *core = *state;
     struct pool *pool = add_vmm_pool(core, 64 * MIB);
-    struct session *one = open_knowing(core, 1, UID_A), *two = open_knowing(core, 2, UID_B);
+    struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
     struct segment *segment;
 
     /* alone, also where it has found some of its segments */
@@ -495,7 +492,7 @@ static void make_some(struct pool *pool, struct session *session, unsigned unass
 
     make_own(session, pool, 1, SIZE);
     for (unsigned i = 0; i < unassigned; i++) {
-        struct session *brief = open_knowing(core, 9, UID_B);
+        struct session *brief = open_session(core, 9, UID_B);
         ask_segments(brief, pool, 9, 1 + i, SIZE, NS_FOREVER);
         uint64_t size = expect_growth(core, pool);
         close_session(brief, 0);
@@ -512,7 +509,7 @@ static void every_allocation_may_fail(void **state) {
     for (unsigned n = 1; failed; n++) {
         struct core *core = core_make();
         struct pool *pool = add_vmm_pool(core, 512 * MIB);
-        struct session *session = open_knowing(core, 1, UID_A);
+        struct session *session = open_session(core, 1, UID_A);
         struct answer answer;
 
         make_some(pool, session, 70); /* more than a table, a word of bits */
@@ -551,8 +548,8 @@ static void a_session_is_not_asked_for_leases_that_were_undone(void **state) {
     for (unsigned n = 1; failed; n++) {
         struct core *core = core_make();
         struct pool *pool = add_vmm_pool(core, 4 * SIZE);
-        struct session *one = open_knowing(core, 1, UID_A), *two = open_knowing(core, 2, UID_B);
-        struct session *three = open_knowing(core, 3, UID_A);
+        struct session *one = open_session(core, 1, UID_A), *two = open_session(core, 2, UID_B);
+        struct session *three = open_session(core, 3, UID_A);
         struct answer answer;
 
         core_session_want_reclaim(one);

@@ -126,9 +126,7 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
     size -= sizeof *header;
     switch (header->operation) {
     case PROTO_HELLO:
-        return size == 16 && message->hello.magic == PROTO_MAGIC &&
-               (message->hello.flags <= 3 ||
-                (message->hello.flags == 4 && message->hello.version_min >= 3)) &&
+        return size == 16 && message->hello.magic == PROTO_MAGIC && message->hello.flags <= 4 &&
                message->hello.reserved == 0 && message->hello.version_min >= 1 &&
                message->hello.version_min <= message->hello.version_max;
     case PROTO_ACQUIRE:
@@ -192,10 +190,9 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
     case PROTO_PARTS:
         return size == 2056 && parts_promises_hold(&message->parts);
     case PROTO_HELLO_REPLY:
-        return size == (message->hello_reply.version < PROTO_VERSION_IDENTITY ? 24 : 152) &&
-               message->hello_reply.magic == PROTO_MAGIC && message->hello_reply.version >= 1 &&
-               message->hello_reply.version <= PROTO_VERSION_MAX && message->hello_reply.gpu <= 2 &&
-               message->hello_reply.flags <= 1 &&
+        return size == 152 && message->hello_reply.magic == PROTO_MAGIC &&
+               message->hello_reply.version >= 1 && message->hello_reply.version <= PROTO_VERSION_MAX &&
+               message->hello_reply.gpu <= 2 && message->hello_reply.flags <= 1 &&
                padded_text_is_sane(message->hello_reply.admin_path, sizeof message->hello_reply.admin_path);
     case PROTO_POOLS:
         if (message->pools.reserved != 0 || message->pools.count > PROTO_POOLS_MAX ||

@@ -157,14 +157,13 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_HELLO, BODY(proto_hello, magic), U32, PROTO_MAGIC + 1},
         {PROTO_HELLO, BODY(proto_hello, version_min), U16, 0},
         {PROTO_HELLO, BODY(proto_hello, version_min), U16, 2},
-        {PROTO_HELLO, BODY(proto_hello, flags), U32, 4}, /* of version 3 */
+        {PROTO_HELLO, BODY(proto_hello, flags), U32, PROTO_HELLO_QUESTION | PROTO_HELLO_NO_GPU},
         {PROTO_HELLO, BODY(proto_hello, flags), U32, 8},
         {PROTO_HELLO, BODY(proto_hello, flags), U32, UINT32_MAX},
         {PROTO_HELLO, BODY(proto_hello, reserved), U32, 1},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, magic), U32, 0},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, version), U16, 0},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, version), U16, PROTO_VERSION_MAX + 1},
-        {PROTO_HELLO_REPLY, BODY(proto_hello_reply, version), U16, PROTO_VERSION_IDENTITY - 1},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, gpu), U16, 3},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, flags), U32, 2},
         {PROTO_HELLO_REPLY, BODY(proto_hello_reply, flags), U32, UINT32_MAX},
@@ -645,30 +644,6 @@ static void descriptors_come_with_what_is_described_a_page_and_a_reply_that_says
     assert_int_equal(proto_message_fds(&message), 0);
 }
 
-static void a_greeting_is_answered_with_the_fields_of_its_version(void **state) {
-    (void)state;
-    static struct proto_message message, decoded;
-    uint8_t packet[PROTO_PACKET_MAX];
-    const char *reason;
-
-    for (uint16_t version = PROTO_VERSION_MIN; version <= PROTO_VERSION_MAX; version++) {
-        plain_message(PROTO_HELLO_REPLY, &message);
-        message.hello_reply.version = version;
-        size_t size = proto_encode(&message, packet);
-        memset(&decoded, 0xff, sizeof decoded);
-        assert_int_equal(decode_exactly(PROTO_FROM_DAEMON, packet, size, &decoded), 0);
-        bool has_identity = version >= PROTO_VERSION_IDENTITY;
-        assert_int_equal(size, has_identity ? 168 : 40);
-        assert_int_equal(decoded.hello_reply.identity[0], has_identity ? 5 : 0);
-        assert_string_equal(decoded.hello_reply.admin_path, has_identity ? "/run/admin" : "");
-    }
-    plain_message(PROTO_HELLO_REPLY, &message);
-    proto_encode(&message, packet);
-    memcpy(packet + 4, &(uint32_t){40}, 4); /* of version 3, without its fields */
-    assert_int_equal(proto_decode(PROTO_FROM_DAEMON, packet, 40, &decoded, &reason), -EBADMSG);
-    assert_string_equal(reason, "HELLO_REPLY.version: not that of the fields that follow");
-}
-
 static void numbers_have_names(void **state) {
     (void)state;
     assert_string_equal(proto_operation_name(PROTO_ACQUIRE), "ACQUIRE");
@@ -809,7 +784,6 @@ int main(void) {
         cmocka_unit_test(the_request_of_a_refused_packet_is_in_its_header),
         cmocka_unit_test(malformed_utf8_is_refused),
         cmocka_unit_test(descriptors_come_with_what_is_described_a_page_and_a_reply_that_says_so),
-        cmocka_unit_test(a_greeting_is_answered_with_the_fields_of_its_version),
         cmocka_unit_test(numbers_have_names),
         cmocka_unit_test(failure_text_is_cut_between_characters),
         cmocka_unit_test(failure_text_is_made_printable),

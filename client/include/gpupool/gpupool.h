@@ -259,8 +259,7 @@ GPUPOOL_API int gpupool_is_connected(struct gpupool_client *client);
 /**
  * Names the daemon, by 32 hexadecimal digits that it made at random when it started: no other daemon, and no
  * later one at the same path, has them. A program that sends tokens by a path sends this along; the receiver
- * compares it with that of its own client. "": the daemon speaks an older protocol than version 3. Lives with
- * the client.
+ * compares it with that of its own client. "": the daemon does not tell. Lives with the client.
  */
 GPUPOOL_API const char *gpupool_daemon_identity(const struct gpupool_client *client);
 

@@ -74,7 +74,7 @@ def _places(identity, path, default):
     if default is None and path == own:
         places = [(own, default_client)]
     elif not identity or is_private:
-        pass  # an older daemon is known by its path alone, and a private one is not started only to look at it
+        pass  # a daemon that does not tell is known by its path alone, and a private one is not started only to look at it
     elif default is None:
         places.insert(0, (own, default_client))
     elif own not in (path, default.socket_path):

@@ -583,8 +583,8 @@ static PyGetSetDef properties[] = {
     {"identity", client_get_identity, NULL,
      "32 hexadecimal digits that the daemon made when it started: no other daemon, and no later one, has "
      "them. "
-     "Empty: an "
-     "older daemon, which does not tell.",
+     "Empty: the "
+     "daemon does not tell.",
      NULL},
     {"admin_path", client_get_admin_path, NULL,
      "The path of the daemon's admin socket, as the daemon sees it. Empty: the daemon does not tell.", NULL},
