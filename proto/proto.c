@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The wire format's code: one table says for each operation which side sends it, how long its body is, and
+ * The wire format's code: messages.def says for each operation which side sends it, how long its body is, and
  * what its request id must be. Decoding goes: header, table, length, copy, check (check.h).
  * Nothing of a packet is looked at before its length is known to cover it. Encoding goes the other way and,
  * in builds with assertions, decodes what it made.
@@ -61,66 +61,33 @@ _Static_assert(sizeof(struct proto_header) + sizeof(struct proto_failure) <= PRO
                "ERROR fits a packet");
 
 enum request_rule {
-    REQUEST_NONZERO,
-    REQUEST_ZERO,
-    REQUEST_ANY, /* ERROR with id 0 speaks of the session as a whole, before the daemon closes it; RELEASE,
-                    MERGE and RELEASE_SHARED: one-way */
+    ANSWERED,
+    ONE_WAY,
+    EITHER,
 };
 
-/* A body's fixed part. variable_size() is for the text or the pools that may follow it. */
+#define SOME UINT8_MAX /* descriptors: as the message says */
+
+/* fixed_size: of the body without what varies. variable_size() is for the text or the pools that may follow
+ * it. */
 struct operation {
     const char *name;
     enum proto_sender sender;
     enum request_rule request;
+    enum proto_operation reply;
+    uint8_t descriptors;
     bool is_variable;
     size_t fixed_size;
 };
 
+#define ROW(name, sender, request, reply, descriptors, is_variable, size)                                    \
+    [PROTO_##name] = {#name, PROTO_FROM_##sender, request, PROTO_##reply, descriptors, is_variable, size},
+#define PROTO_MESSAGE(name, number, sender, request, reply, descriptors, member, type)                       \
+    ROW(name, sender, request, reply, descriptors, false, sizeof(struct type))
+#define PROTO_MESSAGE_OPEN(name, number, sender, request, reply, descriptors, member, type, open)            \
+    ROW(name, sender, request, reply, descriptors, true, offsetof(struct type, open))
 static const struct operation operations[] = {
-    [PROTO_HELLO] = {"HELLO", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_hello)},
-    [PROTO_LIST_POOLS] = {"LIST_POOLS", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, 0},
-    [PROTO_ACQUIRE] = {"ACQUIRE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_acquire)},
-    [PROTO_RELEASE] = {"RELEASE", PROTO_FROM_CLIENT, REQUEST_ANY, false, sizeof(struct proto_release)},
-    [PROTO_SHARE] = {"SHARE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_share)},
-    [PROTO_ATTACH] = {"ATTACH", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_token)},
-    [PROTO_QUERY] = {"QUERY", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_lease_name)},
-    [PROTO_OPENED] = {"OPENED", PROTO_FROM_CLIENT, REQUEST_ZERO, false, sizeof(struct proto_opened)},
-    [PROTO_BYE] = {"BYE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, 0},
-    [PROTO_SPLIT] = {"SPLIT", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_release)},
-    [PROTO_ASK_PAGE] = {"ASK_PAGE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, 0},
-    [PROTO_MERGE] = {"MERGE", PROTO_FROM_CLIENT, REQUEST_ANY, false, sizeof(struct proto_merge)},
-    [PROTO_IDLE] = {"IDLE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_idle)},
-    [PROTO_CLOSED] = {"CLOSED", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_closed)},
-    [PROTO_ASK_PARTS] = {"ASK_PARTS", PROTO_FROM_CLIENT, REQUEST_NONZERO, false,
-                         sizeof(struct proto_part_name)},
-    [PROTO_DESCRIBE] = {"DESCRIBE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false,
-                        sizeof(struct proto_part_name)},
-    [PROTO_ACQUIRE_SEGMENTS] = {"ACQUIRE_SEGMENTS", PROTO_FROM_CLIENT, REQUEST_NONZERO, false,
-                                sizeof(struct proto_acquire_segments)},
-    [PROTO_OFFER] = {"OFFER", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_offer)},
-    [PROTO_ASK_BOARD] = {"ASK_BOARD", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, 0},
-    [PROTO_RELEASE_SHARED] = {"RELEASE_SHARED", PROTO_FROM_CLIENT, REQUEST_ANY, false,
-                              sizeof(struct proto_release_shared)},
-    [PROTO_ASK_HOLDERS] = {"ASK_HOLDERS", PROTO_FROM_CLIENT, REQUEST_NONZERO, false,
-                           sizeof(struct proto_lease_name)},
-    [PROTO_SEND] = {"SEND", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_send)},
-    [PROTO_REVOKE] = {"REVOKE", PROTO_FROM_CLIENT, REQUEST_NONZERO, false, sizeof(struct proto_token)},
-    [PROTO_CANCEL] = {"CANCEL", PROTO_FROM_CLIENT, REQUEST_ZERO, false, sizeof(struct proto_cancel)},
-    [PROTO_RECLAIMED] = {"RECLAIMED", PROTO_FROM_CLIENT, REQUEST_ZERO, false, sizeof(struct proto_reclaimed)},
-    [PROTO_HELLO_REPLY] = {"HELLO_REPLY", PROTO_FROM_DAEMON, REQUEST_NONZERO, false,
-                           sizeof(struct proto_hello_reply)},
-    [PROTO_POOLS] = {"POOLS", PROTO_FROM_DAEMON, REQUEST_NONZERO, true, offsetof(struct proto_pools, pools)},
-    [PROTO_LEASE] = {"LEASE", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_lease)},
-    [PROTO_OK] = {"OK", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, 0},
-    [PROTO_TOKEN] = {"TOKEN", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_token)},
-    [PROTO_INFO] = {"INFO", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_info)},
-    [PROTO_ERROR] = {"ERROR", PROTO_FROM_DAEMON, REQUEST_ANY, true, offsetof(struct proto_failure, text)},
-    [PROTO_PAGE] = {"PAGE", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_page_reply)},
-    [PROTO_SEGMENTS] = {"SEGMENTS", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_segments)},
-    [PROTO_PARTS] = {"PARTS", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_parts)},
-    [PROTO_LEASES] = {"LEASES", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_leases)},
-    [PROTO_BOARD] = {"BOARD", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_board_reply)},
-    [PROTO_HOLDERS] = {"HOLDERS", PROTO_FROM_DAEMON, REQUEST_NONZERO, false, sizeof(struct proto_holders)},
+#include "proto/messages.def"
 };
 
 static const struct operation *operation_find(unsigned number) {
@@ -184,9 +151,9 @@ static const char *decode(enum proto_sender sender, const uint8_t *packet, size_
         return "header.operation: unknown";
     if (operation->sender != sender)
         return "header.operation: one of the other side's";
-    if (operation->request == REQUEST_NONZERO && header->request == 0)
+    if (operation->request == ANSWERED && header->request == 0)
         return "header.request: 0 in a message that is answered";
-    if (operation->request == REQUEST_ZERO && header->request != 0)
+    if (operation->request == ONE_WAY && header->request != 0)
         return "header.request: not 0 in a one-way message";
 
     size -= sizeof *header;
@@ -250,18 +217,28 @@ size_t proto_encode(const struct proto_message *message, void *packet) {
     return header.length;
 }
 
+enum proto_operation proto_reply_to(unsigned operation) {
+    const struct operation *found = operation_find(operation);
+    return found != NULL ? found->reply : PROTO_NONE;
+}
+
+bool proto_is_answered(const struct proto_header *header) {
+    return proto_reply_to(header->operation) != PROTO_NONE && header->request != 0;
+}
+
 unsigned proto_message_fds(const struct proto_message *message) {
-    if (message->header.operation == PROTO_HELLO_REPLY)
+    const struct operation *operation = operation_find(message->header.operation);
+
+    if (operation == NULL || operation->descriptors != SOME)
+        return operation != NULL ? operation->descriptors : 0;
+    switch (message->header.operation) {
+    case PROTO_HELLO_REPLY:
         return (message->hello_reply.flags & PROTO_HELLO_REPLY_EVENTFD) != 0;
-    if (message->header.operation == PROTO_PAGE || message->header.operation == PROTO_BOARD)
-        return 1;
-    if (message->header.operation == PROTO_LEASES)
+    case PROTO_LEASES:
         return message->leases.n_described;
-    if (message->header.operation != PROTO_LEASE)
-        return 0;
-    return message->lease.description.kind == PROTO_SEGMENT_MEMFD ||
-           message->lease.description.kind == PROTO_SEGMENT_VMM_FD ||
-           message->lease.description.kind == PROTO_SEGMENT_HOST_VMM_FD;
+    default:
+        return message->lease.description.kind > PROTO_SEGMENT_LEGACY_IPC;
+    }
 }
 
 const char *proto_operation_name(unsigned operation) {

@@ -34,49 +34,11 @@
 #define PROTO_VERSION_MIN 1u
 #define PROTO_VERSION_MAX 1u
 
+#define PROTO_MESSAGE(name, number, sender, request, reply, descriptors, member, type)                       \
+    PROTO_##name = (number),
 enum proto_operation {
-    /* client → daemon */
-    PROTO_HELLO = 1,      /* first message of a session; anything else first ends it */
-    PROTO_LIST_POOLS = 2, /* → POOLS */
-    PROTO_ACQUIRE = 3,    /* → LEASE */
-    PROTO_RELEASE = 4,    /* → OK; one-way with id 0 */
-    PROTO_SHARE = 5,      /* → TOKEN */
-    PROTO_ATTACH = 6,     /* → LEASE */
-    PROTO_QUERY = 7,      /* → INFO */
-    PROTO_OPENED = 8,     /* one-way: the descriptor of this segment has been received */
-    PROTO_BYE =
-        9, /* → OK, then the daemon closes. Streams are idle and mappings closed: leases return at once */
-    PROTO_SPLIT = 10,    /* → LEASE: a part of a lease becomes a lease of its own */
-    PROTO_ASK_PAGE = 11, /* → PAGE, once in a session */
-    PROTO_MERGE = 12,  /* → OK: a lease takes over what another one holds, which ends; one-way with id 0 */
-    PROTO_IDLE = 13,   /* → SEGMENTS: which segments has the session to close, for itself or for others? */
-    PROTO_CLOSED = 14, /* → OK: it has closed one of those; it has no mapping of it any more */
-    PROTO_ASK_PARTS = 15,        /* → PARTS: in which segments does a row lie? */
-    PROTO_DESCRIBE = 16,         /* → LEASE, of one part of a row: what is its segment? */
-    PROTO_ACQUIRE_SEGMENTS = 17, /* → LEASES, one or more: whole segments of one size, all of them or none */
-    PROTO_OFFER = 18,            /* → SEGMENTS: which of these idle segments may the session close? */
-    PROTO_ASK_BOARD = 19,        /* → BOARD, once in a session */
-    PROTO_RELEASE_SHARED = 20,   /* → OK; one-way with id 0: RELEASE of a whole lease, behind a fence that
-                                    others of its block see */
-    PROTO_ASK_HOLDERS = 21,      /* → HOLDERS: who else has the block of this lease? */
-    PROTO_SEND = 22,             /* → TOKEN, which holds the block itself until it is taken: a parcel */
-    PROTO_REVOKE = 23,           /* → OK: ends a parcel */
-    PROTO_CANCEL = 24, /* one-way: a request that waits is to wait no more; its answer is ERROR, CANCELLED */
-    PROTO_RECLAIMED = 25, /* one-way: the answer to the daemon's question for idle memory of a pool */
-    /* daemon → client */
-    PROTO_HELLO_REPLY = 64,
-    PROTO_POOLS = 65,
-    PROTO_LEASE = 66,
-    PROTO_OK = 67,
-    PROTO_TOKEN = 68,
-    PROTO_INFO = 69,
-    PROTO_ERROR = 70, /* → any request that failed */
-    PROTO_PAGE = 71,  /* carries the sealed memfd of the session's page */
-    PROTO_SEGMENTS = 72,
-    PROTO_PARTS = 73,
-    PROTO_LEASES = 74, /* carries the descriptors of the segments that it describes */
-    PROTO_BOARD = 75,  /* carries the sealed memfd of the user's board */
-    PROTO_HOLDERS = 76,
+    PROTO_NONE = 0,
+#include "proto/messages.def"
 };
 
 /* Why a request failed. The client library's GPUPOOL_E_… are these numbers, negated. */
@@ -427,40 +389,15 @@ struct proto_failure {
     char text[PROTO_TEXT_MAX + 1]; /* decoded: NUL-terminated */
 };
 
-/* A decoded message, or one to encode. LIST_POOLS, ASK_PAGE, ASK_BOARD, OK and BYE have no body. */
+/* Of a message without a body. */
+struct proto_nothing {};
+
+#define PROTO_MESSAGE(name, number, sender, request, reply, descriptors, member, type) struct type member;
+/* A decoded message, or one to encode. */
 struct proto_message {
     struct proto_header header; /* encode fills in length and reserved */
     union {
-        struct proto_hello hello;
-        struct proto_hello_reply hello_reply;
-        struct proto_pools pools;
-        struct proto_acquire acquire;
-        struct proto_release release, split;
-        struct proto_merge merge;
-        struct proto_share share;
-        struct proto_lease_name query;
-        struct proto_token attach, token;
-        struct proto_opened opened;
-        struct proto_cancel cancel;
-        struct proto_reclaimed reclaimed;
-        struct proto_idle idle;
-        struct proto_segments segments;
-        struct proto_offer offer;
-        struct proto_closed closed;
-        struct proto_part_name ask_parts, describe;
-        struct proto_parts parts;
-        struct proto_lease lease;
-        struct proto_acquire_segments acquire_segments;
-        struct proto_leases leases;
-        struct proto_info info;
-        struct proto_board_reply board;
-        struct proto_release_shared release_shared;
-        struct proto_lease_name ask_holders;
-        struct proto_send send;
-        struct proto_token revoke;
-        struct proto_holders holders;
-        struct proto_page_reply page;
-        struct proto_failure failure;
+#include "proto/messages.def"
     };
 };
 
@@ -482,6 +419,12 @@ uint64_t proto_packet_request(const void *packet, size_t size);
 /* Encodes a message into packet (PROTO_PACKET_MAX bytes). Returns the packet's length. The message must be
  * one that proto_decode would accept: asserted. */
 size_t proto_encode(const struct proto_message *message, void *packet);
+
+/* The reply to a client's request, if it is no ERROR. PROTO_NONE: it has none, or it is no request. */
+enum proto_operation proto_reply_to(unsigned operation);
+
+/* Whether a client's message is answered: it is not one-way, of its kind or by its id 0. */
+bool proto_is_answered(const struct proto_header *header);
 
 /* How many descriptors accompany the message, up to PROTO_LEASES_PER_MESSAGE. */
 unsigned proto_message_fds(const struct proto_message *message);

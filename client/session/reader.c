@@ -12,20 +12,7 @@
 #include "client/session/submit.h"
 
 static bool reply_fits(enum proto_operation request, unsigned reply) {
-    static const enum proto_operation replies[] = {
-        [PROTO_HELLO] = PROTO_HELLO_REPLY, [PROTO_LIST_POOLS] = PROTO_POOLS,
-        [PROTO_ACQUIRE] = PROTO_LEASE,     [PROTO_RELEASE] = PROTO_OK,
-        [PROTO_SHARE] = PROTO_TOKEN,       [PROTO_ATTACH] = PROTO_LEASE,
-        [PROTO_QUERY] = PROTO_INFO,        [PROTO_BYE] = PROTO_OK,
-        [PROTO_SPLIT] = PROTO_LEASE,       [PROTO_ASK_PAGE] = PROTO_PAGE,
-        [PROTO_MERGE] = PROTO_OK,          [PROTO_IDLE] = PROTO_SEGMENTS,
-        [PROTO_CLOSED] = PROTO_OK,         [PROTO_ASK_PARTS] = PROTO_PARTS,
-        [PROTO_DESCRIBE] = PROTO_LEASE,    [PROTO_ACQUIRE_SEGMENTS] = PROTO_LEASES,
-        [PROTO_OFFER] = PROTO_SEGMENTS,    [PROTO_ASK_BOARD] = PROTO_BOARD,
-        [PROTO_RELEASE_SHARED] = PROTO_OK, [PROTO_ASK_HOLDERS] = PROTO_HOLDERS,
-        [PROTO_SEND] = PROTO_TOKEN,        [PROTO_REVOKE] = PROTO_OK,
-    };
-    return reply == PROTO_ERROR || reply == replies[request];
+    return reply == PROTO_ERROR || reply == proto_reply_to(request);
 }
 
 /* Copies a message as far as its operation goes: POOLS and PARTS are long, and are rare. LEASES has been
@@ -77,29 +64,18 @@ enum late {
     LATE_NOBODY, /* its caller keeps the request: it is not abandoned while the connection lives */
 };
 
+/* Replies to the others are dropped. HELLO: the connection ends. RELEASE, MERGE: see lease_release() and
+ * lease_append(). SHARE: sharing it again gives the same token. DESCRIBE: what it describes is entered. */
 static const struct {
     enum late what;
     enum proto_operation undoing;
-} late_replies[] = {
-    [PROTO_HELLO] = {LATE_DROP, 0}, /* the connection ends */
-    [PROTO_LIST_POOLS] = {LATE_DROP, 0},
+} late_replies[PROTO_HELLO_REPLY] = {
     [PROTO_ACQUIRE] = {LATE_UNDO, PROTO_RELEASE},
     [PROTO_ACQUIRE_SEGMENTS] = {LATE_UNDO, 0}, /* leases are released one by one, as they come */
     [PROTO_ATTACH] = {LATE_UNDO, PROTO_RELEASE},
-    [PROTO_RELEASE] = {LATE_DROP, 0}, /* of a whole lease: see lease_release() */
-    [PROTO_RELEASE_SHARED] = {LATE_DROP, 0},
-    [PROTO_SHARE] = {LATE_DROP, 0}, /* sharing it again gives the same token */
     [PROTO_SEND] = {LATE_UNDO, PROTO_REVOKE},
-    [PROTO_REVOKE] = {LATE_DROP, 0},
-    [PROTO_QUERY] = {LATE_DROP, 0},
-    [PROTO_ASK_HOLDERS] = {LATE_DROP, 0},
-    [PROTO_ASK_PARTS] = {LATE_DROP, 0},
-    [PROTO_DESCRIBE] = {LATE_DROP, 0}, /* what it describes is entered */
-    [PROTO_MERGE] = {LATE_DROP, 0},    /* see lease_append() */
     [PROTO_IDLE] = {LATE_CLOSE, 0},
     [PROTO_OFFER] = {LATE_CLOSE, 0},
-    [PROTO_CLOSED] = {LATE_DROP, 0},
-    [PROTO_BYE] = {LATE_DROP, 0},
     [PROTO_SPLIT] = {LATE_NOBODY, 0},
     [PROTO_ASK_PAGE] = {LATE_NOBODY, 0},
     [PROTO_ASK_BOARD] = {LATE_NOBODY, 0},

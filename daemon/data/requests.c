@@ -405,21 +405,6 @@ static int handle_describe(struct client *client, const struct proto_message *me
                   : send_described(client, &reply, segment, describe);
 }
 
-bool request_is_answered(const struct proto_message *message) {
-    switch (message->header.operation) {
-    case PROTO_OPENED:
-    case PROTO_CANCEL:
-    case PROTO_RECLAIMED:
-        return false;
-    case PROTO_RELEASE:
-    case PROTO_MERGE:
-    case PROTO_RELEASE_SHARED:
-        return message->header.request != 0;
-    default:
-        return true;
-    }
-}
-
 int request_handle(struct client *client, const struct proto_message *message) {
     uint64_t now_ns = clock_now_ns(), request = message->header.request;
     struct session *session = client->session;

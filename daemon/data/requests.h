@@ -14,9 +14,6 @@
 struct answer;
 struct client;
 
-/* Whether a client waits for a reply to this message. */
-bool request_is_answered(const struct proto_message *message);
-
 /* Deals with a message. Returns 0, or a negative errno that ends the connection. */
 int request_handle(struct client *client, const struct proto_message *message);
 

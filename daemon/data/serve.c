@@ -23,7 +23,7 @@ static int serve_packet(struct client *client, bool *ret_answered, bool *ret_is_
         return (int)n;
     if (proto_decode(PROTO_FROM_CLIENT, packet, (size_t)n, &message, &reason) < 0)
         return client_reject(client, proto_packet_request(packet, (size_t)n), PROTO_E_INVALID, reason);
-    *ret_answered = request_is_answered(&message);
+    *ret_answered = proto_is_answered(&message.header);
     *ret_is_split = message.header.operation == PROTO_SPLIT;
     int r = request_handle(client, &message);
     return r == -EAGAIN ? -EIO : r;

@@ -11,7 +11,6 @@ import unittest
 SOURCE = pathlib.Path(os.environ["GPUPOOL_SOURCE"])
 PAGE = (SOURCE / "docs/wire.md").read_text()
 VECTORS_FILE = SOURCE / "tests/docs/wire_vectors.txt"
-PROTO = (SOURCE / "proto/proto.h").read_text()
 WAIT_S = 60
 REFUSED = {"client": "ends", "daemon": "refuse"}  # what the last column says of values that are not allowed
 
@@ -107,11 +106,16 @@ def value_of(text, kind):
     return bytes_of(text) if kind == "bytes" else int(text, 0)
 
 
+def source_rows():
+    """Of each message its name, sender, way of asking, reply and descriptors, in the words of the sources."""
+    return re.findall(r"^PROTO_MESSAGE(?:_OPEN)?\((\w+), \d+, (\w+), (\w+), (\w+), (\w+),", (SOURCE / "proto/messages.def").read_text(),
+                      re.MULTILINE)
+
+
 class Tables(unittest.TestCase):
     def test_each_operation_of_the_header_is_a_message_with_a_section(self):
-        enum = re.search(r"enum proto_operation \{(.*?)\};", PROTO, re.DOTALL)[1]
-        operations = {name: int(number) for name, number in re.findall(r"PROTO_(\w+) =\s*(\d+)", enum)}
-        self.assertEqual(operations, {name: message["number"] for name, message in MESSAGES.items()})
+        operations = {name: message["number"] for name, message in MESSAGES.items()}
+        self.assertEqual(set(operations), {name for name, *_ in source_rows()})
         titles = re.findall(r"^### ([A-Z_]+) \((\d+)\)$", PAGE, re.MULTILINE)
         self.assertEqual({name: int(number) for name, number in titles}, operations)
 
@@ -153,18 +157,22 @@ class Tables(unittest.TestCase):
         self.assertRegex(section("HELLO_REPLY (64)"), rf"\| version \| \| {last}: ")
 
     def test_the_page_names_each_message_with_a_descriptor(self):
-        source = (SOURCE / "proto/proto.c").read_text()
-        body = re.search(r"^unsigned proto_message_fds\(.*?^}", source, re.MULTILINE | re.DOTALL)[0]
-        carriers = set(re.findall(r"\bPROTO_(\w+)", body)) & set(MESSAGES)
+        carriers = {name for name, _, _, _, descriptors in source_rows() if descriptors != "0"}
         self.assertGreater(len(carriers), 4)
         named = section("Descriptors").partition("No other message has one.")[0]
         self.assertEqual(set(re.findall(r"\b[A-Z][A-Z_]+\b", named)) & set(MESSAGES), carriers)
 
     def test_each_message_that_may_be_one_way_is_named(self):
-        source = (SOURCE / "daemon/data/requests.c").read_text()
-        body = re.search(r"^bool request_is_answered\(.*?^}", source, re.MULTILINE | re.DOTALL)[0]
         named = re.search(r"\*\*One-way messages\*\*(.*?)\n\n", PAGE, re.DOTALL)[1]
-        self.assertEqual(set(re.findall(r"\b[A-Z][A-Z_]+\b", named)) & set(MESSAGES), set(re.findall(r"PROTO_(\w+):", body)))
+        self.assertEqual(set(re.findall(r"\b[A-Z][A-Z_]+\b", named)) & set(MESSAGES),
+                         {name for name, sender, request, _, _ in source_rows() if sender == "CLIENT" and request != "ANSWERED"})
+
+    def test_each_request_names_its_reply(self):
+        """In the sentence "Answered by …" of its section."""
+        for name, sender, request, reply, _ in source_rows():
+            if sender == "CLIENT" and request == "ANSWERED":
+                with self.subTest(name):
+                    self.assertRegex(section(f"{name} ({MESSAGES[name]['number']})"), rf"\b{reply}\b")
 
     def test_a_client_asks_until_the_daemon_has_read_what_is_unheard(self):
         text, limits = section("RELEASE_SHARED (20)"), {name: int(value) for name, value in self.limits().items()}

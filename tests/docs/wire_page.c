@@ -36,50 +36,29 @@
 /* By enum wire_kind. */
 static const char *const kinds[] = {"unsigned", "signed", "bytes", "text"};
 
-/* The bodies, as far as they are in every such message or once in an array. */
-static const struct {
-    unsigned operation;
-    size_t bytes;
-} bodies[] = {
-    {PROTO_HELLO, sizeof(struct proto_hello)},
-    {PROTO_LIST_POOLS, 0},
-    {PROTO_ACQUIRE, sizeof(struct proto_acquire)},
-    {PROTO_RELEASE, sizeof(struct proto_release)},
-    {PROTO_SHARE, sizeof(struct proto_share)},
-    {PROTO_ATTACH, sizeof(struct proto_token)},
-    {PROTO_QUERY, sizeof(struct proto_lease_name)},
-    {PROTO_OPENED, sizeof(struct proto_opened)},
-    {PROTO_BYE, 0},
-    {PROTO_SPLIT, sizeof(struct proto_release)},
-    {PROTO_ASK_PAGE, 0},
-    {PROTO_MERGE, sizeof(struct proto_merge)},
-    {PROTO_IDLE, sizeof(struct proto_idle)},
-    {PROTO_CLOSED, sizeof(struct proto_closed)},
-    {PROTO_ASK_PARTS, sizeof(struct proto_part_name)},
-    {PROTO_DESCRIBE, sizeof(struct proto_part_name)},
-    {PROTO_ACQUIRE_SEGMENTS, sizeof(struct proto_acquire_segments)},
-    {PROTO_OFFER, sizeof(struct proto_offer)},
-    {PROTO_ASK_BOARD, 0},
-    {PROTO_RELEASE_SHARED, sizeof(struct proto_release_shared)},
-    {PROTO_ASK_HOLDERS, sizeof(struct proto_lease_name)},
-    {PROTO_SEND, sizeof(struct proto_send)},
-    {PROTO_REVOKE, sizeof(struct proto_token)},
-    {PROTO_CANCEL, sizeof(struct proto_cancel)},
-    {PROTO_RECLAIMED, sizeof(struct proto_reclaimed)},
-    {PROTO_BOARD, sizeof(struct proto_board_reply)},
-    {PROTO_HOLDERS, offsetof(struct proto_holders, fences[1])},
-    {PROTO_HELLO_REPLY, sizeof(struct proto_hello_reply)},
-    {PROTO_POOLS, offsetof(struct proto_pools, pools[1])},
-    {PROTO_LEASE, sizeof(struct proto_lease)},
-    {PROTO_OK, 0},
-    {PROTO_TOKEN, sizeof(struct proto_token)},
-    {PROTO_INFO, sizeof(struct proto_info)},
-    {PROTO_ERROR, sizeof(struct proto_failure) - sizeof(uint32_t)}, /* the text's NUL and padding */
-    {PROTO_PAGE, sizeof(struct proto_page_reply)},
-    {PROTO_SEGMENTS, sizeof(struct proto_segments)},
-    {PROTO_PARTS, offsetof(struct proto_parts, parts[1])},
-    {PROTO_LEASES, offsetof(struct proto_leases, leases[1])},
+#define PROTO_MESSAGE(name, number, sender, request, reply, descriptors, member, type)                       \
+    [PROTO_##name] = sizeof(struct type),
+static const size_t struct_bytes[] = {
+#include "proto/messages.def"
 };
+
+/* Of a body, as far as it is in every such message or once in an array. */
+static size_t body_bytes_of(unsigned operation) {
+    switch (operation) {
+    case PROTO_POOLS:
+        return offsetof(struct proto_pools, pools[1]);
+    case PROTO_PARTS:
+        return offsetof(struct proto_parts, parts[1]);
+    case PROTO_LEASES:
+        return offsetof(struct proto_leases, leases[1]);
+    case PROTO_HOLDERS:
+        return offsetof(struct proto_holders, fences[1]);
+    case PROTO_ERROR: /* without the text's NUL and padding */
+        return sizeof(struct proto_failure) - sizeof(uint32_t);
+    default:
+        return struct_bytes[operation];
+    }
+}
 
 static const char *sender_name(unsigned operation) {
     return wire_is_from_client(operation) ? "client" : "daemon";
@@ -112,14 +91,6 @@ static void print_fields(unsigned operation) {
         if (wire_fields[i].operation == operation)
             printf("%s %zu %zu %s\n", wire_fields[i].name, wire_fields[i].offset, wire_fields[i].size,
                    kinds[wire_fields[i].kind]);
-}
-
-static size_t body_bytes_of(unsigned operation) {
-    for (size_t i = 0; i < LENGTH(bodies); i++)
-        if (bodies[i].operation == operation)
-            return bodies[i].bytes;
-    fprintf(stderr, "%s has no body here\n", proto_operation_name(operation));
-    exit(2);
 }
 
 static void print_layout(void) {

@@ -76,7 +76,7 @@ void puppet_send_request(struct input *input) {
     switch (message->header.operation) {
     case PROTO_HELLO:
         message->hello = (struct proto_hello){.magic = PROTO_MAGIC, .version_max = 3};
-        message->hello.version_min = 1 + (uint16_t)input_below(input, 3);
+        message->hello.version_min = 1 + (uint16_t)input_below(input, 3); /* 2 and 3: newer ones */
         message->hello.flags = input_below(input, 9);
         break;
     case PROTO_ACQUIRE:

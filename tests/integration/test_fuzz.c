@@ -47,34 +47,13 @@ static size_t encode_hello(uint8_t *packet) {
 
 /* A packet that the daemon would take, about leases and pools that may or may not be there. */
 static size_t make_valid(uint64_t *random, uint8_t *packet) {
-    static const uint8_t operations[] = {PROTO_LIST_POOLS,
-                                         PROTO_ACQUIRE,
-                                         PROTO_ACQUIRE,
-                                         PROTO_ACQUIRE,
-                                         PROTO_RELEASE,
-                                         PROTO_RELEASE,
-                                         PROTO_SHARE,
-                                         PROTO_ATTACH,
-                                         PROTO_QUERY,
-                                         PROTO_OPENED,
-                                         PROTO_BYE,
-                                         PROTO_HELLO,
-                                         PROTO_SPLIT,
-                                         PROTO_ASK_PAGE,
-                                         PROTO_MERGE,
-                                         PROTO_IDLE,
-                                         PROTO_CLOSED,
-                                         PROTO_ASK_PARTS,
-                                         PROTO_DESCRIBE,
-                                         PROTO_OFFER,
-                                         PROTO_ACQUIRE_SEGMENTS,
-                                         PROTO_ASK_BOARD,
-                                         PROTO_RELEASE_SHARED,
-                                         PROTO_ASK_HOLDERS,
-                                         PROTO_SEND,
-                                         PROTO_REVOKE,
-                                         PROTO_CANCEL,
-                                         PROTO_RECLAIMED};
+#define FROM_CLIENT(name) PROTO_##name,
+#define FROM_DAEMON(name)
+#define PROTO_MESSAGE(name, number, sender, request, reply, descriptors, member, type) FROM_##sender(name)
+    static const uint8_t operations[] = {
+        PROTO_ACQUIRE, PROTO_ACQUIRE, PROTO_RELEASE, /* more often */
+#include "proto/messages.def"
+    };
     struct proto_message message = {0};
     unsigned operation = operations[test_random(random) % sizeof operations];
     uint64_t request = 1 + test_random(random) % 1000, lease = 1 + test_random(random) % 32;

@@ -11,45 +11,9 @@
 #define LENGTH(array) (sizeof(array) / sizeof *(array))
 #define SEGMENT_STEP  (UINT64_C(2) << 20)
 
+#define PROTO_MESSAGE(name, number, sender, request, reply, descriptors, member, type) PROTO_##name,
 static const uint16_t operations[] = {
-    PROTO_HELLO,
-    PROTO_LIST_POOLS,
-    PROTO_ACQUIRE,
-    PROTO_RELEASE,
-    PROTO_SHARE,
-    PROTO_ATTACH,
-    PROTO_QUERY,
-    PROTO_OPENED,
-    PROTO_BYE,
-    PROTO_SPLIT,
-    PROTO_ASK_PAGE,
-    PROTO_MERGE,
-    PROTO_HELLO_REPLY,
-    PROTO_POOLS,
-    PROTO_LEASE,
-    PROTO_OK,
-    PROTO_TOKEN,
-    PROTO_INFO,
-    PROTO_ERROR,
-    PROTO_PAGE,
-    PROTO_IDLE,
-    PROTO_CLOSED,
-    PROTO_SEGMENTS,
-    PROTO_ASK_PARTS,
-    PROTO_DESCRIBE,
-    PROTO_PARTS,
-    PROTO_ACQUIRE_SEGMENTS,
-    PROTO_LEASES,
-    PROTO_OFFER,
-    PROTO_ASK_BOARD,
-    PROTO_RELEASE_SHARED,
-    PROTO_ASK_HOLDERS,
-    PROTO_SEND,
-    PROTO_REVOKE,
-    PROTO_CANCEL,
-    PROTO_RECLAIMED,
-    PROTO_BOARD,
-    PROTO_HOLDERS,
+#include "proto/messages.def"
 };
 
 static inline bool is_one_way(uint16_t operation) {
