@@ -1,0 +1,31 @@
+# Labels beside that of a test's part, by which ./dev chooses what a stage runs. An entry stands for all names that begin with it.
+#
+# slow      takes seconds: not in ./dev test quick, and in ./dev test once, in the release build
+# threads   one process has several threads that share memory of the library: for ThreadSanitizer
+# planted   looks for a fault that was planted: the same with each compiler
+# both      runs on pools of both kinds as it is
+# vmm       that run of it with export = vmm
+set(slow
+  integration/calls integration/cache_ integration/classifier integration/death integration/devices integration/faults
+  integration/histories integration/kills integration/pair_failures integration/service integration/siege integration/soak
+  integration/storm integration/streams integration/traces integration/waiting sim/finds_forgotten_closing
+  sim/finds_withheld_for_one_fence unit/client_lies docs/demo docs/dev_demo)
+set(threads
+  unit/client unit/gpu unit/own_mapping unit/pointer_map unit/planted integration/alloc integration/buffers integration/cache
+  integration/connected integration/dispatch integration/fences integration/hand_over integration/histories$ integration/kills$
+  integration/pairs integration/prepare integration/private integration/public_fences integration/recorded_streams integration/staging
+  integration/streams integration/synced integration/threads integration/torch)
+set(planted sim/finds_)
+
+# To be called at the end of a directory with tests.
+function(gpupool_label_tests)
+  get_property(tests DIRECTORY PROPERTY TESTS)
+  foreach(label slow threads planted)
+    list(JOIN ${label} "|" any)
+    set(chosen ${tests})
+    list(FILTER chosen INCLUDE REGEX "^(${any})")
+    if(chosen)
+      set_property(TEST ${chosen} APPEND PROPERTY LABELS ${label})
+    endif()
+  endforeach()
+endfunction()
