@@ -20,7 +20,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "daemon/config/access.h"
+#include "daemon/config/user_policy.h"
 #include "daemon/admin/admin.h"
 #include "daemon/loop/closer.h"
 #include "daemon/loop/descriptors.h"
@@ -167,7 +167,7 @@ static void daemon_on_housekeeping(uv_timer_t *timer) {
     daemon->stall_reported = n_stalled > 0;
     daemon->n_complaints = 0;
     daemon_end_boards(daemon);
-    journal_turn(daemon);
+    session_log_turn(daemon);
     listener_retry(&daemon->data_listener);
     listener_retry(&daemon->admin_listener);
 }
@@ -213,8 +213,8 @@ void daemon_stop(struct daemon *daemon) {
 static void daemon_on_terminate(uv_signal_t *signal, int number) {
     struct daemon *daemon = signal->data;
     log_info("%s: stopping", number == SIGTERM ? "SIGTERM" : "SIGINT");
-    journal_turn(daemon);
-    journal_loans(daemon);
+    session_log_turn(daemon);
+    session_log_loans(daemon);
     daemon_stop(daemon);
 }
 
@@ -342,10 +342,10 @@ int daemon_start(struct daemon *daemon) {
         log_info("%" PRIu64 " descriptors (RLIMIT_NOFILE): up to %s, and %s with a descriptor",
                  daemon->n_descriptors, COUNT_TEXT(daemon->core->sessions_limit, "session"),
                  COUNT_TEXT(daemon->core->segments_limit, "segment"));
-        r = access_look_up(daemon->config);
+        r = user_policy_look_up(daemon->config);
     }
     if (r == 0)
-        r = access_apply(daemon);
+        r = user_policy_apply(daemon);
     if (r == 0)
         r = daemon_start_workers(daemon);
     if (r == 0 && !daemon->options.private) /* $NOTIFY_SOCKET is the program's, not its private daemon's */
@@ -438,7 +438,7 @@ int daemon_check(const struct daemon_options *options, unsigned *ret_n_warnings)
     if (r < 0)
         return r;
     const char *group = daemon->config->group;
-    if (*group != '\0' && access_find_group(group, &gid) < 0) {
+    if (*group != '\0' && user_policy_find_group(group, &gid) < 0) {
         log_error("group: there is no group '%s'", group);
         has_group = false;
     }
@@ -446,7 +446,7 @@ int daemon_check(const struct daemon_options *options, unsigned *ret_n_warnings)
     if (r == 0)
         r = pools_add(daemon);
     if (r == 0)
-        r = access_look_up(daemon->config);
+        r = user_policy_look_up(daemon->config);
     if (r == 0 && !has_group)
         r = -ENOENT;
     if (r == 0)

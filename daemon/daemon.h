@@ -14,7 +14,7 @@
 #include "base/list.h"
 #include "daemon/admin/admin_budget.h"
 #include "daemon/config/config.h"
-#include "daemon/data/journal.h"
+#include "daemon/data/session_log.h"
 #include "daemon/data/lingering.h"
 #include "daemon/loop/listener.h"
 #include "daemon/loop/notifier.h"
@@ -83,7 +83,7 @@ struct daemon {
     bool stall_reported;                     /* that the kernel takes no replies, until it does */
     const char *notices[DAEMON_NOTICES_MAX]; /* for the operator; constant strings */
     unsigned n_notices;
-    struct journal journal;
+    struct session_log session_log;
     uint64_t n_descriptors; /* that it may have; 0: not known */
     unsigned n_warnings;    /* in the configuration, that were told of when it took effect */
 };

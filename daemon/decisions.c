@@ -70,7 +70,7 @@ void decisions_carry_out(struct daemon *daemon) {
     while (more) {
         more = false;
         while (core_next_answer(daemon->core, &answer)) {
-            journal_answer(daemon, &answer);
+            session_log_answer(daemon, &answer);
             serve_answer(answer.session->owner, &answer);
             core_answer_sent(&answer, clock_now_ns());
             more = true;
@@ -86,7 +86,7 @@ void decisions_carry_out(struct daemon *daemon) {
         while (core_next_reclaim(daemon->core, &session))
             client_ask_reclaim(session->owner);
         while (core_next_long_wait(daemon->core, clock_now_ns(), &wait))
-            journal_long_wait(daemon, &wait);
+            session_log_long_wait(daemon, &wait);
     }
 }
 

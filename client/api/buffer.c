@@ -520,7 +520,7 @@ int buffer_release_behind(struct gpupool_client *client, struct gpupool_buffer *
 static int find_further_stream(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                                void *stream, const struct gpu **ret_gpu, unsigned *ret_device) {
     int r = find_stream(client, buffer->kind, device_of(buffer, -1), stream, ret_gpu, ret_device);
-    bool is_default = (uintptr_t)stream <= (uintptr_t)FENCE_STREAM_PER_THREAD;
+    bool is_default = (uintptr_t)stream <= (uintptr_t)GPUPOOL_PER_THREAD;
     return r == GPUPOOL_E_DRIVER && buffer->kind == GPUPOOL_POOL_DEVICE && !is_default
                ? find_stream(client, GPUPOOL_POOL_HOST, -1, stream, ret_gpu, ret_device)
                : r;

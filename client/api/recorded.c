@@ -70,7 +70,7 @@ int recorded_add(struct recorded *recorded, struct recorded_key key, unsigned de
         .key = key,
         .device = device,
         .handle = stream,
-        .thread = stream == FENCE_STREAM_PER_THREAD ? fence_thread_number() : 0,
+        .thread = stream == GPUPOOL_PER_THREAD ? fence_thread_number() : 0,
     };
     pthread_mutex_lock(&recorded->lock);
     bool is_new = !is_noted_locked(recorded, added);

@@ -153,7 +153,7 @@ static inline struct piece *cache_piece(const struct gpupool_buffer *buffer) {
 /* Whether work that is enqueued on the stream orders the piece's next use by itself. */
 static inline bool cache_orders(const struct stream_heap *stream_heap, const void *stream) {
     return stream_heap->stream == stream &&
-           stream != FENCE_STREAM_PER_THREAD; /* it is another one in each thread */
+           stream != GPUPOOL_PER_THREAD; /* it is another one in each thread */
 }
 
 /* Whether there is a stream that orders the stream heap's memory at all. Else what is free in it is not in

@@ -14,7 +14,7 @@ struct gpupool_client;
 static inline struct synced_stream synced_stream_of(unsigned device, void *handle) {
     return (struct synced_stream){
         .handle = handle,
-        .thread = handle == FENCE_STREAM_PER_THREAD ? fence_thread_number() : 0,
+        .thread = handle == GPUPOOL_PER_THREAD ? fence_thread_number() : 0,
         .device = device,
     };
 }

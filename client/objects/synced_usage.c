@@ -100,7 +100,7 @@ void usage_forget(struct synced_usage *usage) {
 
 static bool point_is_valid(const struct synced_point *point) {
     return (point->is_open || point->has_fence) &&
-           (point->stream.thread != 0) == (point->stream.handle == FENCE_STREAM_PER_THREAD);
+           (point->stream.thread != 0) == (point->stream.handle == GPUPOOL_PER_THREAD);
 }
 
 bool usage_is_valid(const struct synced_usage *usage) {

@@ -21,6 +21,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/include/gpupool/gpupool.h"
 #include "client/session/fence.h"
 
 /* A stream, by what tells it from all others. */

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
+ * Not run with ONNX Runtime itself: written by the sources of its CUDA provider, and called as that calls it.
+ *
  * ONNX Runtime's hooks for device memory. They are told of no stream and of no device.
  *
  * The device is the thread's current one. The CUDA provider sets it before it runs a session, and its plug-in

@@ -152,7 +152,7 @@ void fences_leave_stream(struct fences *fences, unsigned device, const void *str
 /* The word of a stream, for word_put(). NULL: this client has none for it. */
 static struct fence_word *word_get(struct session *session, struct fences *fences, const struct gpu *gpu,
                                    unsigned device, void *stream) {
-    uint64_t thread = stream == FENCE_STREAM_PER_THREAD ? fence_thread_number() : 0;
+    uint64_t thread = stream == GPUPOOL_PER_THREAD ? fence_thread_number() : 0;
     struct list *bucket = bucket_of(fences, device, stream, thread);
     struct fence_word *found = NULL;
 

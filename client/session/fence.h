@@ -40,9 +40,6 @@ struct fence {
 };
 #define FENCE_NONE ((struct fence){0, 0})
 
-/* The per-thread default stream, cudaStreamPerThread. */
-#define FENCE_STREAM_PER_THREAD ((void *)2)
-
 #define FENCE_BUCKETS 128u /* a few of the PROTO_PAGE_FENCES words in each */
 
 struct fence_word {

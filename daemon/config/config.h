@@ -5,7 +5,7 @@
  * The configuration: defaults, then the configuration file, then the command line. Documented for users
  * in gpupoold.conf(5). A configuration is read whole or not at all: each mistake names file, line and remedy.
  *
- * Names of users and groups stay names here, and shares stay shares: access.c looks the names up before the
+ * Names of users and groups stay names here, and shares stay shares: user_policy.c looks the names up before the
  * configuration takes effect.
  */
 #include <stdbool.h>
@@ -60,7 +60,7 @@ struct config_pool {
     int export_as;                                      /* enum config_export; -1: unset */
     int zero;                                           /* enum config_zero; -1: unset */
     char *allow;                /* the users that may use it, as in the file; owned; NULL: unset */
-    char *allowed;              /* the same with numbers, by access_look_up(); owned */
+    char *allowed;              /* the same with numbers, by user_policy_look_up(); owned */
     int lines[CONFIG_KEYS_MAX]; /* the origins of the values, in the order of the keys' table */
 };
 
@@ -112,10 +112,10 @@ struct config {
     struct list rules;          /* struct config_rule.link */
     struct config_pool_place places[PROTO_POOLS_MAX]; /* that config_note_place() was told of */
     unsigned n_places;
-    unsigned n_unknown_names;   /* that access_look_up() left out */
+    unsigned n_unknown_names;   /* that user_policy_look_up() left out */
     int lines[CONFIG_KEYS_MAX]; /* the origins of the values of [daemon] */
     bool has_file;              /* a file was read */
-    struct policy_range *ranges; /* what access_look_up() read in the file */
+    struct policy_range *ranges; /* what user_policy_look_up() read in the file */
     unsigned n_ranges;
 };
 

@@ -79,7 +79,7 @@ int config_add_users(char **list, const struct config_setting *setting);
 /* A user or a group, by name or number. */
 struct config_who {
     bool is_group;
-    bool is_known; /* access_look_up() has found it */
+    bool is_known; /* user_policy_look_up() has found it */
     uint32_t id;   /* where it is known */
     char name[CONFIG_NAME_SIZE];
 };

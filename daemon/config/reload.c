@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "daemon/config/access.h"
+#include "daemon/config/user_policy.h"
 #include "daemon/config/changes.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
@@ -34,7 +34,7 @@ static void reload_run(struct worker_job *worker_job) {
     log_copy_to(&job->warnings);
     job->result = options->reread(options->reread_user, &job->fresh, &job->mistakes);
     if (job->result == 0) {
-        job->result = access_look_up(&job->fresh);
+        job->result = user_policy_look_up(&job->fresh);
         if (job->result == 0) /* no one else changes the configuration in force, or reads the fresh one */
             job->result = config_compare(&job->fresh, job->reload->daemon->config, &job->changes);
         if (job->result < 0)
@@ -74,7 +74,7 @@ static void reload_apply(struct daemon *daemon, struct config *fresh) {
     config_check_sections(fresh);
     config_deinit(config);
     config_move(config, fresh);
-    if (access_apply(daemon) < 0)
+    if (user_policy_apply(daemon) < 0)
         log_error("no memory: quotas and who may use which pool stay as they were");
 }
 

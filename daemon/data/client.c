@@ -251,7 +251,7 @@ void client_end(struct client *client, const char *why) {
         return;
     }
     assert(client->state == CLIENT_OPEN);
-    journal_session_is_lost(client->daemon, client->session, why);
+    session_log_session_is_lost(client->daemon, client->session, why);
     if (client->session->n_segments == 0 && client->board == NULL) {
         /* The process has no segment and no board: there is nothing that it could still touch. */
         core_session_close(client->session, clock_now_ns());

@@ -227,7 +227,7 @@ static int handle_hello(struct client *client, const struct proto_message *messa
         if (r > 0)
             core_explain_sessions(daemon->core, &client->peer, &failure);
         if (r > 0)
-            journal_session_refused(daemon, &client->peer, failure.text);
+            session_log_session_refused(daemon, &client->peer, failure.text);
         send_error(client, message->header.request, r > 0 ? r : PROTO_E_NO_MEMORY,
                    r > 0 ? failure.text : "the daemon has no memory for its bookkeeping");
         return r > 0 ? -EUSERS : r;
@@ -237,7 +237,7 @@ static int handle_hello(struct client *client, const struct proto_message *messa
         want_reclaim(client);
     client->no_gpu = (message->hello.flags & PROTO_HELLO_NO_GPU) != 0;
     client_greeted(client);
-    journal_session_begins(daemon, client->session);
+    session_log_session_begins(daemon, client->session);
     daemon->served = true;
     introduce(daemon, version, client->session->id, &reply.hello_reply);
     reply.hello_reply.flags = client->reclaim_fd >= 0 ? PROTO_HELLO_REPLY_EVENTFD : 0;
@@ -383,7 +383,7 @@ static int handle_ask_board(struct client *client, const struct proto_message *m
 }
 
 static int handle_bye(struct client *client, const struct proto_message *message) {
-    journal_session_leaves(client->daemon, client->session);
+    session_log_session_leaves(client->daemon, client->session);
     core_session_close(client->session, clock_now_ns());
     client_leave_board(client);
     client->session = NULL;

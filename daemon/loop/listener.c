@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "daemon/config/access.h"
+#include "daemon/config/user_policy.h"
 #include "daemon/loop/log.h"
 #include "daemon/loop/rights.h"
 
@@ -67,7 +67,7 @@ static void give_to_group(const char *path) {
 static int give_to_configured_group(const char *path, const char *name) {
     gid_t gid;
 
-    if (access_find_group(name, &gid) < 0) {
+    if (user_policy_find_group(name, &gid) < 0) {
         log_error("group: there is no group '%s', to whose members %s is to be open", name, path);
         return -ENOENT;
     }

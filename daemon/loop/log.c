@@ -63,7 +63,7 @@ static bool write_line(const char *line, size_t size) {
 
 /* True: the journal reads stderr. The variable names the device and the inode of the journal's socket; a
  * program passes it on to its children even if it gives them another stderr (systemd.exec(5)). */
-static bool journal_reads(void) {
+static bool session_log_reads(void) {
     const char *stream = getenv("JOURNAL_STREAM");
     unsigned long long device, inode;
     struct stat status;
@@ -89,7 +89,7 @@ static size_t put_time(char *line, size_t size) {
 static size_t put_prefix(char *line, size_t size, enum log_level level) {
     static const char priorities[] = {'3', '4', '6', '7'};
 
-    if (journal_reads())
+    if (session_log_reads())
         return (size_t)snprintf(line, size, "<%c>", priorities[level]);
     size_t used = put_time(line, size);
     return used + (size_t)snprintf(line + used, size - used, " gpupoold: %s: ", level_names[level]);

@@ -23,7 +23,7 @@
 #include <string.h>
 
 #include "daemon/data/outbox.h"
-#include "daemon/config/access.h"
+#include "daemon/config/user_policy.h"
 #include "daemon/core/limits.h"
 #include "daemon/data/lingering.h"
 #include "daemon/loop/descriptors.h"

@@ -134,7 +134,7 @@ static void a_release_on_its_own_stream_does_not_wait(void **state) {
 /* The per-thread default stream is another one in each thread: its name orders nothing. */
 static void *meet_on_own_stream(void *argument) {
     struct gate *gate = argument;
-    return meets(gate->client, GPUPOOL_POOL_DEVICE, FENCE_STREAM_PER_THREAD, gate->mark.data) ? gate : NULL;
+    return meets(gate->client, GPUPOOL_POOL_DEVICE, GPUPOOL_PER_THREAD, gate->mark.data) ? gate : NULL;
 }
 
 static void the_per_thread_stream_orders_nothing_between_threads(void **state) {
@@ -149,13 +149,13 @@ static void the_per_thread_stream_orders_nothing_between_threads(void **state) {
     client = open_cached();
     gate_init(&gate, client);
     void *created = gate.stream;
-    gate.stream = FENCE_STREAM_PER_THREAD;
-    struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_DEVICE, 4096, FENCE_STREAM_PER_THREAD);
+    gate.stream = GPUPOOL_PER_THREAD;
+    struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_DEVICE, 4096, GPUPOOL_PER_THREAD);
     struct gpupool_buffer mark = gate.mark;
     struct stream_heap *stream_heap = stream_heap_of(&buffer);
     gate_close(&gate);
     gate.mark.data = buffer.data; /* what is looked for */
-    MUST(gpupool_release(client, &buffer, FENCE_STREAM_PER_THREAD));
+    MUST(gpupool_release(client, &buffer, GPUPOOL_PER_THREAD));
     assert_int_equal(pthread_create(&thread, NULL, meet_on_own_stream, &gate), 0);
     TEST_JOIN(thread, &met);
     gate.mark = mark;
@@ -163,7 +163,7 @@ static void the_per_thread_stream_orders_nothing_between_threads(void **state) {
     gate_open(&gate);
     assert_null(met);
     assert_true(deferred_in(stream_heap) > 0);
-    MUST(gpupool_stream_synchronize(client, 0, FENCE_STREAM_PER_THREAD));
+    MUST(gpupool_stream_synchronize(client, 0, GPUPOOL_PER_THREAD));
     gate.stream = created;
     gate_deinit(&gate);
     close_cached(client);

@@ -168,7 +168,7 @@ static void the_per_thread_stream_is_another_in_each_thread(void **state) {
     struct fenced fenced;
     (void)state;
     fenced_init(&fenced, NULL);
-    run_workers(&fenced, workers, FENCE_STREAM_PER_THREAD);
+    run_workers(&fenced, workers, GPUPOOL_PER_THREAD);
     for (unsigned i = 0; i < THREADS; i++)
         for (unsigned j = 0; j < i; j++)
             assert_int_not_equal(workers[i].fences[0].word, workers[j].fences[0].word);

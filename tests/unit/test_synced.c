@@ -121,8 +121,8 @@ struct model {
 };
 
 static const struct synced_stream streams[STREAMS] = {{.handle = NULL},
-                                                      {.handle = FENCE_STREAM_PER_THREAD, .thread = 1},
-                                                      {.handle = FENCE_STREAM_PER_THREAD, .thread = 2}};
+                                                      {.handle = GPUPOOL_PER_THREAD, .thread = 1},
+                                                      {.handle = GPUPOOL_PER_THREAD, .thread = 2}};
 
 static unsigned index_of(const struct synced_stream *stream) {
     for (unsigned i = 0; i < STREAMS; i++)

@@ -2,6 +2,8 @@
 #ifndef GPUPOOL_RMM_HPP
 #define GPUPOOL_RMM_HPP
 /**
+ * Not run with RMM on a GPU: compiled with its headers, and called through CCCL's interface.
+ *
  * Memory resources for RMM, and for whatever else takes a cuda::mr resource of CCCL (libcu++):
  * cuda::mr::resource_ref, cuda::mr::any_resource, CCCL's buffers. device_resource is device memory,
  * host_resource is pinned memory. docs/libraries.md has the lines of a program.

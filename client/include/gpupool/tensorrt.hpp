@@ -2,6 +2,8 @@
 #ifndef GPUPOOL_TENSORRT_HPP
 #define GPUPOOL_TENSORRT_HPP
 /**
+ * Not run with an engine of TensorRT: compiled with its headers, and called through its interface.
+ *
  * An allocator for TensorRT 10 and newer: device memory of engines, contexts, builders and output tensors
  * lies in the pools. It needs TensorRT's NvInferRuntime.h, C++11, and the client library. docs/libraries.md
  * has the lines of a program.

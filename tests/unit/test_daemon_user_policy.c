@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "core_fixture.h"
-#include "daemon/config/access.h"
+#include "daemon/config/user_policy.h"
 #include "daemon/config/config.h"
 #include "daemon/core/session.h"
 #include "daemon/daemon.h"
@@ -30,8 +30,8 @@ static int apply(const char *text) {
         fail_msg("%s", mistakes.first[0].text);
     unlink(path);
     daemon_.config = &config;
-    int r = access_look_up(&config);
-    return r < 0 ? r : access_apply(&daemon_);
+    int r = user_policy_look_up(&config);
+    return r < 0 ? r : user_policy_apply(&daemon_);
 }
 
 static int set_up(void **state) {
@@ -211,12 +211,12 @@ static void a_name_that_nobody_has_is_nobody(void **state) {
     assert_int_equal(quota_of(0)->limits[QUOTA_WAITING], 5); /* not what it happens to be to begin with */
     assert_false(may_use(UID_A, 0));
     assert_false(may_use(0, 0));
-    assert_int_equal(access_find_group("no-such-group", &gid), -ENOENT);
-    assert_int_equal(access_find_group("root", &gid), 0);
+    assert_int_equal(user_policy_find_group("no-such-group", &gid), -ENOENT);
+    assert_int_equal(user_policy_find_group("root", &gid), 0);
     assert_int_equal(gid, 0);
-    assert_int_equal(access_find_group("4711", &gid), 0);
+    assert_int_equal(user_policy_find_group("4711", &gid), 0);
     assert_int_equal(gid, 4711);
-    assert_int_equal(access_find_group("4294967295", &gid), -ENOENT); /* "as it is" to chown() */
+    assert_int_equal(user_policy_find_group("4294967295", &gid), -ENOENT); /* "as it is" to chown() */
 }
 
 static void a_peers_groups_are_those_that_it_was_in_when_it_connected(void **state) {

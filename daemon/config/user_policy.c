@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/config/access.h"
+#include "daemon/config/user_policy.h"
 
 #include <errno.h>
 #include <grp.h>
@@ -39,7 +39,7 @@ static bool parse_id(const char *name, uint32_t *ret_id) {
     return true;
 }
 
-int access_find_group(const char *name, gid_t *ret_gid) {
+int user_policy_find_group(const char *name, gid_t *ret_gid) {
     uint32_t id;
 
     if (parse_id(name, &id)) {
@@ -56,7 +56,7 @@ int access_find_group(const char *name, gid_t *ret_gid) {
 /* Finds the number of a user or group. Returns whether there is one; logs and counts where there is none. */
 static bool look_up(struct config *config, struct config_who *who) {
     if (who->is_group) {
-        who->is_known = access_find_group(who->name, &who->id) == 0;
+        who->is_known = user_policy_find_group(who->name, &who->id) == 0;
     } else {
         who->is_known = parse_id(who->name, &who->id);
         const struct passwd *user = who->is_known ? NULL : getpwnam(who->name);
@@ -101,7 +101,7 @@ static int look_up_users(struct config *config, struct config_pool *pool) {
     return 0;
 }
 
-int access_look_up(struct config *config) {
+int user_policy_look_up(struct config *config) {
     list_for_each_entry(struct config_rule, rule, &config->rules, link) {
         look_up(config, &rule->who);
     }
@@ -167,7 +167,7 @@ static void policy_freep(struct policy **policy) {
     policy_free(*policy);
 }
 
-int access_apply(struct daemon *daemon) {
+int user_policy_apply(struct daemon *daemon) {
     const struct config *config = daemon->config;
     struct core *core = daemon->core;
     _cleanup_(policy_freep) struct policy *policy = NULL;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef DAEMON_CONFIG_ACCESS_H
-#define DAEMON_CONFIG_ACCESS_H
+#ifndef DAEMON_CONFIG_USER_POLICY_H
+#define DAEMON_CONFIG_USER_POLICY_H
 /*
  * Access of users: makes the core's policy from the configuration. Names of users and groups are
  * looked up before the configuration takes effect and only then: the system's databases may lie on another
@@ -26,13 +26,13 @@ struct daemon;
 /* [slow] Finds the numbers of the users and groups that a configuration names. A name that no user or group
  * has stays unknown. For the start, and for a worker's thread. Returns 0 or -ENOMEM: then the
  * configuration is to be thrown away. */
-int access_look_up(struct config *config);
+int user_policy_look_up(struct config *config);
 
 /* Sets the core's policy by the daemon's configuration, for the pools that it has. The configuration has been
- * through access_look_up(). Returns 0 or -ENOMEM: then the policy stays as it was. */
-int access_apply(struct daemon *daemon);
+ * through user_policy_look_up(). Returns 0 or -ENOMEM: then the policy stays as it was. */
+int user_policy_apply(struct daemon *daemon);
 
 /* The group of a name or number. Returns 0 or -ENOENT. */
-int access_find_group(const char *name, gid_t *ret_gid);
+int user_policy_find_group(const char *name, gid_t *ret_gid);
 
 #endif
