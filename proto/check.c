@@ -173,8 +173,12 @@ static const char *check_release(const struct proto_message *message) {
         return "RELEASE.fence: above 512";
     if (release->fence == 0 && release->fence_value != 0)
         return "RELEASE.fence_value: not 0, without a fence";
-    if (release->reserved != 0)
-        return "RELEASE.reserved: not 0";
+    if (release->board_word > PROTO_BOARD_WORDS)
+        return "RELEASE.board_word: above 64";
+    if (release->board_word == 0 && release->board_value != 0)
+        return "RELEASE.board_value: not 0, without a board_word";
+    if (release->board_word != 0 && release->size_bytes != 0)
+        return "RELEASE.board_word: not 0, beside a size_bytes";
     return NULL;
 }
 
@@ -186,10 +190,12 @@ static const char *check_split(const struct proto_message *message) {
         return "SPLIT.size_bytes: 0";
     if (split->fence != 0)
         return "SPLIT.fence: not 0";
-    if (split->reserved != 0)
-        return "SPLIT.reserved: not 0";
+    if (split->board_word != 0)
+        return "SPLIT.board_word: not 0";
     if (split->fence_value != 0)
         return "SPLIT.fence_value: not 0";
+    if (split->board_value != 0)
+        return "SPLIT.board_value: not 0";
     return NULL;
 }
 
@@ -403,17 +409,6 @@ static const char *check_info(const struct proto_message *message) {
     if (info->shared > 1)
         return "INFO.shared: neither 0 nor 1";
     return BLOCK_FLAW("INFO", info);
-}
-
-static const char *check_release_shared(const struct proto_message *message) {
-    const struct proto_release_shared *release = &message->release_shared;
-    if (release->fence > PROTO_PAGE_FENCES)
-        return "RELEASE_SHARED.fence: above 512";
-    if (release->fence == 0 && release->fence_value != 0)
-        return "RELEASE_SHARED.fence: 0, with a fence_value";
-    if (release->board_word >= PROTO_BOARD_WORDS)
-        return "RELEASE_SHARED.board_word: above 63";
-    return NULL;
 }
 
 static const char *check_board(const struct proto_message *message) {

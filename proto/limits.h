@@ -31,12 +31,12 @@
 #define PROTO_ONE_WAY_MAX                                                                                    \
     4096u /* leases merged one-way between two answers: a socket holds some hundred packets */
 
-/* A session that asks for the holders of a block sees every release that another session sent before: a
- * client sends RELEASE_SHARED one-way only while fewer than PROTO_UNHEARD_MAX of its one-way messages are
- * unheard (no answer to a later message has come), the daemon serves PROTO_ONE_WAY_PER_TURN of them in a
- * turn, and a client asks PROTO_HOLDERS_ASKS times before it takes a block as held. Between two questions
- * each other process has a turn. A message that is answered ends its turn early: three turns are left for
- * those of other threads. docs/wire.md promises this under RELEASE_SHARED. */
+/* A session that asks for the holders of a block sees every release that another session sent before. A
+ * client sends a RELEASE with a board_word one-way only while fewer than PROTO_UNHEARD_MAX of its one-way
+ * messages are unheard (no answer to a later message has come). The daemon serves PROTO_ONE_WAY_PER_TURN of
+ * them in a turn. A client asks PROTO_HOLDERS_ASKS times before it takes a block as held. Between two
+ * questions each other process has a turn. A message that is answered ends its turn early: three turns are
+ * left for those of other threads. docs/wire.md promises this under RELEASE. */
 #define PROTO_ONE_WAY_PER_TURN 8u /* each costs the daemon a fraction of a request */
 #define PROTO_UNHEARD_MAX                                                                                    \
     32u /* an answer costs a client some 10 us: a third of a microsecond for each release */

@@ -32,7 +32,7 @@ SIZE_OF(proto_pool, 144);
 SIZE_OF(proto_pools, 8 + 144 * PROTO_POOLS_MAX);
 SIZE_OF(proto_acquire, 32);
 SIZE_OF(proto_acquire_segments, 32);
-SIZE_OF(proto_release, 48);
+SIZE_OF(proto_release, 56);
 SIZE_OF(proto_merge, 32);
 SIZE_OF(proto_lease_name, 16);
 SIZE_OF(proto_share, 24);

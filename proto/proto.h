@@ -175,11 +175,13 @@ struct proto_release {
     /* Behind which fence: the word's number in the page plus 1, and the value that it has to reach; 0 and 0:
      * none. */
     uint32_t fence;
-    uint32_t reserved; /* 0 */
-    uint64_t fence_value;
+    /* For a whole lease: the fence that others of its block see, in this session's slot on the board. The
+     * word's number plus 1, and the value that it has to reach; 0 and 0: none. */
+    uint32_t board_word;
+    uint64_t fence_value, board_value;
 };
 
-/* SPLIT's body is RELEASE's, with a size above 0 and no fence. The part leaves the old lease as a release in
+/* SPLIT's body is RELEASE's, with a size above 0 and without fences. The part leaves the old lease as a release in
  * part does, but never returns to the pool: it is the block of the new lease, whose size and capacity are the
  * part's. */
 
@@ -347,16 +349,6 @@ struct proto_info {
     uint32_t holders; /* leases on the block, this one included */
     uint32_t shared;  /* 1: a token names the block */
     uint32_t parts;   /* as in LEASE */
-};
-
-/* RELEASE_SHARED. The fence in the page says when the memory may go, the one on the board tells the others
- * that have the block. */
-struct proto_release_shared {
-    uint64_t lease, generation;
-    uint64_t fence_value; /* as in RELEASE */
-    uint32_t fence;
-    uint32_t board_word;  /* of this session's slot */
-    uint64_t board_value; /* that it has to reach */
 };
 
 /* A fence on the board. */

@@ -208,7 +208,7 @@ class Session:
         """Gives a lease back, or a part of it: offset and size in bytes, multiples of GRANULE. The caller stops using it before."""
         if size == 0:
             lease.memory.release()
-        self.ask(RELEASE, struct.pack("<QQQQIIQ", lease.id, lease.generation, offset, size, 0, 0, 0), OK)
+        self.ask(RELEASE, struct.pack("<QQQQIIQQ", lease.id, lease.generation, offset, size, 0, 0, 0, 0), OK)
 
     def bye(self):
         """Says farewell: everything returns at once. The views of leases must have been released."""

@@ -332,23 +332,22 @@ static int release_later(struct session *session, uint64_t lease, uint64_t gener
 
 int lease_release_shared(struct session *session, uint64_t lease, uint64_t generation, struct fence fence,
                          const struct proto_board_fence *board_fence) {
-    const struct proto_release_shared release = {.lease = lease,
-                                                 .generation = generation,
-                                                 .fence = fence.word,
-                                                 .fence_value = fence.value,
-                                                 .board_word = board_fence->word,
-                                                 .board_value = board_fence->value};
-    uint64_t deadline_ns = connection_deadline_ns(&session->connection, 0);
+    const struct proto_release release = {.lease = lease,
+                                          .generation = generation,
+                                          .fence = fence.word,
+                                          .fence_value = fence.value,
+                                          .board_word = board_fence->word + 1,
+                                          .board_value = board_fence->value};
 
     if (connection_unheard(&session->connection) < PROTO_UNHEARD_MAX) {
-        const struct proto_message message = {.header.operation = PROTO_RELEASE_SHARED,
-                                              .release_shared = release};
-        return connection_tell(&session->connection, &message, deadline_ns);
+        const struct proto_message message = {.header.operation = PROTO_RELEASE, .release = release};
+        return connection_tell(&session->connection, &message,
+                               connection_deadline_ns(&session->connection, 0));
     }
-    struct request *request = connection_request(&session->connection, PROTO_RELEASE_SHARED);
+    struct request *request = connection_request(&session->connection, PROTO_RELEASE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    request->message.release_shared = release;
+    request->message.release = release;
     return exchange_or_trust(session, request);
 }
 

@@ -158,13 +158,10 @@ void core_cancel(struct session *session, uint64_t request, uint64_t now_ns);
 
 /* Gives a lease back, whole or in part. Returns 0, PROTO_E_STALE, PROTO_E_INVALID, PROTO_E_SHARED,
  * PROTO_E_LIMIT (for a part: what is left would be in too many ranges, or a fence keeps it as a lease that is
- * one too many, for the session or its tenant's quota), -ENOMEM. A session without a page has no fences:
- * PROTO_E_INVALID. */
+ * one too many, for the session or its tenant's quota), -ENOMEM. A session without a page has no fences,
+ * one without a slot on the board none there: PROTO_E_INVALID. core_ask_holders() tells of a fence on the board.
+ */
 int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns);
-
-/* As core_release(), for a whole lease, behind a fence that core_ask_holders() tells of. A session without a
- * slot on the board: PROTO_E_INVALID. */
-int core_release_shared(struct session *session, const struct proto_release_shared *release, uint64_t now_ns);
 
 /* Whether a user has a session, in quarantine or not, or a parcel. */
 bool core_has_user(struct core *core, uid_t uid);

@@ -177,6 +177,14 @@ static int release_part(struct lease *lease, const struct proto_release *release
     return r;
 }
 
+/* Others of the block learn of the fence that it is released behind. */
+static void put_on_board(struct lease *lease, const struct proto_release *release) {
+    lease->board_fence = (struct proto_board_fence){.slot = lease->session->board_slot - 1,
+                                                    .word = release->board_word - 1,
+                                                    .value = release->board_value};
+    lease->is_on_board = true;
+}
+
 static int release(struct session *session, const struct proto_release *release, bool is_one_way,
                    uint64_t now_ns) {
     struct lease *lease = lease_find(session->core, session, release->lease, release->generation);
@@ -186,7 +194,8 @@ static int release(struct session *session, const struct proto_release *release,
         return PROTO_E_STALE;
     struct pool *pool = lease->block->segment->pool;
     uint64_t held_bytes = session->pools[pool->id - 1].leased_bytes;
-    if (release->fence != 0 && session->page == NULL)
+    if ((release->fence != 0 && session->page == NULL) ||
+        (release->board_word != 0 && session->board_slot == 0))
         return PROTO_E_INVALID;
     bool is_ready = release->fence == 0 || fence_is_ready(session, release->fence - 1, release->fence_value);
     bool is_part =
@@ -194,6 +203,8 @@ static int release(struct session *session, const struct proto_release *release,
     int r = is_ready ? 0 : fence_queue_get(session, pool, release->fence - 1, &queue);
     if (r != 0)
         return r;
+    if (release->board_word != 0)
+        put_on_board(lease, release);
     if (is_part)
         r = release_part(lease, release, queue, is_one_way);
     else
@@ -216,27 +227,6 @@ int core_release(struct session *session, const struct proto_release *wanted, ui
 int core_release_one_way(struct session *session, const struct proto_release *wanted, uint64_t now_ns) {
     int r = release(session, wanted, true, now_ns);
     core_serve(session->core, now_ns);
-    return r;
-}
-
-int core_release_shared(struct session *session, const struct proto_release_shared *release,
-                        uint64_t now_ns) {
-    struct lease *lease = lease_find(session->core, session, release->lease, release->generation);
-    const struct proto_release whole = {.lease = release->lease,
-                                        .generation = release->generation,
-                                        .fence = release->fence,
-                                        .fence_value = release->fence_value};
-
-    if (lease == NULL)
-        return PROTO_E_STALE;
-    if (session->board_slot == 0)
-        return PROTO_E_INVALID;
-    lease->board_fence = (struct proto_board_fence){
-        .slot = session->board_slot - 1, .word = release->board_word, .value = release->board_value};
-    lease->is_on_board = true;
-    int r = core_release(session, &whole, now_ns);
-    if (r != 0)
-        lease->is_on_board = false;
     return r;
 }
 

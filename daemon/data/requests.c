@@ -307,26 +307,14 @@ static int refuse_one_way(struct client *client, const char *what, int error) {
 static int release_one_way(struct client *client, const struct proto_message *message, uint64_t now_ns) {
     int r = core_release_one_way(client->session, &message->release, now_ns);
 
-    if (r != 0)
+    if (r == -ENOMEM)
+        log_warning("there is no memory to note a release of pid %d (%s): its session has it to its end",
+                    (int)client->peer.pid, client->peer.command);
+    else if (r != 0)
         log_debug("pid %d (%s) released what it may not, or what could not be divided: %s",
                   (int)client->peer.pid, client->peer.command,
                   r > 0 ? proto_error_text((unsigned)r) : strerror(-r));
     return 0;
-}
-
-/* Likewise, of a whole lease. */
-static void release_shared_one_way(struct client *client, const struct proto_message *message,
-                                   uint64_t now_ns) {
-    int r = core_release_shared(client->session, &message->release_shared, now_ns);
-
-    if (r == -ENOMEM)
-        log_warning("there is no memory to note the release of a shared lease of pid %d (%s): its session "
-                    "has it to its "
-                    "end",
-                    (int)client->peer.pid, client->peer.command);
-    else if (r != 0)
-        log_debug("pid %d (%s) released a shared lease that it may not: %s", (int)client->peer.pid,
-                  client->peer.command, r > 0 ? proto_error_text((unsigned)r) : strerror(-r));
 }
 
 /* The client does not hear that a one-way merge was refused, and goes on as if it had been done. */
@@ -471,13 +459,6 @@ int request_handle(struct client *client, const struct proto_message *message) {
         return handle_ask_page(client, message);
     case PROTO_ASK_BOARD:
         return handle_ask_board(client, message);
-    case PROTO_RELEASE_SHARED:
-        if (request == 0) {
-            release_shared_one_way(client, message, now_ns);
-            return 0;
-        }
-        r = core_release_shared(session, &message->release_shared, now_ns);
-        break;
     case PROTO_ASK_HOLDERS:
         reply.header.operation = PROTO_HOLDERS;
         r = core_ask_holders(session, &message->ask_holders, &reply.holders);

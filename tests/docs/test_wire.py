@@ -175,7 +175,7 @@ class Tables(unittest.TestCase):
                     self.assertRegex(section(f"{name} ({MESSAGES[name]['number']})"), rf"\b{reply}\b")
 
     def test_a_client_asks_until_the_daemon_has_read_what_is_unheard(self):
-        text, limits = section("RELEASE_SHARED (20)"), {name: int(value) for name, value in self.limits().items()}
+        text, limits = section("RELEASE (4)"), {name: int(value) for name, value in self.limits().items()}
         self.assertIn(f"A turn serves {limits['PROTO_ONE_WAY_PER_TURN']} messages", text)
         self.assertIn(f"A client with {limits['PROTO_UNHEARD_MAX']} unheard messages", text)
         self.assertIn(f"asks again, {limits['PROTO_HOLDERS_ASKS']} times in all", text)

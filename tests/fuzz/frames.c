@@ -118,7 +118,9 @@ static void check_part(const struct proto_release *part, bool is_split) {
     MUST(is_range(part->offset_bytes, part->size_bytes));
     MUST(part->size_bytes != 0 || (part->offset_bytes == 0 && !is_split));
     MUST(part->fence <= PROTO_PAGE_FENCES && (part->fence != 0 || part->fence_value == 0));
-    MUST(part->reserved == 0 && (!is_split || part->fence == 0));
+    MUST(part->board_word <= PROTO_BOARD_WORDS && (part->board_word != 0 || part->board_value == 0));
+    MUST(part->board_word == 0 || part->size_bytes == 0);
+    MUST(!is_split || part->fence == 0);
 }
 
 static void check_body(const struct proto_message *message) {
@@ -203,11 +205,6 @@ static void check_body(const struct proto_message *message) {
     case PROTO_BOARD:
         MUST(message->board.size_bytes == PROTO_BOARD_BYTES && message->board.slot < PROTO_BOARD_SLOTS);
         return;
-    case PROTO_RELEASE_SHARED:
-        MUST(message->release_shared.fence <= PROTO_PAGE_FENCES);
-        MUST(message->release_shared.fence != 0 || message->release_shared.fence_value == 0);
-        MUST(message->release_shared.board_word < PROTO_BOARD_WORDS);
-        return;
     case PROTO_HOLDERS:
         MUST(message->holders.count <= PROTO_HOLDERS_MAX && message->holders.reserved == 0);
         for (uint32_t i = 0; i < PROTO_HOLDERS_MAX; i++)
@@ -231,8 +228,7 @@ static void check_body(const struct proto_message *message) {
 static void check_message(const struct proto_message *message, enum proto_sender sender) {
     unsigned operation = message->header.operation;
     bool one_way = operation == PROTO_OPENED || operation == PROTO_CANCEL || operation == PROTO_RECLAIMED,
-         either = operation == PROTO_RELEASE || operation == PROTO_MERGE ||
-                  operation == PROTO_RELEASE_SHARED || operation == PROTO_ERROR;
+         either = operation == PROTO_RELEASE || operation == PROTO_MERGE || operation == PROTO_ERROR;
 
     MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_RECLAIMED
                                      : operation >= PROTO_HELLO_REPLY && operation <= PROTO_HOLDERS);

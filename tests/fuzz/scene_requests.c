@@ -48,6 +48,8 @@ static void choose_release(struct input *input, const struct puppet *client, str
     }
     if (message->header.operation == PROTO_RELEASE && (flags & 16) != 0)
         message->header.request = 0;
+    if (message->header.operation == PROTO_RELEASE && (flags & 32) != 0)
+        release->board_word = flags / 64 * 21; /* 0 to 63, or beside a part */
 }
 
 static void choose_share(struct input *input, struct puppet *client, struct proto_message *message) {
@@ -58,11 +60,11 @@ static void choose_share(struct input *input, struct puppet *client, struct prot
 
 void puppet_send_request(struct input *input) {
     static const uint8_t operations[] = {
-        PROTO_ACQUIRE,  PROTO_RELEASE,   PROTO_ACQUIRE,        PROTO_RELEASE,     PROTO_SHARE,
-        PROTO_ATTACH,   PROTO_QUERY,     PROTO_OPENED,         PROTO_SPLIT,       PROTO_MERGE,
-        PROTO_ASK_PAGE, PROTO_BYE,       PROTO_LIST_POOLS,     PROTO_HELLO,       PROTO_OPENED,
-        PROTO_IDLE,     PROTO_CLOSED,    PROTO_ASK_PARTS,      PROTO_DESCRIBE,    PROTO_ACQUIRE_SEGMENTS,
-        PROTO_OFFER,    PROTO_ASK_BOARD, PROTO_RELEASE_SHARED, PROTO_ASK_HOLDERS, PROTO_SEND,
+        PROTO_ACQUIRE,  PROTO_RELEASE,   PROTO_ACQUIRE,    PROTO_RELEASE,     PROTO_SHARE,
+        PROTO_ATTACH,   PROTO_QUERY,     PROTO_OPENED,     PROTO_SPLIT,       PROTO_MERGE,
+        PROTO_ASK_PAGE, PROTO_BYE,       PROTO_LIST_POOLS, PROTO_HELLO,       PROTO_OPENED,
+        PROTO_IDLE,     PROTO_CLOSED,    PROTO_ASK_PARTS,  PROTO_DESCRIBE,    PROTO_ACQUIRE_SEGMENTS,
+        PROTO_OFFER,    PROTO_ASK_BOARD, PROTO_RELEASE,    PROTO_ASK_HOLDERS, PROTO_SEND,
         PROTO_REVOKE,   PROTO_CANCEL,    PROTO_RECLAIMED};
     static const uint64_t timeouts[] = {0, NS_FOREVER, NS_PER_MS, NS_PER_S};
     struct puppet *client = scene_choose_client(input);
@@ -104,18 +106,6 @@ void puppet_send_request(struct input *input) {
         for (uint32_t i = 0; i < message->offer.count && i < PROTO_CLOSE_MAX; i++)
             message->offer.ids[i] = 1 + choice / 64 + i;
         break;
-    case PROTO_RELEASE_SHARED: {
-        struct proto_lease_name released = choose_name(input, client, &index);
-        choice = input_below(input, 256);
-        message->release_shared = (struct proto_release_shared){.lease = released.lease,
-                                                                .generation = released.generation,
-                                                                .fence = choice % 4,
-                                                                .board_word = choice / 4 % 65};
-        message->release_shared.fence_value = choice % 4 == 0 ? 0 : input_number(input, 1) % 8;
-        if (choice % 3 == 0)
-            message->header.request = 0;
-        break;
-    }
     case PROTO_ASK_HOLDERS:
         message->ask_holders = choose_name(input, client, &index);
         break;
@@ -204,7 +194,6 @@ void puppet_send_request(struct input *input) {
                                      [PROTO_ACQUIRE_SEGMENTS] = sizeof(struct proto_acquire_segments),
                                      [PROTO_OFFER] = sizeof(struct proto_offer),
                                      [PROTO_ASK_BOARD] = 0,
-                                     [PROTO_RELEASE_SHARED] = sizeof(struct proto_release_shared),
                                      [PROTO_ASK_HOLDERS] = sizeof(struct proto_lease_name),
                                      [PROTO_SEND] = sizeof(struct proto_send),
                                      [PROTO_REVOKE] = sizeof(struct proto_token),

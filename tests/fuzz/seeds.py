@@ -23,8 +23,8 @@ def pool(number, kind):
     return struct.pack("<IIii16s6Q64s", number, kind, device, 0, uuid, 1 << 30, 64 * MIB, MIB, MIB, 0, MIB, name)
 
 
-def release(lease, generation, offset=0, size=0, fence=0, value=0):
-    return struct.pack("<4QIIQ", lease, generation, offset, size, fence, 0, value)
+def release(lease, generation, offset=0, size=0, fence=0, value=0, board_word=0, board_value=0):
+    return struct.pack("<4QIIQQ", lease, generation, offset, size, fence, board_word, value, board_value)
 
 
 def lease(kind):

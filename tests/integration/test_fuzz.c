@@ -95,16 +95,6 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
         if (test_random(random) % 2 == 0)
             message.acquire_segments.flags = PROTO_ACQUIRE_NO_RECLAIM;
         break;
-    case PROTO_RELEASE_SHARED:
-        message.release_shared =
-            (struct proto_release_shared){.lease = lease, .generation = 1 + test_random(random) % 1000};
-        message.release_shared.board_word = (uint32_t)(test_random(random) % PROTO_BOARD_WORDS);
-        message.release_shared.board_value = test_random(random);
-        if (test_random(random) % 2 == 0) {
-            message.release_shared.fence = (uint32_t)(1 + test_random(random) % PROTO_PAGE_FENCES);
-            message.release_shared.fence_value = test_random(random) % 3;
-        }
-        break;
     case PROTO_ASK_HOLDERS:
         message.ask_holders =
             (struct proto_lease_name){.lease = lease, .generation = 1 + test_random(random) % 1000};
@@ -130,6 +120,10 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
             test_random(random) % 2 == 0) { /* words stay 0: some never arrive */
             message.release.fence = (uint32_t)(1 + test_random(random) % PROTO_PAGE_FENCES);
             message.release.fence_value = test_random(random) % 3;
+        }
+        if (operation == PROTO_RELEASE && message.release.size_bytes == 0 && test_random(random) % 2 == 0) {
+            message.release.board_word = (uint32_t)(1 + test_random(random) % PROTO_BOARD_WORDS);
+            message.release.board_value = test_random(random);
         }
         break;
     case PROTO_SHARE:

@@ -99,10 +99,6 @@ static size_t make_good(unsigned operation, const struct proto_lease leases[2], 
     case PROTO_SEND:
         message.send = (struct proto_send){leases[0].lease, leases[0].generation, 0, NS_PER_MS, 1, 0};
         break;
-    case PROTO_RELEASE_SHARED:
-        message.release_shared =
-            (struct proto_release_shared){.lease = leases[0].lease, .generation = leases[0].generation};
-        break;
     case PROTO_OFFER:
         message.offer = (struct proto_offer){
             .pool = device_pool_id, .count = 2, .ids = {leases[0].segment, leases[0].segment + 1}};

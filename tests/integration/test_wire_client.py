@@ -24,7 +24,7 @@ import wire_client  # noqa: E402
 from wire_client import DaemonError, ProtocolError, Session  # noqa: E402
 
 WAIT_S = 120
-ASK_BOARD, RELEASE_SHARED, ASK_HOLDERS, SEND, REVOKE, HOLDERS = 19, 20, 21, 22, 23, 76
+ASK_BOARD, ASK_HOLDERS, SEND, REVOKE, HOLDERS = 19, 21, 22, 23, 76
 UNHEARD_MAX, HOLDERS_ASKS = 32, 8  # the page's, which docs/wire compares with the sources
 MIB = 1 << 20
 CONFIG = "[host]\nlimit = 16MiB\nlow_water = 0\n"
@@ -216,13 +216,13 @@ class Exchanges(unittest.TestCase):
         self.a.send(wire_client.ACQUIRE, 5000, self.acquire_packet(512, wire_client.FOREVER))
         self.a.send(wire_client.LIST_POOLS, 5001)
         self.assertEqual(self.a.receive()[:2], (wire_client.POOLS, 5001))
-        self.a.send(wire_client.RELEASE, 5002, struct.pack("<QQQQIIQ", lease.id, lease.generation, 0, 0, 0, 0, 0))
+        self.a.send(wire_client.RELEASE, 5002, struct.pack("<QQQQIIQQ", lease.id, lease.generation, 0, 0, 0, 0, 0, 0))
         self.assertEqual({self.a.receive()[:2] for _ in range(2)}, {(wire_client.OK, 5002), (wire_client.LEASE, 5000)})
 
     @exchange(11)
     def test_split_and_merge(self):
         lease = self.a.acquire(self.pool, 8192)
-        body = self.a.ask(wire_client.SPLIT, struct.pack("<QQQQIIQ", lease.id, lease.generation, 4096, 4096, 0, 0, 0), wire_client.LEASE)
+        body = self.a.ask(wire_client.SPLIT, struct.pack("<QQQQIIQQ", lease.id, lease.generation, 4096, 4096, 0, 0, 0, 0), wire_client.LEASE)
         upper, generation, segment, offset, size, capacity = wire_client.LEASE_BODY.unpack_from(body)[:6]
         self.assertEqual((segment, offset, size, capacity), (lease.segment, lease.offset + 4096, 4096, 4096))
         self.assertEqual(self.query(lease)["capacity"], 4096)
@@ -233,7 +233,7 @@ class Exchanges(unittest.TestCase):
         later, b = self.connect(), self.connect()
         lease = later.acquire(self.pool, 8192)
         lease.memory[4096:4101] = b"hello"
-        later.send(wire_client.SPLIT, 9001, struct.pack("<QQQQIIQ", lease.id, lease.generation, 4096, 4096, 0, 0, 0))
+        later.send(wire_client.SPLIT, 9001, struct.pack("<QQQQIIQQ", lease.id, lease.generation, 4096, 4096, 0, 0, 0, 0))
         later.send(wire_client.SHARE, 9002, struct.pack("<QQQ", 0, 0, 0))
         self.assertEqual(later.receive()[:2], (wire_client.LEASE, 9001))
         operation, request, token, _ = later.receive()
@@ -244,7 +244,7 @@ class Exchanges(unittest.TestCase):
     def test_one_way(self):
         lease = self.a.acquire(self.pool, 4096)
         before = self.leased_bytes(self.a)
-        self.a.send(wire_client.RELEASE, 0, struct.pack("<QQQQIIQ", lease.id, lease.generation, 0, 0, 0, 0, 0))
+        self.a.send(wire_client.RELEASE, 0, struct.pack("<QQQQIIQQ", lease.id, lease.generation, 0, 0, 0, 0, 0, 0))
         self.assertEqual(self.leased_bytes(self.a), before - 4096)  # the next message was POOLS
 
     @exchange(13)
@@ -256,7 +256,7 @@ class Exchanges(unittest.TestCase):
         self.assertEqual(os.fstat(descriptor).st_size, 65536)
         self.assertEqual(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & wire_client.SEALS, wire_client.SEALS)
         lease = self.a.acquire(self.pool, self.limit_bytes())
-        behind = struct.pack("<QQQQIIQ", lease.id, lease.generation, 0, 0, 1, 0, 1)
+        behind = struct.pack("<QQQQIIQQ", lease.id, lease.generation, 0, 0, 1, 0, 1, 0)
         self.a.ask(wire_client.RELEASE, behind, wire_client.OK)
         with self.refused("STALE"):
             self.a.ask(wire_client.RELEASE, behind, wire_client.OK)
@@ -321,7 +321,7 @@ class Exchanges(unittest.TestCase):
                          (1 << 20, wire_client.SEALS))
         for lease in attached:
             lease.memory.release()
-            b.send(RELEASE_SHARED, 0, struct.pack("<QQQIIQ", lease.id, lease.generation, 0, 0, 0, 0))
+            b.send(wire_client.RELEASE, 0, struct.pack("<QQQQIIQQ", lease.id, lease.generation, 0, 0, 0, 1, 0, 0))
         name = struct.pack("<QQ", leases[-1].id, leases[-1].generation)
         holding = [struct.unpack_from("<I", a.ask(ASK_HOLDERS, name, HOLDERS))[0] for _ in range(HOLDERS_ASKS)]
         self.assertEqual(holding[-1], 0, holding)

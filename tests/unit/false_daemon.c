@@ -282,6 +282,7 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
         send_lease(daemon, session, &reply);
         return;
     case PROTO_RELEASE:
+        must(request->release.board_word == 0 || session->has_board);
         lease = find_lease(session, request->release.lease, request->release.generation);
         if (lease == NULL) {
             false_send_error(session, id, PROTO_E_STALE, "no such lease in this session");
@@ -362,16 +363,6 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
     case PROTO_ASK_BOARD:
         session->has_board = true;
         send_board(session, id);
-        return;
-    case PROTO_RELEASE_SHARED:
-        must(session->has_board);
-        lease = find_lease(session, request->release_shared.lease, request->release_shared.generation);
-        must(lease != NULL);
-        lease->id = 0;
-        change(daemon, &daemon->leases, -1);
-        change(daemon, &daemon->releases, 1);
-        if (id != 0) /* else it is one-way */
-            false_send_ok(session, id);
         return;
     case PROTO_REVOKE:
         false_send_ok(session, id);

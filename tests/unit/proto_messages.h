@@ -154,12 +154,12 @@ static inline void random_leases(struct proto_leases *leases) {
 static inline void random_message(uint16_t operation, uint32_t pools_max, struct proto_message *message) {
     memset(message, 0, sizeof *message);
     message->header.operation = operation;
-    message->header.request = is_one_way(operation) ? 0
-                              : (operation == PROTO_ERROR || operation == PROTO_RELEASE ||
-                                 operation == PROTO_MERGE || operation == PROTO_RELEASE_SHARED) &&
-                                      !random_to(3)
-                                  ? 0
-                                  : random_size(UINT64_MAX);
+    message->header.request =
+        is_one_way(operation) ? 0
+        : (operation == PROTO_ERROR || operation == PROTO_RELEASE || operation == PROTO_MERGE) &&
+                !random_to(3)
+            ? 0
+            : random_size(UINT64_MAX);
     switch (operation) {
     case PROTO_HELLO:
         message->hello.magic = PROTO_MAGIC;
@@ -195,6 +195,10 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         if (random_to(1) && operation == PROTO_RELEASE) {
             message->release.fence = (uint32_t)random_size(PROTO_PAGE_FENCES);
             message->release.fence_value = random64();
+        }
+        if (random_to(1) && message->release.size_bytes == 0) {
+            message->release.board_word = (uint32_t)random_size(PROTO_BOARD_WORDS);
+            message->release.board_value = random64();
         }
         break;
     case PROTO_MERGE:
@@ -303,13 +307,6 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
     case PROTO_BOARD:
         message->board.size_bytes = PROTO_BOARD_BYTES;
         message->board.slot = (uint32_t)random_to(PROTO_BOARD_SLOTS - 1);
-        break;
-    case PROTO_RELEASE_SHARED:
-        random_bytes(&message->release_shared, sizeof message->release_shared);
-        message->release_shared.fence = (uint32_t)random_to(PROTO_PAGE_FENCES);
-        if (message->release_shared.fence == 0)
-            message->release_shared.fence_value = 0;
-        message->release_shared.board_word = (uint32_t)random_to(PROTO_BOARD_WORDS - 1);
         break;
     case PROTO_ASK_HOLDERS:
         random_bytes(&message->ask_holders, sizeof message->ask_holders);

@@ -248,7 +248,6 @@ static bool serve(struct false_daemon *daemon, struct false_session *session,
         send_info(session, request);
         return true;
     case PROTO_RELEASE:
-    case PROTO_RELEASE_SHARED: /* begins as RELEASE does */
         if (session->described[FALSE_POOL_HOST] ||
             !is_of_row(request->release.lease, request->release.generation))
             return false;

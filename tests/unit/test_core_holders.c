@@ -19,13 +19,13 @@ static void expect_holders(struct session *session, const struct lease *lease, u
 
 static int release_on_board(struct session *session, const struct lease *lease, uint32_t fence,
                             uint64_t value, uint32_t word, uint64_t board_value) {
-    const struct proto_release_shared release = {.lease = lease->id,
-                                                 .generation = lease->generation,
-                                                 .fence = fence,
-                                                 .fence_value = value,
-                                                 .board_word = word,
-                                                 .board_value = board_value};
-    int r = core_release_shared(session, &release, 0);
+    const struct proto_release release = {.lease = lease->id,
+                                          .generation = lease->generation,
+                                          .fence = fence,
+                                          .fence_value = value,
+                                          .board_word = word + 1,
+                                          .board_value = board_value};
+    int r = core_release(session, &release, 0);
     assert_true(core_is_valid(session->core));
     return r;
 }

@@ -120,8 +120,7 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
     if (is_one_way(header->operation)
             ? header->request != 0
             : header->request == 0 && header->operation != PROTO_ERROR &&
-                  header->operation != PROTO_RELEASE && header->operation != PROTO_MERGE &&
-                  header->operation != PROTO_RELEASE_SHARED)
+                  header->operation != PROTO_RELEASE && header->operation != PROTO_MERGE)
         return false;
     size -= sizeof *header;
     switch (header->operation) {
@@ -141,16 +140,20 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
                message->acquire_segments.segment_bytes <= PROTO_SIZE_MAX &&
                message->acquire_segments.count <= PROTO_SIZE_MAX / message->acquire_segments.segment_bytes;
     case PROTO_RELEASE:
-        return size == 48 && message->release.reserved == 0 && message->release.fence <= PROTO_PAGE_FENCES &&
+        return size == 56 && message->release.board_word <= 64 &&
+               (message->release.board_word > 0 || message->release.board_value == 0) &&
+               (message->release.board_word == 0 || message->release.size_bytes == 0) &&
+               message->release.fence <= PROTO_PAGE_FENCES &&
                (message->release.fence > 0 || message->release.fence_value == 0) &&
                message->release.offset_bytes <= PROTO_SIZE_MAX &&
                message->release.size_bytes <= PROTO_SIZE_MAX &&
                message->release.offset_bytes + message->release.size_bytes <= PROTO_SIZE_MAX &&
                (message->release.size_bytes > 0 || message->release.offset_bytes == 0);
     case PROTO_SPLIT:
-        return size == 48 && message->split.fence == 0 && message->split.reserved == 0 &&
-               message->split.fence_value == 0 && message->split.offset_bytes <= PROTO_SIZE_MAX &&
-               message->split.size_bytes >= 1 && message->split.size_bytes <= PROTO_SIZE_MAX &&
+        return size == 56 && message->split.fence == 0 && message->split.board_word == 0 &&
+               message->split.board_value == 0 && message->split.fence_value == 0 &&
+               message->split.offset_bytes <= PROTO_SIZE_MAX && message->split.size_bytes >= 1 &&
+               message->split.size_bytes <= PROTO_SIZE_MAX &&
                message->split.offset_bytes + message->split.size_bytes <= PROTO_SIZE_MAX;
     case PROTO_MERGE:
         return size == 32;
@@ -214,10 +217,6 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
                                    message->info.capacity_bytes);
     case PROTO_BOARD:
         return size == 8 && message->board.size_bytes == 1048576 && message->board.slot <= 1023;
-    case PROTO_RELEASE_SHARED:
-        return size == 40 && message->release_shared.fence <= PROTO_PAGE_FENCES &&
-               (message->release_shared.fence > 0 || message->release_shared.fence_value == 0) &&
-               message->release_shared.board_word <= 63;
     case PROTO_ASK_HOLDERS:
         return size == 16;
     case PROTO_HOLDERS:

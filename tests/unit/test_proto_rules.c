@@ -107,9 +107,6 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
     case PROTO_BOARD:
         message->board = (struct proto_board_reply){PROTO_BOARD_BYTES, 3};
         break;
-    case PROTO_RELEASE_SHARED:
-        message->release_shared = (struct proto_release_shared){1, 1, 5, 2, 3, 7};
-        break;
     case PROTO_SEND:
         message->send = (struct proto_send){1, 1, 1000, 5, 2, 0};
         break;
@@ -207,7 +204,9 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_RELEASE, BODY(proto_release, offset_bytes), U64, UINT64_MAX - 511},
         {PROTO_RELEASE, BODY(proto_release, fence), U32, PROTO_PAGE_FENCES + 1},
         {PROTO_RELEASE, BODY(proto_release, fence), U32, UINT32_MAX},
-        {PROTO_RELEASE, BODY(proto_release, reserved), U32, 1},
+        {PROTO_RELEASE, BODY(proto_release, board_word), U32, 1}, /* it is of a part */
+        {PROTO_RELEASE, BODY(proto_release, board_word), U32, PROTO_BOARD_WORDS + 1},
+        {PROTO_RELEASE, BODY(proto_release, board_value), U64, 1}, /* its board_word is 0 */
         {PROTO_RELEASE, BODY(proto_release, fence_value), U64, 1}, /* its fence is 0 */
         {PROTO_SPLIT, BODY(proto_release, offset_bytes), U64, PROTO_SIZE_MAX},
         {PROTO_SPLIT, BODY(proto_release, offset_bytes), U64, UINT64_MAX - 511},
@@ -215,7 +214,8 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_SPLIT, BODY(proto_release, size_bytes), U64, PROTO_SIZE_MAX},
         {PROTO_SPLIT, BODY(proto_release, size_bytes), U64, UINT64_MAX - 511},
         {PROTO_SPLIT, BODY(proto_release, fence), U32, 1},
-        {PROTO_SPLIT, BODY(proto_release, reserved), U32, 1},
+        {PROTO_SPLIT, BODY(proto_release, board_word), U32, 1},
+        {PROTO_SPLIT, BODY(proto_release, board_value), U64, 1},
         {PROTO_SPLIT, BODY(proto_release, fence_value), U64, 1},
         {PROTO_SHARE, BODY(proto_share, size_bytes), U64, PROTO_SIZE_MAX + 1},
         {PROTO_SHARE, BODY(proto_share, size_bytes), U64, UINT64_MAX},
@@ -263,9 +263,6 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_INFO, BODY(proto_info, parts), U32, PROTO_ROW_PARTS_MAX + 1},
         {PROTO_BOARD, BODY(proto_board_reply, size_bytes), U32, PROTO_BOARD_BYTES / 2},
         {PROTO_BOARD, BODY(proto_board_reply, slot), U32, PROTO_BOARD_SLOTS},
-        {PROTO_RELEASE_SHARED, BODY(proto_release_shared, fence), U32, 0}, /* with a value */
-        {PROTO_RELEASE_SHARED, BODY(proto_release_shared, fence), U32, PROTO_PAGE_FENCES + 1},
-        {PROTO_RELEASE_SHARED, BODY(proto_release_shared, board_word), U32, PROTO_BOARD_WORDS},
         {PROTO_SEND, BODY(proto_send, size_bytes), U64, PROTO_SIZE_MAX + 1},
         {PROTO_SEND, BODY(proto_send, lifetime_ns), U64, 0},
         {PROTO_SEND, BODY(proto_send, lifetime_ns), U64, PROTO_PARCEL_NS_MAX + 1},
@@ -529,8 +526,7 @@ static void request_ids_are_where_they_belong(void **state) {
             size_t size = proto_encode(&message, packet);
             memcpy(packet + 8, &request, sizeof request);
             bool wanted = operations[i] == PROTO_ERROR || operations[i] == PROTO_RELEASE ||
-                          operations[i] == PROTO_MERGE || operations[i] == PROTO_RELEASE_SHARED ||
-                          is_one_way(operations[i]) == (request == 0);
+                          operations[i] == PROTO_MERGE || is_one_way(operations[i]) == (request == 0);
             assert_int_equal(decode_exactly(sender_of(operations[i]), packet, size, &decoded),
                              wanted ? 0 : -EBADMSG);
         }
