@@ -3,8 +3,9 @@
 # slow      takes seconds: not in ./dev test quick, and in ./dev test once, in the release build
 # threads   one process has several threads that share memory of the library: for ThreadSanitizer
 # planted   looks for a fault that was planted: the same with each compiler
-# both      runs on pools of both kinds as it is
-# vmm       that run of it with export = vmm
+# both      runs on pools of both kinds as it is: in ./dev test once with each, in the release build and under AddressSanitizer
+# vmm       the run of such a test with export = vmm
+# host_vmm  the run of a test with host pools whose export is vmm
 set(slow
   integration/calls integration/cache_ integration/classifier integration/death integration/devices integration/faults
   integration/histories integration/kills integration/pair_failures integration/service integration/siege integration/soak
