@@ -10,9 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/file.h>
 #include <sys/random.h>
+#include <sys/socket.h>
 #include <systemd/sd-daemon.h>
 #include <time.h>
 #include <unistd.h>
@@ -20,16 +20,16 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "daemon/config/user_policy.h"
 #include "daemon/admin/admin.h"
-#include "daemon/loop/closer.h"
-#include "daemon/loop/descriptors.h"
+#include "daemon/config/user_policy.h"
+#include "daemon/core/core.h"
 #include "daemon/data/client.h"
 #include "daemon/data/serve.h"
-#include "daemon/loop/log.h"
 #include "daemon/decisions.h"
+#include "daemon/loop/closer.h"
+#include "daemon/loop/descriptors.h"
+#include "daemon/loop/log.h"
 #include "daemon/supply/pools.h"
-#include "daemon/core/core.h"
 #include "proto/text.h"
 
 /* How long a connection may take to say HELLO. */

@@ -6,11 +6,11 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
+#include "daemon/core/core.h"
 #include "daemon/daemon.h"
 #include "daemon/data/client.h"
 #include "daemon/data/serve.h"
 #include "daemon/loop/log.h"
-#include "daemon/core/core.h"
 
 static void decisions_on_tick(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;

@@ -9,14 +9,14 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/units.h"
 #include "base/utf8.h"
 #include "daemon/admin/admin_config.h"
 #include "daemon/admin/admin_report.h"
-#include "base/units.h"
+#include "daemon/core/core.h"
 #include "daemon/daemon.h"
 #include "daemon/data/client.h"
 #include "daemon/loop/log.h"
-#include "daemon/core/core.h"
 
 #define REQUEST_DEPTH_MAX 4 /* requests are flat */
 

@@ -8,16 +8,16 @@
 
 #include "base/clock.h"
 #include "daemon/admin/admin_json.h"
-#include "daemon/supply/backing.h"
-#include "daemon/data/client.h"
-#include "daemon/core/question.h"
-#include "daemon/core/pool.h"
-#include "daemon/daemon.h"
 #include "daemon/core/core.h"
+#include "daemon/core/explain.h"
 #include "daemon/core/histogram.h"
+#include "daemon/core/pool.h"
+#include "daemon/core/question.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/use.h"
-#include "daemon/core/explain.h"
+#include "daemon/daemon.h"
+#include "daemon/data/client.h"
+#include "daemon/supply/backing.h"
 
 /* Requests that a session's description has: a session may have some thousand. */
 #define REQUESTS_TOLD_MAX 16u

@@ -7,9 +7,9 @@
 #include <string.h>
 
 #include "base/units.h"
+#include "daemon/config/subuid.h"
 #include "daemon/core/pool.h"
 #include "gpu/gpu.h"
-#include "daemon/config/subuid.h"
 
 const struct config_pool config_pool_unset = {.enabled = -1, .huge_pages = -1, .export_as = -1, .zero = -1};
 

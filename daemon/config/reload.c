@@ -7,11 +7,11 @@
 #include <string.h>
 
 #include "base/clock.h"
-#include "daemon/config/user_policy.h"
 #include "daemon/config/changes.h"
+#include "daemon/config/user_policy.h"
+#include "daemon/core/core.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
-#include "daemon/core/core.h"
 #include "daemon/supply/pools.h"
 
 struct reload_job {

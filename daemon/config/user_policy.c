@@ -15,9 +15,9 @@
 #include "base/units.h"
 #include "daemon/config/config.h"
 #include "daemon/config/subuid.h"
+#include "daemon/core/core.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
-#include "daemon/core/core.h"
 
 static uint64_t sessions_default(const struct core *core) {
     return core->sessions_limit - core->sessions_limit / 64; /* some are left to others */

@@ -19,8 +19,8 @@
 #include "daemon/core/request.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
-#include "daemon/core/waiting.h"
 #include "daemon/core/wait_queue.h"
+#include "daemon/core/waiting.h"
 
 static void mark_all_ready(struct core *core) {
     for (unsigned i = 0; i < core->n_pools; i++)

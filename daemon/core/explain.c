@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "base/units.h"
 #include "daemon/core/account.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/question.h"
@@ -16,7 +17,6 @@
 #include "daemon/core/tenant.h"
 #include "daemon/core/undelivered.h"
 #include "daemon/core/use.h"
-#include "base/units.h"
 
 /* A text that is written piece by piece. It is cut off at its buffer's end. */
 struct text {

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/cleanup.h"
 #include "daemon/core/fence.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/row.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/session.h"
-#include "base/cleanup.h"
 #include "heap/heap.h"
 
 /* Tokens are random, so glibc's balanced tree needs no secret of its own to stay balanced. */

@@ -26,9 +26,9 @@
 #include <uv.h>
 
 #include "base/list.h"
-#include "daemon/data/connection.h"
 #include "daemon/core/core.h"
 #include "daemon/data/board.h"
+#include "daemon/data/connection.h"
 #include "daemon/death/watcher.h"
 #include "daemon/loop/peer.h"
 

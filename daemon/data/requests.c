@@ -1,9 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/data/requests.h"
-#include "daemon/core/explain.h"
-#include "daemon/core/lease.h"
-#include "daemon/core/pool.h"
-#include "daemon/core/session.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -13,13 +9,17 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "daemon/supply/backing.h"
-#include "daemon/data/client.h"
+#include "daemon/core/explain.h"
+#include "daemon/core/lease.h"
+#include "daemon/core/pool.h"
+#include "daemon/core/session.h"
+#include "daemon/core/tenant.h"
 #include "daemon/daemon.h"
+#include "daemon/data/client.h"
 #include "daemon/loop/descriptors.h"
 #include "daemon/loop/log.h"
 #include "daemon/loop/peer.h"
-#include "daemon/core/tenant.h"
+#include "daemon/supply/backing.h"
 
 /* Begins a reply. Its body is for the caller to fill in whole: zeroing all of the union would cost more than
  * the rest. */

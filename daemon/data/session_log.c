@@ -6,9 +6,9 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "daemon/core/core.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
-#include "daemon/core/core.h"
 
 /* Whether a line of the kind may be written; counts it. */
 static bool session_log_has_room(struct daemon *daemon, enum session_log_kind kind) {

@@ -8,8 +8,8 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "daemon/data/client.h"
 #include "daemon/daemon.h"
+#include "daemon/data/client.h"
 #include "daemon/death/holders.h"
 #include "daemon/loop/log.h"
 

@@ -15,13 +15,13 @@
 #include "base/cleanup.h"
 #include "base/mapping.h"
 #include "base/units.h"
+#include "daemon/core/limits.h"
 #include "daemon/loop/descriptors.h"
+#include "daemon/loop/log.h"
+#include "daemon/loop/worker.h"
 #include "daemon/supply/cgroup.h"
 #include "daemon/supply/host_pages.h"
-#include "daemon/loop/log.h"
 #include "daemon/supply/numa.h"
-#include "daemon/core/limits.h"
-#include "daemon/loop/worker.h"
 
 static void backing_freep(struct backing **backing) {
     *backing = backing_free(*backing);

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/supply/supplier.h"
-#include "daemon/core/pool.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -9,9 +8,10 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "daemon/core/core.h"
+#include "daemon/core/pool.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
-#include "daemon/core/core.h"
 
 /* An error that comes once is not one that stays. */
 #define CHECK_ATTEMPTS 3u

@@ -9,9 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "daemon/supply/backing.h"
 #include "daemon/config/config.h"
 #include "daemon/loop/worker.h"
+#include "daemon/supply/backing.h"
 
 struct daemon;
 struct pool;

@@ -11,11 +11,11 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/packet.h"
 #include "base/units.h"
 #include "proto/proto.h"
 #include "tests/lingering_socket.h"
 #include "tests/raw_client.h"
-#include "base/packet.h"
 
 #define SOCKETS      16u
 #define SOCKETS_MANY 1000u /* below the daemon's limit of sessions */

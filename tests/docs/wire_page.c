@@ -22,10 +22,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "daemon/data/outbox.h"
 #include "daemon/config/user_policy.h"
 #include "daemon/core/limits.h"
 #include "daemon/data/lingering.h"
+#include "daemon/data/outbox.h"
 #include "daemon/loop/descriptors.h"
 #include "proto/page.h"
 #include "proto/proto.h"

@@ -13,8 +13,8 @@
 #include "client/ctl/json.h"
 #include "daemon/admin/admin.h"
 #include "daemon/admin/admin_json.h"
-#include "daemon/data/client.h"
 #include "daemon/core/core.h"
+#include "daemon/data/client.h"
 #include "tests/fuzz/fuzz.h"
 #include "tests/fuzz/stage.h"
 

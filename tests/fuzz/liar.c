@@ -11,10 +11,10 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/packet.h"
 #include "base/units.h"
 #include "proto/page.h"
 #include "proto/proto.h"
-#include "base/packet.h"
 
 #define REQUESTS_MAX                                                                                         \
     16u /* without an answer: a client with one thread has one, and those that it gave up                    \

@@ -16,8 +16,8 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "daemon/admin/admin.h"
-#include "daemon/data/client.h"
 #include "daemon/core/core.h"
+#include "daemon/data/client.h"
 #include "tests/fuzz/scene.h"
 
 #define STEPS_MAX   400u

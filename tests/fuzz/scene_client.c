@@ -8,8 +8,8 @@
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
-#include "tests/raw_client.h"
 #include "base/packet.h"
+#include "tests/raw_client.h"
 
 struct scene scene;
 

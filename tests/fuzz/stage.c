@@ -11,9 +11,9 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "daemon/admin/admin.h"
+#include "daemon/core/core.h"
 #include "daemon/data/client.h"
 #include "daemon/data/serve.h"
-#include "daemon/core/core.h"
 #include "tests/fuzz/fuzz.h"
 
 #define TURNS_MAX  64u

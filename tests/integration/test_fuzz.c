@@ -18,10 +18,10 @@
 #include <sys/wait.h>
 
 #include "base/cleanup.h"
+#include "base/packet.h"
 #include "proto/proto.h"
 #include "tests/integration/puppet.h"
 #include "tests/raw_client.h"
-#include "base/packet.h"
 
 #define PACKETS           10000u
 #define PACKETS_A_PROCESS 250u /* what a nonsense process holds comes back when it ends */

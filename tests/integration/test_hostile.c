@@ -13,8 +13,8 @@
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
-#include "tests/integration/hostile.h"
 #include "base/packet.h"
+#include "tests/integration/hostile.h"
 
 #define CONNECTIONS 1024u
 #define SILENT      400u /* more than the daemon lets be about to greet */

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include "tests/integration/pair_fixture.h" /* says how many GPUs there are, before */
+
 #include "tests/integration/gate.h"
 
 #define BEYOND (UINT64_C(100) << 50)

@@ -4,6 +4,7 @@
  * (GPUPOOL_PAIR_ALL_STREAMS, which C++ programs mean that leave the stream out).
  */
 #include "tests/integration/pair_fixture.h" /* says how many GPUs there are, before */
+
 #include "tests/integration/gate.h"
 
 static int clear_side(struct gpupool_pair *pair, enum side side, void *stream) {

@@ -4,6 +4,7 @@
  * thread has another current than the pair is on, and on every kind of stream.
  */
 #include "tests/integration/pair_fixture.h" /* says how many GPUs there are, before */
+
 #include "tests/integration/gate.h"
 
 /* A test of pairs on each device that there is, with each kind of stream: null, per-thread, created, none.

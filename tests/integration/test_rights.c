@@ -12,12 +12,12 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/packet.h"
 #include "daemon/loop/rights.h"
 #include "tests/integration/faults_fixture.h"
 #include "tests/integration/puppet.h"
 #include "tests/lingering_socket.h"
 #include "tests/raw_client.h"
-#include "base/packet.h"
 
 #define PING     "{\"command\":\"ping\"}"
 #define LINGER_S 600

@@ -8,8 +8,8 @@
 #include <signal.h>
 #include <sys/socket.h>
 
-#include "tests/integration/cache_fixture.h"
 #include "client/session/lease.h"
+#include "tests/integration/cache_fixture.h"
 #include "tests/integration/gate.h"
 
 #define SIZE (64 * KIB)

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fake driver's functions that gpupool does not serve. Each succeeds and gives what is no pointer. */
-#include "tests/preload/fake_libcuda.h"
 #include "tests/preload/fake_unserved.h"
+
+#include "tests/preload/fake_libcuda.h"
 
 #define NOTHING 0x1000u
 

@@ -3,8 +3,8 @@
 #define TESTS_UNIT_CLOSING_FIXTURE_H
 /* Sessions that keep mapped segments without a lease in them, and a full pool in which a request waits for
  * these segments. */
-#include "daemon/core/fence.h"
 #include "core_fixture.h"
+#include "daemon/core/fence.h"
 
 #define UID_C 1003u
 

@@ -18,10 +18,10 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "base/packet.h"
 #include "base/thread.h"
 #include "tests/bounded.h"
 #include "tests/entries.h"
-#include "base/packet.h"
 
 /* For what a test cannot go on without, also on the daemon's thread, where cmocka's assertions may not be
  * used. */

@@ -15,10 +15,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "base/packet.h"
 #include "base/units.h"
 #include "gpu/gpu.h"
 #include "proto/proto.h"
-#include "base/packet.h"
 
 #define FALSE_POOL_HOST    1u
 #define FALSE_POOL_DEVICE  2u

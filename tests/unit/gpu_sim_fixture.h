@@ -10,9 +10,9 @@
 
 #include "base/clock.h"
 #include "base/units.h"
-#include "tests/entries.h"
 #include "gpu/sim/sim.h"
 #include "gpu_peer.h"
+#include "tests/entries.h"
 #include "tests/unit/unit.h"
 
 #define SIM_DEVICES      2u

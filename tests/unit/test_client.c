@@ -6,8 +6,8 @@
 #include <gpupool/pair.h>
 #include <pthread.h>
 
-#include "tests/unit/client_fixture.h"
 #include "gpu/sim/sim.h"
+#include "tests/unit/client_fixture.h"
 
 _Static_assert(GPUPOOL_VERSION_MAJOR == 0 && GPUPOOL_VERSION_MINOR == 1 && GPUPOOL_VERSION_PATCH == 0,
                "the header's version is the one that version_is_the_headers expects");

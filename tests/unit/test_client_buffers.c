@@ -6,8 +6,8 @@
 #include <poll.h>
 #include <pthread.h>
 
-#include "tests/unit/client_fixture.h"
 #include "gpu/sim/sim.h"
+#include "tests/unit/client_fixture.h"
 
 static void host_buffer_lives_from_acquire_to_release(void **state) {
     (void)state;

@@ -10,16 +10,16 @@
  * fail as well.
  */
 #include <errno.h>
-#include <inttypes.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include "tests/unit/client_fixture.h"
 #include "gpu/sim/sim.h"
+#include "tests/unit/client_fixture.h"
 
 struct fault {
     bool armed;

@@ -13,8 +13,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "tests/unit/client_fixture.h"
 #include "base/cleanup.h"
+#include "tests/unit/client_fixture.h"
 #include "tests/wire_fields.h"
 
 #define ANSWER_NS (30 * NS_PER_S)

@@ -9,9 +9,9 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "tests/unit/client_fixture.h"
 #include "base/cleanup.h"
 #include "client/session/lease.h"
+#include "tests/unit/client_fixture.h"
 
 /* --- a daemon that is not there, late or gone --- */
 

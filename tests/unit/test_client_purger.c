@@ -5,8 +5,8 @@
 #include <sys/timerfd.h>
 #include <unistd.h>
 
-#include "tests/unit/client_fixture.h"
 #include "base/cleanup.h"
+#include "tests/unit/client_fixture.h"
 
 /* The timer by which the daemon asks, as in client_ask_reclaim(). */
 static int asking_fd;

@@ -4,10 +4,10 @@
  * several, to a thread that reads for itself and to one that does not, in time and late, and with each lie
  * about them. After a lie the connection is broken with a text, and closing leaves no descriptor behind.
  */
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <sched.h>
 
 #include "base/cleanup.h"
 #include "client/session/asking.h"

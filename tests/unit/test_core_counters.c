@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of the counters for the operator: a failure is counted when a caller hears of it, peaks are peaks,
  * and the reason of a waiting request names the event that would serve it. */
-#include "daemon/core/explain.h"
 #include "core_fixture.h"
+#include "daemon/core/explain.h"
 
 /* --- failures and probes --- */
 

@@ -14,8 +14,8 @@
 #include "base/units.h"
 #include "daemon/config/config.h"
 #include "daemon/core/pool.h"
-#include "gpu/gpu.h"
 #include "directory_fixture.h"
+#include "gpu/gpu.h"
 #include "unit.h"
 
 #define UUID_TEXT "GPU-00112233-4455-6677-8899-aabbccddeeff"

@@ -21,8 +21,8 @@
 #include "daemon/loop/rights.h"
 #include "daemon/loop/scheduler.h"
 #include "daemon/loop/worker.h"
-#include "gpu/gpu.h"
 #include "directory_fixture.h"
+#include "gpu/gpu.h"
 #include "unit.h"
 
 static int open_fds(void) {

@@ -9,8 +9,8 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "daemon/data/client.h"
 #include "daemon/core/core.h"
+#include "daemon/data/client.h"
 #include "tests/entries.h"
 #include "tests/fuzz/stage.h"
 #include "tests/unit/unit.h"

@@ -6,8 +6,8 @@
 #include <unistd.h>
 
 #include "core_fixture.h"
-#include "daemon/config/user_policy.h"
 #include "daemon/config/config.h"
+#include "daemon/config/user_policy.h"
 #include "daemon/core/session.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/peer.h"

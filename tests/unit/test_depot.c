@@ -4,9 +4,9 @@
  * the magazines that no thread used; without memory for a magazine nothing is lost. aligned_alloc is wrapped
  * by the linker, so that it can be made to fail.
  */
+#include "cached.h"
 #include "client/cache/bin.h"
 #include "client/cache/depot.h"
-#include "cached.h"
 #include "unit.h"
 
 #define SMALL 7u                     /* 4 KiB */

@@ -2,10 +2,10 @@
 /* Tests of stream heaps, case by case. */
 #include <errno.h>
 
+#include "cached.h"
 #include "client/cache/extent_size.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/lease.h"
-#include "cached.h"
 #include "stream_heap_fixture.h"
 #include "tests/failing_memory.h"
 

@@ -5,8 +5,8 @@
  */
 #include <errno.h>
 
-#include "client/cache/size_class.h"
 #include "cached.h"
+#include "client/cache/size_class.h"
 #include "stream_heap_fixture.h"
 
 #define EXTENTS_MAX 12u

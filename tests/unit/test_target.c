@@ -3,13 +3,13 @@
  * Tests of targets: segments, and slots of an arena, that are kept for the request which has waited longest.
  * The memory that the stream heaps deal in does not exist.
  */
+#include "base/units.h"
 #include "client/cache/arena.h"
 #include "client/cache/cache.h"
 #include "client/cache/shortage.h"
 #include "client/cache/target.h"
 #include "client/session/segment.h"
 #include "client/session/session.h"
-#include "base/units.h"
 #include "heap/heap.h"
 #include "tests/unit/unit.h"
 

@@ -10,8 +10,8 @@
 #include <sys/syscall.h>
 
 #include "base/clock.h"
-#include "client/cache/cache.h"
 #include "cached.h"
+#include "client/cache/cache.h"
 #include "heap_fixture.h"
 
 #define POOL         5u
