@@ -181,9 +181,9 @@ struct proto_release {
     uint64_t fence_value, board_value;
 };
 
-/* SPLIT's body is RELEASE's, with a size above 0 and without fences. The part leaves the old lease as a release in
- * part does, but never returns to the pool: it is the block of the new lease, whose size and capacity are the
- * part's. */
+/* SPLIT's body is RELEASE's, with a size above 0 and without fences. The part leaves the old lease as a
+ * release in part does, but never returns to the pool: it is the block of the new lease, whose size and
+ * capacity are the part's. */
 
 /* MERGE: two leases in one segment, of which the other one's block begins above the lease's. The lease's
  * block then holds both, with a gap where something else lies between them, and reaches as far as they did;

@@ -205,8 +205,8 @@ static int ask_for_report(const char *report) {
  * device's default pool in stream order. It takes three quarters of the memory at its start unless told not
  * to. A program that names an allocator is left alone. */
 static int choose_allocators(void) {
-    static const char *const allocator = "XLA_PYTHON_CLIENT_ALLOCATOR", *const preallocate =
-                                                                            "XLA_PYTHON_CLIENT_PREALLOCATE";
+    static const char *const allocator = "XLA_PYTHON_CLIENT_ALLOCATOR";
+    static const char *const preallocate = "XLA_PYTHON_CLIENT_PREALLOCATE";
 
     if (getenv(allocator) != NULL)
         return 0;

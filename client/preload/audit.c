@@ -203,13 +203,15 @@ static uintptr_t bind_to_runtime(uintptr_t real, const char *name) {
 /* dlsym() comes here also where one side alone has its flag. */
 uintptr_t la_symbind64(Elf64_Sym *symbol, unsigned index, uintptr_t *from, uintptr_t *to, unsigned *flags,
                        const char *name) {
+    enum role caller = *from, callee = *to;
+
     (void)index;
     (void)flags;
     if (preload == NULL)
         return symbol->st_value;
-    if (*to == DRIVER && *from != DRIVER && *from != LEFT_OUT)
-        return bind_to_driver((enum role) * from, symbol->st_value, name);
-    if (*to == RUNTIME && *from == ALLOCATOR)
+    if (callee == DRIVER && caller != DRIVER && caller != LEFT_OUT)
+        return bind_to_driver(caller, symbol->st_value, name);
+    if (callee == RUNTIME && caller == ALLOCATOR)
         return bind_to_runtime(symbol->st_value, name);
     return symbol->st_value;
 }

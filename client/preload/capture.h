@@ -6,8 +6,8 @@
  * one is captured invalidates the capture, so what waits for the device on its own account asks here first.
  *
  * A stream is noted when its capture has begun, and forgotten when the capture has ended or the stream is
- * destroyed. A capture that was invalidated ends with cuStreamEndCapture() as well. No capture begins between captures_hold_off() and
- * captures_admit(). A forked child begins without captures. Thread-safe.
+ * destroyed. A capture that was invalidated ends with cuStreamEndCapture() as well. No capture begins between
+ * captures_hold_off() and captures_admit(). A forked child begins without captures. Thread-safe.
  */
 #include <stdbool.h>
 

@@ -15,7 +15,6 @@ static pthread_mutex_t filling =
 struct libcuda driver_real;
 static atomic_bool is_filled;
 static _Atomic(void *) primaries[DEVICES_MAX]; /* contexts that are retained; NULL: none of the device */
-static atomic_int devices;                     /* above the highest of them */
 
 void driver_after_fork(void) {
     pthread_mutex_init(&filling, NULL);
@@ -43,16 +42,6 @@ bool driver_find(void) {
 
 /* --- contexts --- */
 
-static void remember(int device, void *primary) {
-    void *none = NULL;
-    int before = atomic_load(&devices);
-
-    if (!atomic_compare_exchange_strong(&primaries[device], &none, primary))
-        (void)driver_real.cuDevicePrimaryCtxRelease_v2(device); /* another thread did */
-    while (before <= device && !atomic_compare_exchange_weak(&devices, &before, device + 1))
-        ;
-}
-
 static int primary_of(int device, void **ret_context) {
     if (device < 0 || device >= DEVICES_MAX)
         return CUDA_INVALID_DEVICE;
@@ -60,8 +49,9 @@ static int primary_of(int device, void **ret_context) {
     if (*ret_context != NULL)
         return 0;
     int r = driver_real.cuDevicePrimaryCtxRetain(ret_context, device);
-    if (r == 0)
-        remember(device, *ret_context);
+    void *none = NULL;
+    if (r == 0 && !atomic_compare_exchange_strong(&primaries[device], &none, *ret_context))
+        (void)driver_real.cuDevicePrimaryCtxRelease_v2(device); /* another thread did */
     return r;
 }
 
@@ -81,7 +71,7 @@ bool driver_in_primary(int *ret_device) {
 
     if (driver_real.cuCtxGetCurrent(&current) != 0 || current == NULL)
         return false;
-    for (int device = 0; device < atomic_load_explicit(&devices, memory_order_acquire); device++)
+    for (int device = 0; device < DEVICES_MAX; device++)
         if (atomic_load_explicit(&primaries[device], memory_order_relaxed) == current) {
             *ret_device = device;
             return true;
@@ -89,13 +79,14 @@ bool driver_in_primary(int *ret_device) {
     return is_primary(current, ret_device);
 }
 
-int driver_visit(int device) {
+/* Makes the primary context of a device current until leave(). */
+static int visit(int device) {
     void *primary = NULL;
     int r = primary_of(device, &primary);
     return r != 0 ? r : driver_real.cuCtxPushCurrent_v2(primary);
 }
 
-void driver_leave(void) {
+static void leave(void) {
     void *primary;
     (void)driver_real.cuCtxPopCurrent_v2(&primary);
 }
@@ -111,11 +102,11 @@ int driver_wait(int device) {
 
     if (driver_in_primary(&current) && current == device)
         return driver_real.cuCtxSynchronize();
-    r = driver_visit(device);
+    r = visit(device);
     if (r != 0)
         return r;
     r = driver_real.cuCtxSynchronize();
-    driver_leave();
+    leave();
     return r;
 }
 
@@ -142,7 +133,7 @@ bool driver_device_of(void *stream, int *ret_device) {
     if (context == NULL || driver_real.cuCtxPushCurrent_v2(context) != 0)
         return false;
     int r = driver_real.cuCtxGetDevice(ret_device);
-    driver_leave();
+    leave();
     return r == 0;
 }
 
@@ -151,7 +142,7 @@ bool driver_exchange_mode(int *mode) {
            driver_real.cuThreadExchangeStreamCaptureMode(mode) == 0;
 }
 
-/* --- who is served --- */
+/* --- may memory be lent? --- */
 
 static bool has_context(void) {
     void *current = NULL;

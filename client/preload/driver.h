@@ -68,10 +68,6 @@ bool driver_in_primary(int *ret_device);
  * driver serves instead. */
 bool driver_may_lend(enum lend_kind kind, uint64_t size_bytes, int *ret_device);
 
-/* Makes the primary context of a device current until driver_leave(). 0 or what the driver says. */
-int driver_visit(int device);
-void driver_leave(void);
-
 /* Makes the primary context of a device current, in a thread of this library. */
 int driver_use(int device);
 

@@ -172,9 +172,11 @@ uint64_t lend_devices(void) {
     return atomic_load(&devices_used);
 }
 
-bool lend_use_a_device(void) {
+void lend_use_a_device(void) {
     uint64_t devices = lend_devices();
-    return devices != 0 && driver_find() && driver_use(__builtin_ctzll(devices)) == 0;
+
+    if (devices != 0 && driver_find())
+        (void)driver_use(__builtin_ctzll(devices));
 }
 
 int lend_wait(const struct gpupool_buffer *buffer) {

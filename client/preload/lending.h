@@ -70,8 +70,8 @@ int lend_release(void *memory);
 uint64_t lend_devices(void);
 
 /* For a thread of this library: its current device is one that the process uses. By default it is device 0,
- * where a wait could make a context. False: the process uses none. */
-bool lend_use_a_device(void);
+ * where a wait could make a context. */
+void lend_use_a_device(void);
 
 /* Whether the calling thread is inside this library. Interposed functions that it calls then are the real
  * ones. */

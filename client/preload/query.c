@@ -103,8 +103,8 @@ static bool find_pool(int device, struct gpupool_pool *ret_pool) {
     return false;
 }
 
-/* The pool's free memory with what it can still grow by, and its limit. The driver's answer stays where GPUPOOL_MEMORY_INFO is
- * "gpu", in another context than the primary one, and without a pool. */
+/* The pool's free memory with what it can still grow by, and its limit. The driver's answer stays where
+ * GPUPOOL_MEMORY_INFO is "gpu", in another context than the primary one, and without a pool. */
 int gpupool_driver_cuMemGetInfo_v2(size_t *free_bytes, size_t *total_bytes) {
     struct gpupool_pool pool;
     int device;

@@ -79,7 +79,7 @@ struct reclaim_collecting reclaim_collect_begin(bool own_thread) {
     struct reclaim_collecting collecting = {.mode = CUDA_CAPTURE_RELAXED};
 
     if (own_thread)
-        (void)lend_use_a_device();
+        lend_use_a_device();
     /* PyTorch asks for the state of events, which is not allowed beside a capture that begins meanwhile
      * unless the thread says so. */
     collecting.exchanged = driver_find() && driver_exchange_mode(&collecting.mode);
@@ -212,7 +212,7 @@ static void serve(void) {
 }
 
 static void *reclaimer(void *argument) {
-    (void)lend_use_a_device();
+    lend_use_a_device();
     pthread_mutex_lock(&lock);
     while (served != asks)
         serve();

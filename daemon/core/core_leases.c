@@ -203,12 +203,13 @@ static int release(struct session *session, const struct proto_release *release,
     int r = is_ready ? 0 : fence_queue_get(session, pool, release->fence - 1, &queue);
     if (r != 0)
         return r;
-    if (release->board_word != 0)
-        put_on_board(lease, release);
-    if (is_part)
+    if (is_part) {
         r = release_part(lease, release, queue, is_one_way);
-    else
+    } else {
+        if (release->board_word != 0)
+            put_on_board(lease, release);
         lease_give_up(lease, queue, release->fence_value);
+    }
     if (r == 0) {
         session->gave_ns[pool->id - 1] = now_ns;
         question_note_came(session, pool, held_bytes - session->pools[pool->id - 1].leased_bytes, now_ns);

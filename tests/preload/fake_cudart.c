@@ -9,39 +9,39 @@
 
 /* The driver's functions that the runtime calls. */
 #define CALLS(X)                                                                                             \
-    X(cuMemAlloc_v2, (uint64_t *, size_t))                                                                   \
-    X(cuMemAllocPitch_v2, (uint64_t *, size_t *, size_t, size_t, unsigned))                                  \
-    X(cuMemFree_v2, (uint64_t))                                                                              \
-    X(cuMemAllocAsync, (uint64_t *, size_t, void *))                                                         \
-    X(cuMemAllocAsync_ptsz, (uint64_t *, size_t, void *))                                                    \
-    X(cuMemAllocFromPoolAsync, (uint64_t *, size_t, void *, void *))                                         \
-    X(cuMemFreeAsync, (uint64_t, void *))                                                                    \
-    X(cuMemFreeAsync_ptsz, (uint64_t, void *))                                                               \
-    X(cuMemHostAlloc, (void **, size_t, unsigned))                                                           \
-    X(cuMemAllocHost_v2, (void **, size_t))                                                                  \
-    X(cuMemFreeHost, (void *))                                                                               \
-    X(cuMemHostGetFlags, (unsigned *, void *))                                                               \
-    X(cuMemGetInfo_v2, (size_t *, size_t *))                                                                 \
-    X(cuIpcGetMemHandle, (struct cuda_ipc_handle *, uint64_t))                                               \
-    X(cuIpcOpenMemHandle_v2, (uint64_t *, struct cuda_ipc_handle, unsigned))                                 \
-    X(cuIpcCloseMemHandle, (uint64_t))                                                                       \
-    X(cuDeviceGetDefaultMemPool, (void **, int))                                                             \
-    X(cuDevicePrimaryCtxRetain, (void **, int))                                                              \
-    X(cuDevicePrimaryCtxReset_v2, (int))                                                                     \
-    X(cuCtxGetCurrent, (void **))                                                                            \
-    X(cuCtxSetCurrent, (void *))                                                                             \
-    X(cuCtxGetDevice, (int *))                                                                               \
-    X(cuThreadExchangeStreamCaptureMode, (int *))                                                            \
-    X(cuStreamBeginCapture_v2, (void *, int))                                                                \
-    X(cuStreamBeginCapture_v2_ptsz, (void *, int))                                                           \
-    X(cuStreamBeginCaptureToGraph, (void *, void *, const void *, const void *, size_t, int))                \
-    X(cuStreamEndCapture, (void *, void **))                                                                 \
-    X(cuStreamEndCapture_ptsz, (void *, void **))                                                            \
-    X(cuStreamDestroy_v2, (void *))
+    X(cuMemAlloc_v2)                                                                                         \
+    X(cuMemAllocPitch_v2)                                                                                    \
+    X(cuMemFree_v2)                                                                                          \
+    X(cuMemAllocAsync)                                                                                       \
+    X(cuMemAllocAsync_ptsz)                                                                                  \
+    X(cuMemAllocFromPoolAsync)                                                                               \
+    X(cuMemFreeAsync)                                                                                        \
+    X(cuMemFreeAsync_ptsz)                                                                                   \
+    X(cuMemHostAlloc)                                                                                        \
+    X(cuMemAllocHost_v2)                                                                                     \
+    X(cuMemFreeHost)                                                                                         \
+    X(cuMemHostGetFlags)                                                                                     \
+    X(cuMemGetInfo_v2)                                                                                       \
+    X(cuIpcGetMemHandle)                                                                                     \
+    X(cuIpcOpenMemHandle_v2)                                                                                 \
+    X(cuIpcCloseMemHandle)                                                                                   \
+    X(cuDeviceGetDefaultMemPool)                                                                             \
+    X(cuDevicePrimaryCtxRetain)                                                                              \
+    X(cuDevicePrimaryCtxReset_v2)                                                                            \
+    X(cuCtxGetCurrent)                                                                                       \
+    X(cuCtxSetCurrent)                                                                                       \
+    X(cuCtxGetDevice)                                                                                        \
+    X(cuThreadExchangeStreamCaptureMode)                                                                     \
+    X(cuStreamBeginCapture_v2)                                                                               \
+    X(cuStreamBeginCapture_v2_ptsz)                                                                          \
+    X(cuStreamBeginCaptureToGraph)                                                                           \
+    X(cuStreamEndCapture)                                                                                    \
+    X(cuStreamEndCapture_ptsz)                                                                               \
+    X(cuStreamDestroy_v2)
 
-#define MEMBER(name, parameters) int(*name) parameters;
+#define MEMBER(name) __typeof__(name) *name;
 static struct { CALLS(MEMBER) } driver;
-static int (*find)(const char *, void **, int, uint64_t, int *);
+static __typeof__(cuGetProcAddress_v2) *find;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 static _Thread_local int pending;
@@ -63,7 +63,7 @@ static void load(void) {
     if (handle == NULL)
         abort();
     *(void **)&find = dlsym(handle, "cuGetProcAddress_v2");
-#define FILL(name, parameters) fill(#name, (void **)&driver.name);
+#define FILL(name) fill(#name, (void **)&driver.name);
     CALLS(FILL)
 }
 

@@ -4,7 +4,7 @@
 /*
  * A CUDA driver over malloc(), built as libcuda.so.1: what a test program, or its runtime, finds in place of
  * the real one. It has two devices, of which the first one's primary context is current after
- * fake_use_primary(), and another context. It counts what it is asked for, and fails as the real one does: a
+ * fake_use_primary(), and another context. The driver counts its calls, and fails as the real one does: a
  * pointer that it did not allocate is an invalid value, out-parameters are left as they are, a forked child
  * of a process that made a primary context has no driver, and while a stream is captured the device cannot be
  * waited for, and a wait invalidates the capture.
