@@ -5,13 +5,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <systemd/sd-daemon.h>
 #include <time.h>
@@ -20,20 +18,14 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "daemon/admin/admin.h"
 #include "daemon/config/user_policy.h"
 #include "daemon/core/core.h"
-#include "daemon/data/client.h"
-#include "daemon/data/serve.h"
-#include "daemon/decisions.h"
 #include "daemon/loop/closer.h"
 #include "daemon/loop/descriptors.h"
 #include "daemon/loop/log.h"
-#include "daemon/supply/pools.h"
-#include "proto/text.h"
+#include "daemon/loop/users.h"
+#include "daemon/supply/supplier.h"
 
-/* How long a connection may take to say HELLO. */
-#define HANDSHAKE_NS (10 * NS_PER_S)
 /* The interval at which silent connections are ended and refused calls are tried again. */
 #define HOUSEKEEPING_MS 5000
 /* Between two looks where there is no watchdog: a check of an idle device takes less than a
@@ -46,38 +38,18 @@
 #define LOCK_LOOKS   200u
 #define LOCK_LOOK_NS (5 * NS_PER_MS)
 
-void daemon_add_notice(struct daemon *daemon, const char *notice) {
-    for (unsigned i = 0; i < daemon->n_notices; i++)
-        if (strcmp(daemon->notices[i], notice) == 0)
-            return;
-    if (daemon->n_notices < DAEMON_NOTICES_MAX)
-        daemon->notices[daemon->n_notices++] = notice;
-}
-
 static int daemon_start_workers(struct daemon *daemon) {
-    int r = watcher_start(&daemon->watcher, daemon);
+    const struct machine *machine = &daemon->machine;
+    int r = watcher_start(&daemon->watcher, machine->gpu, machine->gpu_kind == PROTO_GPU_SIM, &daemon->loop);
 
-    for (unsigned i = 0; r == 0 && i < daemon->core->n_pools; i++)
-        r = supplier_start(daemon->core->pools[i]->owner);
+    if (r == 0)
+        r = pools_start(daemon->core, &daemon->loop);
     if (r < 0)
         log_error("a worker thread cannot be started: %s", strerror(-r));
     return r;
 }
 
 /* --- sockets --- */
-
-/* Notes what clients are told of the admin socket. A path that no client could use is not told. */
-static void daemon_note_admin_path(struct daemon *daemon) {
-    char path[PATH_MAX + CONFIG_PATH_SIZE + 2] = "";
-    const char *given = daemon->admin_listener.path;
-
-    if (given[0] != '/' && given[0] != '\0' && getcwd(path, PATH_MAX) != NULL)
-        strcat(path, "/");
-    strcat(path, given);
-    size_t length = strlen(path);
-    if (path[0] == '/' && length < sizeof daemon->admin_path && text_is_printable(path, length))
-        memcpy(daemon->admin_path, path, length);
-}
 
 static int daemon_open_sockets(struct daemon *daemon) {
     char **names = NULL;
@@ -115,85 +87,38 @@ static int daemon_open_sockets(struct daemon *daemon) {
         if (r < 0)
             return r;
     }
-    daemon_note_admin_path(daemon);
+    identity_note_admin_path(&daemon->identity, daemon->admin_listener.path);
     return 0;
 }
 
 static void daemon_on_data(struct listener *listener, int fd) {
-    serve_accept(listener->user, fd);
+    clients_accept(listener->user, fd);
 }
 
 static bool daemon_make_room(struct listener *listener) {
-    return client_make_room(listener->user);
+    return clients_make_room(listener->user);
 }
 
 static void daemon_on_admin(struct listener *listener, int fd) {
     admin_accept(listener->user, fd);
 }
 
-/* Ends the boards of users who have neither a session nor a parcel. A user who comes back before gets the
- * same board again. */
-static void daemon_end_boards(struct daemon *daemon) {
-    list_for_each_entry_safe(const struct board, board, &daemon->boards, link) {
-        if (!core_has_user(daemon->core, board->uid))
-            board_end(&daemon->boards, board->uid);
-    }
-}
-
 static void daemon_on_housekeeping(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
-    uint64_t now_ns = clock_now_ns();
 
-    unsigned n_stalled = 0;
-
-    while (!list_is_empty(&daemon->greeting)) {
-        struct client *oldest = list_first(&daemon->greeting, struct client, greeting_link);
-        if (now_ns - oldest->accepted_ns <= HANDSHAKE_NS)
-            break;
-        client_drop_unready(oldest);
-    }
-    list_for_each_entry_safe(struct client, client, &daemon->clients, link) {
-        if (client->connection.outbox.stalled) {
-            n_stalled++;
-            client_retry(client);
-        }
-    }
-    if (n_stalled > 0 && !daemon->stall_reported)
-        log_warning(
-            "replies to %s wait, because the kernel does not take them: too many of the descriptors sent "
-            "to clients are unread; raise LimitNOFILE, or end processes that keep sockets of clients "
-            "that ended",
-            COUNT_TEXT(n_stalled, "client"));
-    daemon->stall_reported = n_stalled > 0;
-    daemon->n_complaints = 0;
-    daemon_end_boards(daemon);
-    session_log_turn(daemon);
+    clients_housekeep(&daemon->clients);
     listener_retry(&daemon->data_listener);
     listener_retry(&daemon->admin_listener);
 }
 
 /* --- health --- */
 
-static bool watcher_gets_on(struct daemon *daemon) {
-    struct watcher *watcher = &daemon->watcher;
-    bool alive = !watcher->started || worker_is_alive(&watcher->worker);
-
-    if (!alive && !daemon->watcher_stalled)
-        log_warning(
-            "the driver's list of processes (NVML) does not come: memory of processes that ended stays in "
-            "quarantine until it does; systemd's watchdog is not answered");
-    else if (alive && daemon->watcher_stalled)
-        log_warning("the driver's list of processes comes again");
-    daemon->watcher_stalled = !alive;
-    return alive;
-}
-
 /* Looks at the daemon's workers, and answers the service manager's watchdog while all of them get on. Every
  * idle device is asked whether it still works, so that a device which is lost or hangs while no client needs
  * it is found too. */
 static void daemon_on_health(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
-    bool alive = watcher_gets_on(daemon);
+    bool alive = watcher_gets_on(&daemon->watcher);
 
     for (unsigned i = 0; i < daemon->core->n_pools; i++) {
         alive = supplier_is_alive(daemon->core->pools[i]->owner) && alive;
@@ -206,27 +131,27 @@ static void daemon_on_health(uv_timer_t *timer) {
 /* --- signals, end --- */
 
 void daemon_stop(struct daemon *daemon) {
-    daemon->stopping = true;
+    daemon->stopping = daemon->clients.stopping = true;
     uv_stop(&daemon->loop);
 }
 
 static void daemon_on_terminate(uv_signal_t *signal, int number) {
     struct daemon *daemon = signal->data;
     log_info("%s: stopping", number == SIGTERM ? "SIGTERM" : "SIGINT");
-    session_log_turn(daemon);
-    session_log_loans(daemon);
+    session_log_turn(&daemon->clients.log);
+    session_log_loans(&daemon->clients.log, daemon->core);
     daemon_stop(daemon);
 }
 
 static void daemon_on_reload(uv_signal_t *signal, int number) {
     struct daemon *daemon = signal->data;
     (void)number;
-    reload_ask(&daemon->reload, daemon, NULL);
+    reload_ask(&daemon->reload, NULL);
 }
 
 static void daemon_on_private_timer(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
-    if (!daemon->served) {
+    if (!daemon->clients.served) {
         log_info("nobody came: stopping");
         daemon_stop(daemon);
     }
@@ -271,28 +196,93 @@ static void daemon_close_handle(uv_handle_t *handle, void *user) {
         uv_close(handle, NULL);
 }
 
+/* Bounds sessions and segments by the descriptors that the daemon may have. sessions: as configured. Warns
+ * where these are too many. */
+static void daemon_share_descriptors(struct daemon *daemon, uint32_t sessions) {
+    struct core *core = daemon->core;
+    struct descriptor_shares shares;
+
+    descriptors_share(daemon->n_descriptors, sessions, core->n_pools, &shares);
+    if (shares.sessions < sessions)
+        log_warning(
+            "sessions_limit is %" PRIu32 ", and %" PRIu64 " descriptors (RLIMIT_NOFILE) allow %s: raise "
+            "LimitNOFILE of the unit, or the hard limit (ulimit -Hn) of the shell, to 65536, or lower "
+            "sessions_limit",
+            sessions, daemon->n_descriptors, COUNT_TEXT(shares.sessions, "session"));
+    core->sessions_limit = shares.sessions;
+    core->segments_limit = shares.segments;
+}
+
+/* Puts a fresh configuration in force. */
+static void daemon_apply(void *user, struct config *fresh) {
+    struct daemon *daemon = user;
+    struct config *config = daemon->config;
+
+    pools_configure(daemon->core, fresh);
+    daemon_share_descriptors(daemon, fresh->sessions_limit);
+    daemon->core->session_leases_limit = fresh->session_leases_limit;
+    log_set_level(fresh->log_level);
+    config_note_places_of(fresh, config);
+    config_check_sections(fresh);
+    config_deinit(config);
+    config_move(config, fresh);
+    if (user_policy_apply(daemon->core, config) < 0)
+        log_error("no memory: quotas and who may use which pool stay as they were");
+}
+
+/* Makes the objects and hands each what it works with. */
+static void daemon_connect(struct daemon *daemon) {
+    const struct clients_terms clients = {.loop = &daemon->loop,
+                                          .scheduler = &daemon->scheduler,
+                                          .closer = daemon->closer,
+                                          .core = daemon->core,
+                                          .watcher = &daemon->watcher,
+                                          .listener = &daemon->data_listener,
+                                          .lingering = &daemon->lingering,
+                                          .machine = &daemon->machine,
+                                          .identity = &daemon->identity,
+                                          .private = daemon->options.private};
+    const struct admin_terms admin = {.loop = &daemon->loop,
+                                      .scheduler = &daemon->scheduler,
+                                      .closer = daemon->closer,
+                                      .core = daemon->core,
+                                      .watcher = &daemon->watcher,
+                                      .reload = &daemon->reload,
+                                      .lingering = &daemon->lingering,
+                                      .machine = &daemon->machine,
+                                      .data_listener = &daemon->data_listener,
+                                      .admin_listener = &daemon->admin_listener,
+                                      .identity = &daemon->identity,
+                                      .notices = &daemon->notices,
+                                      .n_descriptors = &daemon->n_descriptors};
+    const struct reload_terms reload = {.config = daemon->config,
+                                        .path = daemon->options.config_path,
+                                        .reread = daemon->options.reread,
+                                        .reread_user = daemon->options.reread_user,
+                                        .apply = daemon_apply,
+                                        .apply_user = daemon,
+                                        .loop = &daemon->loop,
+                                        .notifier = &daemon->notifier};
+
+    scheduler_init(&daemon->scheduler);
+    lingering_init(&daemon->lingering, daemon->core, daemon->closer);
+    watcher_init(&daemon->watcher);
+    clients_init(&daemon->clients, &clients);
+    admin_init(&daemon->admin, &admin);
+    reload_init(&daemon->reload, &reload);
+}
+
 int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon) {
     struct daemon *daemon = calloc(1, sizeof *daemon);
     if (daemon == NULL)
         return -ENOMEM;
     daemon->options = *options;
     daemon->config = options->config;
-    daemon->started_ns = clock_now_ns();
-    if (getrandom(daemon->identity, sizeof daemon->identity, 0) != (ssize_t)sizeof daemon->identity) {
-        free(daemon);
-        return -EIO;
-    }
-    hex_write(daemon->identity, sizeof daemon->identity, daemon->identity_text);
     daemon->data_listener.fd = daemon->data_listener.lock_fd = daemon->data_listener.spare_fd = -1;
     daemon->admin_listener = daemon->data_listener;
-    scheduler_init(&daemon->scheduler);
-    list_init(&daemon->clients);
-    list_init(&daemon->boards);
-    list_init(&daemon->greeting);
-    list_init(&daemon->admin_clients);
-    list_init(&daemon->admin_resting);
-    reload_init(&daemon->reload);
-    int r = core_new(&daemon->core);
+    int r = identity_make(&daemon->identity);
+    if (r == 0)
+        r = core_new(&daemon->core);
     if (r < 0) {
         free(daemon);
         return r;
@@ -315,28 +305,13 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
     daemon->n_descriptors = descriptors_raise();
     daemon->core->sessions_limit = daemon->config->sessions_limit;
     daemon->core->session_leases_limit = daemon->config->session_leases_limit;
-    lingering_init(&daemon->lingering, daemon->core, daemon->closer);
+    daemon_connect(daemon);
     *ret_daemon = daemon;
     return 0;
 }
 
-void daemon_share_descriptors(struct daemon *daemon, uint32_t sessions) {
-    struct core *core = daemon->core;
-    struct descriptor_shares shares;
-
-    descriptors_share(daemon->n_descriptors, sessions, core->n_pools, &shares);
-    if (shares.sessions < sessions)
-        log_warning(
-            "sessions_limit is %" PRIu32 ", and %" PRIu64 " descriptors (RLIMIT_NOFILE) allow %s: raise "
-            "LimitNOFILE of the unit, or the hard limit (ulimit -Hn) of the shell, to 65536, or lower "
-            "sessions_limit",
-            sessions, daemon->n_descriptors, COUNT_TEXT(shares.sessions, "session"));
-    core->sessions_limit = shares.sessions;
-    core->segments_limit = shares.segments;
-}
-
 int daemon_start(struct daemon *daemon) {
-    int r = pools_add(daemon);
+    int r = pools_add(daemon->core, &daemon->machine, daemon->config, &daemon->n_warnings);
     if (r == 0) {
         daemon_share_descriptors(daemon, daemon->config->sessions_limit);
         log_info("%" PRIu64 " descriptors (RLIMIT_NOFILE): up to %s, and %s with a descriptor",
@@ -345,7 +320,7 @@ int daemon_start(struct daemon *daemon) {
         r = user_policy_look_up(daemon->config);
     }
     if (r == 0)
-        r = user_policy_apply(daemon);
+        r = user_policy_apply(daemon->core, daemon->config);
     if (r == 0)
         r = daemon_start_workers(daemon);
     if (r == 0 && !daemon->options.private) /* $NOTIFY_SOCKET is the program's, not its private daemon's */
@@ -354,8 +329,7 @@ int daemon_start(struct daemon *daemon) {
         decisions_start(daemon);
         daemon_start_timers(daemon);
         lingering_start(&daemon->lingering, &daemon->loop);
-        uv_timer_init(&daemon->loop, &daemon->admin_timer);
-        daemon->admin_timer.data = daemon;
+        admin_start(&daemon->admin);
     }
     return r;
 }
@@ -389,7 +363,7 @@ static void daemon_close_sockets(struct daemon *daemon) {
     if (daemon->options.private && daemon->ready_announced) /* else the client that starts it has the lock */
         lock_fd = daemon_lock_directory(directory);
     char path[DAEMON_SIM_PATH_SIZE];
-    if (daemon->gpu_kind == PROTO_GPU_SIM && daemon_sim_path(daemon, path) != NULL)
+    if (daemon->machine.gpu_kind == PROTO_GPU_SIM && daemon_sim_path(daemon, path) != NULL)
         unlink(path);
     listener_close(&daemon->data_listener);
     listener_close(&daemon->admin_listener);
@@ -402,31 +376,29 @@ void daemon_free(struct daemon *daemon) {
     daemon_close_sockets(daemon);
     watcher_stop(&daemon->watcher);
     lingering_stop(&daemon->lingering);
-    while (!list_is_empty(&daemon->clients))
-        client_discard(list_first(&daemon->clients, struct client, link));
-    uint64_t sent_bytes;
-    core_revoke_all(daemon->core, 0, clock_now_ns(), &sent_bytes);
-    daemon_end_boards(daemon);
-    while (!list_is_empty(&daemon->admin_clients))
-        admin_drop(list_first(&daemon->admin_clients, struct admin_client, link));
+    clients_discard(&daemon->clients);
+    admin_drop_all(&daemon->admin);
     struct segment *segment;
     while (core_next_retirement(daemon->core, &segment)) /* decided while the sessions went */
         supplier_retire(segment->pool->owner, segment);
-    for (unsigned i = 0; i < daemon->core->n_pools; i++)
-        supplier_stop(daemon->core->pools[i]->owner);
+    pools_stop(daemon->core);
     reload_stop(&daemon->reload);
     worker_stop(&daemon->notifier.worker);
     uv_run(&daemon->loop, UV_RUN_NOWAIT); /* closing handles finish before the rest is closed */
     uv_walk(&daemon->loop, daemon_close_handle, NULL);
     uv_run(&daemon->loop, UV_RUN_DEFAULT);
-    for (unsigned i = 0; i < daemon->core->n_pools; i++)
-        free(daemon->core->pools[i]->owner);
+    pools_free_suppliers(daemon->core);
     core_free(daemon->core);
     int r = uv_loop_close(&daemon->loop);
     assert(r == 0);
     (void)r;
     closer_free(daemon->closer);
     free(daemon);
+}
+
+static int daemon_open_gpu(struct daemon *daemon) {
+    char path[DAEMON_SIM_PATH_SIZE];
+    return pools_open_gpu(&daemon->machine, daemon->config, daemon_sim_path(daemon, path), &daemon->notices);
 }
 
 int daemon_check(const struct daemon_options *options, unsigned *ret_n_warnings) {
@@ -438,13 +410,13 @@ int daemon_check(const struct daemon_options *options, unsigned *ret_n_warnings)
     if (r < 0)
         return r;
     const char *group = daemon->config->group;
-    if (*group != '\0' && user_policy_find_group(group, &gid) < 0) {
+    if (*group != '\0' && users_find_group(group, &gid) < 0) {
         log_error("group: there is no group '%s'", group);
         has_group = false;
     }
-    r = pools_open_gpu(daemon);
+    r = daemon_open_gpu(daemon);
     if (r == 0)
-        r = pools_add(daemon);
+        r = pools_add(daemon->core, &daemon->machine, daemon->config, &daemon->n_warnings);
     if (r == 0)
         r = user_policy_look_up(daemon->config);
     if (r == 0 && !has_group)
@@ -466,17 +438,17 @@ int daemon_run(const struct daemon_options *options) {
 
     r = daemon_open_sockets(daemon);
     if (r == 0)
-        r = pools_open_gpu(daemon);
+        r = daemon_open_gpu(daemon);
     if (r == 0)
         r = daemon_start(daemon);
     if (r == 0) {
         daemon_start_signals(daemon);
         r = listener_start(&daemon->data_listener, &daemon->loop, &daemon->scheduler, daemon->closer,
-                           daemon_on_data, daemon_make_room, daemon);
+                           daemon_on_data, daemon_make_room, &daemon->clients);
     }
     if (r == 0)
         r = listener_start(&daemon->admin_listener, &daemon->loop, &daemon->scheduler, daemon->closer,
-                           daemon_on_admin, NULL, daemon);
+                           daemon_on_admin, NULL, &daemon->admin);
     if (r == 0) {
         uv_run(&daemon->loop, UV_RUN_DEFAULT);
         decisions_carry_out(daemon);

@@ -2,31 +2,27 @@
 #ifndef DAEMON_DAEMON_H
 #define DAEMON_DAEMON_H
 /*
- * The daemon: the libuv loop and everything on it. It owns the core, the suppliers, the listeners, the
- * clients and the admin clients. Each of them turns events into calls of the core; decisions.h carries out
- * what the core decides.
+ * The daemon: the libuv loop and everything on it. It makes the objects of the folders below it and hands
+ * each what it works with; no file of theirs knows struct daemon. Each of them turns events into calls of the
+ * core; decisions.h carries out what the core decides.
  */
 #include <stdbool.h>
 #include <stdint.h>
 #include <uv.h>
 
-#include "base/hex.h"
-#include "base/list.h"
-#include "daemon/admin/admin_budget.h"
+#include "daemon/admin/admin.h"
 #include "daemon/config/config.h"
 #include "daemon/config/reload.h"
+#include "daemon/data/clients.h"
 #include "daemon/data/lingering.h"
-#include "daemon/data/session_log.h"
 #include "daemon/death/watcher.h"
+#include "daemon/decisions.h"
+#include "daemon/loop/identity.h"
 #include "daemon/loop/listener.h"
+#include "daemon/loop/notices.h"
 #include "daemon/loop/notifier.h"
 #include "daemon/loop/scheduler.h"
-#include "daemon/supply/supplier.h"
-#include "gpu/gpu.h"
-#include "proto/limits.h"
-#include "proto/proto.h"
-
-#define DAEMON_NOTICES_MAX 8u
+#include "daemon/supply/pools.h"
 
 struct core;
 
@@ -45,45 +41,25 @@ struct daemon {
     uv_loop_t loop;
     struct daemon_options options;
     struct config *config;
-    const struct gpu *gpu; /* NULL: none */
-    enum proto_gpu_kind gpu_kind;
-    uint64_t started_ns;
-    uint8_t identity[PROTO_IDENTITY_BYTES]; /* random: no other daemon, and no later one, has it */
-    char identity_text[HEX_SIZE(PROTO_IDENTITY_BYTES)];
-    char admin_path[PROTO_PATH_SIZE]; /* absolute; "": none that a client can be told. NULs fill it up */
+    struct machine machine;
+    struct identity identity;
+    struct notices notices;
     struct core *core;
     struct listener data_listener, admin_listener;
-    struct closer *closer;     /* of clients' sockets */
+    struct closer *closer; /* of clients' sockets */
     struct lingering lingering;
     struct scheduler scheduler;
-    struct list clients;       /* struct client.link */
-    struct list boards;        /* struct board.link */
-    struct list greeting;      /* struct client.greeting_link: have not said HELLO, by arrival */
-    struct list admin_clients; /* struct admin_client.link */
-    struct list admin_resting; /* struct admin_client.resting_link */
-    struct admin_budget admin_budget;
-    uv_timer_t admin_timer; /* active while an admin client rests */
-    unsigned n_admin_clients, n_clients;
-    unsigned n_handshakes;     /* as greeting */
-    unsigned n_users_greeting; /* users that have clients in greeting */
+    struct clients clients;
+    struct admin admin;
     struct watcher watcher;
     struct notifier notifier;
     struct reload reload;
-    uv_timer_t tick_timer, housekeeping_timer, private_timer, health_timer;
+    struct decisions decisions;
+    uv_timer_t housekeeping_timer, private_timer, health_timer;
     uv_signal_t on_terminate, on_interrupt, on_reload;
-    uint64_t tick_ns; /* when tick_timer fires; NS_FOREVER: not armed */
-    uv_prepare_t before_poll;
-    uv_check_t after_poll;
-    uv_idle_t in_a_hurry;  /* active while a turn waits: the loop polls without sleeping */
-    unsigned n_complaints; /* of broken packets, in the log since the last housekeeping */
-    bool served, stopping;
-    bool watchdog;        /* the service manager waits for answers */
-    bool watcher_stalled; /* the driver's list of processes does not come */
+    bool stopping;
+    bool watchdog; /* the service manager waits for answers */
     bool ready_announced;
-    bool stall_reported;                     /* that the kernel takes no replies, until it does */
-    const char *notices[DAEMON_NOTICES_MAX]; /* for the operator; constant strings */
-    unsigned n_notices;
-    struct session_log session_log;
     uint64_t n_descriptors; /* that it may have; 0: not known */
     unsigned n_warnings;    /* in the configuration, that were told of when it took effect */
 };
@@ -99,8 +75,8 @@ int daemon_run(const struct daemon_options *options);
 
 /*
  * The parts of daemon_run(), for tests that bring GPU and clients themselves: a daemon without sockets,
- * signals and GPU. daemon->gpu may then be set; daemon_start() adds the pools and starts their workers and
- * the timers; serve_accept() and admin_accept() take clients, and uv_run() serves them. Both return 0 or
+ * signals and GPU. daemon->machine may then be set; daemon_start() adds the pools and starts their workers and
+ * the timers; clients_accept() and admin_accept() take clients, and uv_run() serves them. Both return 0 or
  * a negative errno; after a daemon_start() that failed the daemon still wants its daemon_free().
  */
 int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon);
@@ -116,12 +92,5 @@ const char *daemon_sim_path(const struct daemon *daemon, char path[DAEMON_SIM_PA
 
 /* Ends the loop after its turn. */
 void daemon_stop(struct daemon *daemon);
-
-/* Adds a constant text that the stats show to the operator. */
-/* Bounds sessions and segments by the descriptors that the daemon may have. sessions: as configured. Warns
- * where these are too many. */
-void daemon_share_descriptors(struct daemon *daemon, uint32_t sessions);
-
-void daemon_add_notice(struct daemon *daemon, const char *notice);
 
 #endif

@@ -9,28 +9,30 @@
 #include "daemon/core/core.h"
 #include "daemon/daemon.h"
 #include "daemon/data/client.h"
+#include "daemon/data/clients.h"
 #include "daemon/data/serve.h"
 #include "daemon/loop/log.h"
+#include "daemon/supply/supplier.h"
 
 static void decisions_on_tick(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
-    daemon->tick_ns = NS_FOREVER;
+    daemon->decisions.tick_ns = NS_FOREVER;
     core_tick(daemon->core, clock_now_ns());
 }
 
 static void decisions_arm_tick(struct daemon *daemon) {
     uint64_t next_ns = core_next_tick_ns(daemon->core);
-    if (next_ns == daemon->tick_ns || daemon->stopping)
+    if (next_ns == daemon->decisions.tick_ns || daemon->stopping)
         return;
-    daemon->tick_ns = next_ns;
+    daemon->decisions.tick_ns = next_ns;
     if (next_ns == NS_FOREVER) {
-        uv_timer_stop(&daemon->tick_timer);
+        uv_timer_stop(&daemon->decisions.tick_timer);
         return;
     }
     uint64_t now_ns = clock_now_ns();
     uv_update_time(&daemon->loop);
     /* rounded up: a timer that fires early would fire again and again until the deadline */
-    uv_timer_start(&daemon->tick_timer, decisions_on_tick,
+    uv_timer_start(&daemon->decisions.tick_timer, decisions_on_tick,
                    next_ns <= now_ns ? 0 : (next_ns - now_ns) / NS_PER_MS + 1, 0);
 }
 
@@ -70,7 +72,7 @@ void decisions_carry_out(struct daemon *daemon) {
     while (more) {
         more = false;
         while (core_next_answer(daemon->core, &answer)) {
-            session_log_answer(daemon, &answer);
+            session_log_answer(&daemon->clients.log, &answer);
             serve_answer(answer.session->owner, &answer);
             core_answer_sent(&answer, clock_now_ns());
             more = true;
@@ -86,7 +88,7 @@ void decisions_carry_out(struct daemon *daemon) {
         while (core_next_reclaim(daemon->core, &session))
             client_ask_reclaim(session->owner);
         while (core_next_long_wait(daemon->core, clock_now_ns(), &wait))
-            session_log_long_wait(daemon, &wait);
+            session_log_long_wait(&daemon->clients.log, &wait);
     }
 }
 
@@ -94,13 +96,11 @@ void decisions_carry_out(struct daemon *daemon) {
  * take that, until the parcel's time is up. Memory in quarantine does not keep it: the driver keeps memory
  * that a dying process has mapped. */
 static void stop_if_unused(struct daemon *daemon) {
-    if (!daemon->options.private || !daemon->served || daemon->stopping || daemon->core->parcels.count > 0)
+    if (!daemon->options.private || !daemon->clients.served || daemon->stopping ||
+        daemon->core->parcels.count > 0)
         return;
-    list_for_each_entry(const struct client, client, &daemon->clients, link) {
-        if (client->state == CLIENT_OPEN || client->state == CLIENT_GREETING)
-            return;
-    }
-    daemon_stop(daemon);
+    if (!clients_are_there(&daemon->clients))
+        daemon_stop(daemon);
 }
 
 static void on_hurry(uv_idle_t *idle) {
@@ -117,9 +117,9 @@ static void before_poll(uv_prepare_t *prepare) {
     announce_ready(daemon);
     stop_if_unused(daemon);
     if (scheduler_is_idle(&daemon->scheduler))
-        uv_idle_stop(&daemon->in_a_hurry);
+        uv_idle_stop(&daemon->decisions.in_a_hurry);
     else
-        uv_idle_start(&daemon->in_a_hurry, on_hurry);
+        uv_idle_start(&daemon->decisions.in_a_hurry, on_hurry);
 }
 
 static void after_poll(uv_check_t *check) {
@@ -130,13 +130,14 @@ static void after_poll(uv_check_t *check) {
 }
 
 void decisions_start(struct daemon *daemon) {
-    uv_timer_init(&daemon->loop, &daemon->tick_timer);
-    daemon->tick_timer.data = daemon;
-    daemon->tick_ns = NS_FOREVER;
-    uv_prepare_init(&daemon->loop, &daemon->before_poll);
-    uv_check_init(&daemon->loop, &daemon->after_poll);
-    uv_idle_init(&daemon->loop, &daemon->in_a_hurry);
-    daemon->before_poll.data = daemon->after_poll.data = daemon->in_a_hurry.data = daemon;
-    uv_prepare_start(&daemon->before_poll, before_poll);
-    uv_check_start(&daemon->after_poll, after_poll);
+    struct decisions *decisions = &daemon->decisions;
+
+    uv_timer_init(&daemon->loop, &decisions->tick_timer);
+    decisions->tick_ns = NS_FOREVER;
+    uv_prepare_init(&daemon->loop, &decisions->before_poll);
+    uv_check_init(&daemon->loop, &decisions->after_poll);
+    uv_idle_init(&daemon->loop, &decisions->in_a_hurry);
+    decisions->tick_timer.data = decisions->before_poll.data = decisions->after_poll.data = daemon;
+    uv_prepare_start(&decisions->before_poll, before_poll);
+    uv_check_start(&decisions->after_poll, after_poll);
 }

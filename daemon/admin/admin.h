@@ -13,16 +13,26 @@
 #include <uv.h>
 
 #include "base/list.h"
+#include "daemon/admin/admin_budget.h"
+#include "daemon/admin/admin_terms.h"
 #include "daemon/config/reload.h"
 #include "daemon/loop/scheduler.h"
-
-struct daemon;
 
 #define ADMIN_LINE_MAX    16384u /* bytes without the newline; the longest request has some 40 */
 #define ADMIN_CLIENTS_MAX 64u    /* the one that has been silent for longest makes room */
 
+/* The admin clients of a daemon. */
+struct admin {
+    struct admin_terms terms;
+    struct list clients; /* struct admin_client.link, the one heard last at the end */
+    struct list resting; /* struct admin_client.resting_link: while their users' budgets are used up */
+    unsigned n_clients;
+    struct admin_budget budget;
+    uv_timer_t timer; /* active while a client rests */
+};
+
 struct admin_client {
-    struct daemon *daemon;
+    struct admin *admin;
     uid_t uid;
     uv_pipe_t pipe;
     uv_write_t write;
@@ -31,15 +41,22 @@ struct admin_client {
     char line[ADMIN_LINE_MAX + 1];
     size_t line_size;         /* read and not answered */
     bool has_nothing;         /* to be read, as rights_look() says */
-    struct list link;         /* in daemon->admin_clients, the one heard last at the end */
-    struct turn turn;         /* waits with a whole line */
+    struct list link, resting_link;
+    struct turn turn; /* waits with a whole line */
     struct reload_waiter
-        reloading;            /* linked while the reload that it asked for is under way: it reads nothing */
-    struct list resting_link; /* in daemon->admin_resting, while its user's budget is used up */
+        reloading; /* linked while the reload that it asked for is under way: it reads nothing */
 };
 
+void admin_init(struct admin *admin, const struct admin_terms *terms);
+
+/* The timer is closed with the loop's handles. */
+void admin_start(struct admin *admin);
+
+/* Closes all connections. */
+void admin_drop_all(struct admin *admin);
+
 /* Takes an accepted socket. */
-void admin_accept(struct daemon *daemon, int fd);
+void admin_accept(struct admin *admin, int fd);
 
 /* Closes the connection; its memory goes with the loop's next turn. */
 void admin_drop(struct admin_client *client);

@@ -11,12 +11,16 @@
 #include "base/cleanup.h"
 #include "base/units.h"
 #include "daemon/admin/admin_report.h"
+#include "daemon/admin/admin_terms.h"
 #include "daemon/config/changes.h"
+#include "daemon/config/reload.h"
 #include "daemon/core/core.h"
 #include "daemon/core/policy.h"
 #include "daemon/core/pool.h"
-#include "daemon/daemon.h"
+#include "daemon/loop/listener.h"
 #include "daemon/supply/backing.h"
+#include "daemon/supply/pools.h"
+#include "daemon/supply/supplier.h"
 
 #define REASON_SIZE 320u
 
@@ -67,21 +71,22 @@ static void put_next(cJSON *object, const struct config_change *pending) {
 }
 
 /* The change of the view's own section that waits for a restart, or of the section that holds for it. */
-static const struct config_change *find_pending(const struct daemon *daemon, const struct config_view *view,
+static const struct config_change *find_pending(const struct admin_terms *terms,
+                                                const struct config_view *view,
                                                 const struct config_view *holder,
                                                 const struct config_key *key) {
     char section[CONFIG_SECTION_NAME_SIZE];
     const struct config_change *pending =
-        reload_pending(&daemon->reload, config_section_name(view, section), key);
+        reload_pending(terms->reload, config_section_name(view, section), key);
 
     return pending != NULL ? pending
-                           : reload_pending(&daemon->reload, config_section_name(holder, section), key);
+                           : reload_pending(terms->reload, config_section_name(holder, section), key);
 }
 
 /* Describes a key of a section, and what became of it. Takes effect's value. */
-static cJSON *describe(const struct daemon *daemon, const struct config_view *view,
+static cJSON *describe(const struct admin_terms *terms, const struct config_view *view,
                        const struct config_key *key, struct effect *effect) {
-    const struct config *config = daemon->config;
+    const struct config *config = terms->reload->terms.config;
     const struct config_view holder = config_holder(config, view, key);
     char section[CONFIG_SECTION_NAME_SIZE];
     _cleanup_(freep) char *value = NULL, *in_force = effect->value;
@@ -97,7 +102,7 @@ static cJSON *describe(const struct daemon *daemon, const struct config_view *vi
     bool is_same = value != NULL && in_force != NULL && strcmp(value, in_force) == 0;
     put_text(object, "in_force", is_same ? NULL : in_force);
     report_string(object, "reason", effect->reason[0] != '\0' ? effect->reason : NULL);
-    put_next(object, find_pending(daemon, view, &holder, key));
+    put_next(object, find_pending(terms, view, &holder, key));
     return object;
 }
 
@@ -119,44 +124,48 @@ static void socket_in_force(struct effect *effect, const struct listener *listen
     give_reason(effect, "the socket that the service manager passed");
 }
 
-static void group_in_force(struct effect *effect, const struct daemon *daemon) {
+static void group_in_force(struct effect *effect, const struct admin_terms *terms) {
     struct stat status;
 
-    if (daemon->data_listener.fd < 0 || stat(daemon->data_listener.path, &status) < 0)
+    if (terms->data_listener->fd < 0 || stat(terms->data_listener->path, &status) < 0)
         return;
     number_in_force(effect, status.st_gid);
     give_reason(effect, "the group of the socket's file");
 }
 
-static void daemon_effect(const struct daemon *daemon, const struct config_key *key, struct effect *effect) {
+static void daemon_effect(const struct admin_terms *terms, const struct config_key *key,
+                          struct effect *effect) {
     static const char *const gpus[] = {"none", "cuda", "sim"};
-    const struct config *config = daemon->config;
+    const struct config *config = terms->reload->terms.config;
 
     if (is_key(key, "socket")) {
-        socket_in_force(effect, &daemon->data_listener);
+        socket_in_force(effect, terms->data_listener);
     } else if (is_key(key, "admin_socket")) {
-        socket_in_force(effect, &daemon->admin_listener);
+        socket_in_force(effect, terms->admin_listener);
     } else if (is_key(key, "group") && config->group[0] == '\0') {
-        group_in_force(effect, daemon);
+        group_in_force(effect, terms);
     } else if (is_key(key, "gpu") && config->gpu == CONFIG_GPU_AUTO) {
-        unsigned kind = daemon->gpu_kind == PROTO_GPU_CUDA ? 1 : daemon->gpu_kind == PROTO_GPU_SIM ? 2 : 0;
+        unsigned kind = terms->machine->gpu_kind == PROTO_GPU_CUDA  ? 1
+                        : terms->machine->gpu_kind == PROTO_GPU_SIM ? 2
+                                                                    : 0;
         effect->value = strdup(gpus[kind]);
         give_reason(effect, kind == 0 ? "the driver finds no GPU" : "the driver finds a GPU");
-    } else if (is_key(key, "sessions_limit") && daemon->core->sessions_limit < config->sessions_limit) {
-        number_in_force(effect, daemon->core->sessions_limit);
-        give_reason(effect, "%" PRIu64 " descriptors (RLIMIT_NOFILE) allow no more", daemon->n_descriptors);
+    } else if (is_key(key, "sessions_limit") && terms->core->sessions_limit < config->sessions_limit) {
+        number_in_force(effect, terms->core->sessions_limit);
+        give_reason(effect, "%" PRIu64 " descriptors (RLIMIT_NOFILE) allow no more", *terms->n_descriptors);
     }
 }
 
-static void quota_effect(const struct daemon *daemon, const struct config_key *key, struct effect *effect) {
-    const struct policy *policy = daemon->core->policy;
+static void quota_effect(const struct admin_terms *terms, const struct config_key *key,
+                         struct effect *effect) {
+    const struct policy *policy = terms->core->policy;
 
     if (policy == NULL)
         return;
-    if (is_key(key, "sessions") && !daemon->config->quota.sessions.set) {
+    if (is_key(key, "sessions") && !terms->reload->terms.config->quota.sessions.set) {
         number_in_force(effect, policy->everybody[QUOTA_SESSIONS]);
         give_reason(effect, "all but a 64th of the sessions that there may be");
-    } else if (is_key(key, "segments") && !daemon->config->quota.segments.set) {
+    } else if (is_key(key, "segments") && !terms->reload->terms.config->quota.segments.set) {
         number_in_force(effect, policy->everybody[QUOTA_SEGMENTS]);
         give_reason(effect, "half of the segments that there are descriptors for");
     }
@@ -164,27 +173,27 @@ static void quota_effect(const struct daemon *daemon, const struct config_key *k
 
 /* The sections as they are configured: all keys of those that there always are, of the others those that are
  * set. */
-static void put_settings(cJSON *reply, const struct daemon *daemon) {
+static void put_settings(cJSON *reply, const struct admin_terms *terms) {
     cJSON *settings = cJSON_AddArrayToObject(reply, "settings");
     struct config_view view = {0};
 
-    while (config_next_section(daemon->config, &view))
+    while (config_next_section(terms->reload->terms.config, &view))
         for (unsigned i = 0; i < view.table->count; i++) {
             const struct config_key *key = &view.table->keys[i];
             struct effect effect = {0};
             if ((view.section != NULL || view.rule != NULL) && config_line(&view, key) == CONFIG_UNSET)
                 continue;
             if (view.table == &config_daemon_keys)
-                daemon_effect(daemon, key, &effect);
+                daemon_effect(terms, key, &effect);
             else if (view.table == &config_quota_keys && view.rule == NULL)
-                quota_effect(daemon, key, &effect);
+                quota_effect(terms, key, &effect);
             else if (view.section != NULL && !view.section->is_there)
                 give_reason(&effect, "this machine has no such %s, so this has no effect",
                             view.section->kind == PROTO_POOL_HOST ? "NUMA node" : "GPU");
             else if (view.rule != NULL && !view.rule->who.is_known)
                 give_reason(&effect, "there is no such %s, so this has no effect",
                             view.rule->who.is_group ? "group" : "user");
-            cJSON_AddItemToArray(settings, describe(daemon, &view, key, &effect));
+            cJSON_AddItemToArray(settings, describe(terms, &view, key, &effect));
         }
 }
 
@@ -229,8 +238,8 @@ static void pool_effect(const struct pool *pool, const struct config_view *holde
     }
 }
 
-static cJSON *describe_pool(const struct daemon *daemon, const struct pool *pool) {
-    const struct config *config = daemon->config;
+static cJSON *describe_pool(const struct admin_terms *terms, const struct pool *pool) {
+    const struct config *config = terms->reload->terms.config;
     bool is_host = pool->kind == PROTO_POOL_HOST;
     const struct config_view view = config_pool_view(config, pool->kind, is_host ? NULL : pool->uuid,
                                                      is_host ? pool->numa_node : pool->device);
@@ -245,21 +254,21 @@ static cJSON *describe_pool(const struct daemon *daemon, const struct pool *pool
         const struct config_view holder = config_holder(config, &view, key);
         struct effect effect = {0};
         pool_effect(pool, &holder, key, &effect);
-        cJSON_AddItemToArray(settings, describe(daemon, &view, key, &effect));
+        cJSON_AddItemToArray(settings, describe(terms, &view, key, &effect));
     }
     return object;
 }
 
-static const char *file_of(const struct daemon *daemon) {
-    return daemon->config->has_file ? daemon->options.config_path : NULL;
+static const char *file_of(const struct admin_terms *terms) {
+    return terms->reload->terms.config->has_file ? terms->reload->terms.path : NULL;
 }
 
-void report_config(cJSON *reply, const struct daemon *daemon) {
-    report_string(reply, "file", file_of(daemon));
-    put_settings(reply, daemon);
+void report_config(cJSON *reply, const struct admin_terms *terms) {
+    report_string(reply, "file", file_of(terms));
+    put_settings(reply, terms);
     cJSON *pools = cJSON_AddArrayToObject(reply, "pools");
-    for (unsigned i = 0; i < daemon->core->n_pools; i++)
-        cJSON_AddItemToArray(pools, describe_pool(daemon, daemon->core->pools[i]));
+    for (unsigned i = 0; i < terms->core->n_pools; i++)
+        cJSON_AddItemToArray(pools, describe_pool(terms, terms->core->pools[i]));
 }
 
 /* --- a reload --- */
@@ -289,8 +298,8 @@ static cJSON *describe_change(const struct config_change *change) {
     return object;
 }
 
-void report_reload(cJSON *reply, const struct daemon *daemon, const struct reload_outcome *outcome) {
-    report_string(reply, "file", file_of(daemon));
+void report_reload(cJSON *reply, const struct admin_terms *terms, const struct reload_outcome *outcome) {
+    report_string(reply, "file", file_of(terms));
     cJSON_AddBoolToObject(reply, "applied", outcome->result == 0);
     cJSON *mistakes = cJSON_AddArrayToObject(reply, "mistakes");
     for (unsigned i = 0; i < config_mistakes_told(outcome->mistakes); i++)

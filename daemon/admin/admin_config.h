@@ -7,13 +7,13 @@
  */
 #include <cjson/cJSON.h>
 
-struct daemon;
+struct admin_terms;
 struct reload_outcome;
 
 /* Adds "file", "settings" and "pools". */
-void report_config(cJSON *reply, const struct daemon *daemon);
+void report_config(cJSON *reply, const struct admin_terms *terms);
 
 /* Adds what came of a reload (docs/schema/reload.json). */
-void report_reload(cJSON *reply, const struct daemon *daemon, const struct reload_outcome *outcome);
+void report_reload(cJSON *reply, const struct admin_terms *terms, const struct reload_outcome *outcome);
 
 #endif

@@ -13,9 +13,12 @@
 #include "base/utf8.h"
 #include "daemon/admin/admin_config.h"
 #include "daemon/admin/admin_report.h"
+#include "daemon/admin/admin_terms.h"
+#include "daemon/config/reload.h"
 #include "daemon/core/core.h"
-#include "daemon/daemon.h"
 #include "daemon/data/client.h"
+#include "daemon/death/watcher.h"
+#include "daemon/loop/identity.h"
 #include "daemon/loop/log.h"
 
 #define REQUEST_DEPTH_MAX 4 /* requests are flat */
@@ -200,30 +203,30 @@ enum part {
     PART_CONFIG = 128,
 };
 
-static char *answer_parts(struct daemon *daemon, uid_t uid, unsigned parts) {
+static char *answer_parts(const struct admin_terms *terms, uid_t uid, unsigned parts) {
     cJSON *reply = cJSON_CreateObject();
 
     if (parts != PART_DAEMON_IN_BRIEF)
-        core_poll_fences(daemon->core);
+        core_poll_fences(terms->core);
     if ((parts & (PART_DAEMON | PART_DAEMON_IN_BRIEF)) != 0)
-        report_daemon(reply, daemon, (parts & PART_DAEMON_IN_BRIEF) != 0);
+        report_daemon(reply, terms, (parts & PART_DAEMON_IN_BRIEF) != 0);
     if ((parts & PART_POOLS) != 0)
-        report_pools(reply, daemon->core);
+        report_pools(reply, terms->core);
     if ((parts & (PART_SESSIONS | PART_QUARANTINE)) != 0) {
-        watcher_refresh_sizes(&daemon->watcher);
-        report_sessions(reply, daemon->core, uid, (parts & PART_QUARANTINE) != 0);
+        watcher_refresh_sizes(terms->watcher);
+        report_sessions(reply, terms->core, uid, (parts & PART_QUARANTINE) != 0);
     }
     if ((parts & PART_QUOTAS) != 0)
-        report_quotas(reply, daemon->core);
+        report_quotas(reply, terms->core);
     if ((parts & PART_PARCELS) != 0)
-        report_parcels(reply, daemon->core, uid);
+        report_parcels(reply, terms->core, uid);
     if ((parts & PART_CONFIG) != 0)
-        report_config(reply, daemon);
+        report_config(reply, terms);
     return finish(reply);
 }
 
-static char *answer_trim(struct daemon *daemon, const struct request_keys *keys) {
-    const struct core *core = daemon->core;
+static char *answer_trim(const struct admin_terms *terms, const struct request_keys *keys) {
+    const struct core *core = terms->core;
     uint64_t total = 0;
 
     if (keys->has_pool && core_find_pool(core, (uint32_t)keys->pool) == NULL)
@@ -258,8 +261,8 @@ static struct session *find_quarantined(const struct core *core, uint64_t id) {
  * work, or the process itself where it has not ended, may then write into memory that is lent anew, to
  * processes of the same user. Other users only ever get memory that comes fresh from the driver, and the
  * driver keeps memory that a process has mapped. */
-static char *answer_quarantine_release(struct daemon *daemon, const struct request_keys *keys) {
-    const struct session *session = find_quarantined(daemon->core, keys->session);
+static char *answer_quarantine_release(const struct admin_terms *terms, const struct request_keys *keys) {
+    const struct session *session = find_quarantined(terms->core, keys->session);
 
     if (session == NULL)
         return admin_json_error("no-such-session",
@@ -288,14 +291,14 @@ static bool has_session(const struct core *core, uint64_t id) {
 }
 
 /* Ends what was sent and not taken: those who have the tokens get NO_TOKEN. */
-static char *answer_parcels_revoke(struct daemon *daemon, const struct request_keys *keys) {
+static char *answer_parcels_revoke(const struct admin_terms *terms, const struct request_keys *keys) {
     uint64_t bytes;
 
     if (keys->has_session && keys->session == 0)
         return admin_json_error("no-such-session",
                                 "sessions are numbered from 1; 'parcels' lists the senders");
-    unsigned n = core_revoke_all(daemon->core, keys->has_session ? keys->session : 0, clock_now_ns(), &bytes);
-    if (n == 0 && keys->has_session && !has_session(daemon->core, keys->session))
+    unsigned n = core_revoke_all(terms->core, keys->has_session ? keys->session : 0, clock_now_ns(), &bytes);
+    if (n == 0 && keys->has_session && !has_session(terms->core, keys->session))
         return admin_json_error(
             "no-such-session", "there is no session of this number, and nothing that one sent is to be taken "
                                "yet; 'parcels' lists the senders");
@@ -310,14 +313,14 @@ static char *answer_parcels_revoke(struct daemon *daemon, const struct request_k
 
 char admin_json_later[] = "";
 
-static char *answer_reload(struct daemon *daemon, const struct request_keys *keys) {
+static char *answer_reload(const struct admin_terms *terms, const struct request_keys *keys) {
     (void)keys;
-    if (daemon->options.reread == NULL)
+    if (terms->reload->terms.reread == NULL)
         return admin_json_error("internal", "this daemon was not given a configuration to read again");
     return admin_json_later;
 }
 
-char *admin_json_reloaded(const struct daemon *daemon, const struct reload_outcome *outcome) {
+char *admin_json_reloaded(const struct admin_terms *terms, const struct reload_outcome *outcome) {
     if (outcome->result < 0 && (outcome->mistakes == NULL || outcome->mistakes->count == 0))
         return admin_json_error("internal",
                                 outcome->result == -ECANCELED
@@ -325,7 +328,7 @@ char *admin_json_reloaded(const struct daemon *daemon, const struct reload_outco
                                     : "there is no memory or thread to read the configuration again; "
                                       "it stays as it was");
     cJSON *reply = cJSON_CreateObject();
-    report_reload(reply, daemon, outcome);
+    report_reload(reply, terms, outcome);
     return finish(reply);
 }
 
@@ -340,7 +343,7 @@ static const struct command {
     enum command_user user;
     unsigned parts; /* of the reply; 0: answer() writes it */
     bool takes_pool, needs_session, takes_session;
-    char *(*answer)(struct daemon *daemon, const struct request_keys *keys);
+    char *(*answer)(const struct admin_terms *terms, const struct request_keys *keys);
     const char *denial; /* for other users */
 } commands[] = {
     {.name = "ping", .parts = PART_DAEMON_IN_BRIEF},
@@ -361,10 +364,10 @@ static const struct command {
      "parcels-revoke is for root and for the daemon's own user; a process revokes by the token"},
 };
 
-static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys *keys) {
+static char *answer(const struct admin_terms *terms, uid_t uid, const struct request_keys *keys) {
     const struct command *command = NULL;
 
-    if (keys->daemon != NULL && strcmp(keys->daemon, daemon->identity_text) != 0)
+    if (keys->daemon != NULL && strcmp(keys->daemon, terms->identity->text) != 0)
         return admin_json_error("other-daemon", "the request is for another daemon than this one");
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
         if (strcmp(commands[i].name, keys->command) == 0)
@@ -381,10 +384,10 @@ static char *answer(struct daemon *daemon, uid_t uid, const struct request_keys 
     if ((command->user == FOR_ROOT && uid != 0) ||
         (command->user == FOR_OPERATORS && !admin_is_operator(uid)))
         return admin_json_error("permission-denied", command->denial);
-    return command->parts != 0 ? answer_parts(daemon, uid, command->parts) : command->answer(daemon, keys);
+    return command->parts != 0 ? answer_parts(terms, uid, command->parts) : command->answer(terms, keys);
 }
 
-char *admin_json_answer(struct daemon *daemon, uid_t uid, const char *line, size_t size) {
+char *admin_json_answer(const struct admin_terms *terms, uid_t uid, const char *line, size_t size) {
     struct request_keys keys;
     const char *end, *wrong = scan(line, size);
 
@@ -398,7 +401,7 @@ char *admin_json_answer(struct daemon *daemon, uid_t uid, const char *line, size
         return admin_json_error("invalid-request", "the line is not one JSON object");
     }
     wrong = read_keys(request, &keys);
-    char *reply = wrong != NULL ? admin_json_error("invalid-request", wrong) : answer(daemon, uid, &keys);
+    char *reply = wrong != NULL ? admin_json_error("invalid-request", wrong) : answer(terms, uid, &keys);
     cJSON_Delete(request);
     return reply;
 }

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-struct daemon;
+struct admin_terms;
 
 struct reload_outcome;
 
@@ -22,10 +22,10 @@ extern char admin_json_later[];
 
 /* Carries a request out for a user. Returns the reply with its newline, owned by the caller;
  * admin_json_later; NULL without memory. */
-char *admin_json_answer(struct daemon *daemon, uid_t uid, const char *line, size_t size);
+char *admin_json_answer(const struct admin_terms *terms, uid_t uid, const char *line, size_t size);
 
 /* The reply of a reload that is over, owned by the caller; NULL without memory. */
-char *admin_json_reloaded(const struct daemon *daemon, const struct reload_outcome *outcome);
+char *admin_json_reloaded(const struct admin_terms *terms, const struct reload_outcome *outcome);
 
 /* Whether the user may do what is for operators: root, or the daemon's own user. */
 bool admin_is_operator(uid_t uid);

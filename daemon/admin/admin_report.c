@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "daemon/admin/admin_json.h"
+#include "daemon/admin/admin_terms.h"
 #include "daemon/core/core.h"
 #include "daemon/core/explain.h"
 #include "daemon/core/histogram.h"
@@ -15,9 +16,14 @@
 #include "daemon/core/question.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/use.h"
-#include "daemon/daemon.h"
 #include "daemon/data/client.h"
+#include "daemon/data/lingering.h"
+#include "daemon/loop/identity.h"
+#include "daemon/loop/listener.h"
+#include "daemon/loop/notices.h"
 #include "daemon/supply/backing.h"
+#include "daemon/supply/pools.h"
+#include "daemon/supply/supplier.h"
 
 /* Requests that a session's description has: a session may have some thousand. */
 #define REQUESTS_TOLD_MAX 16u
@@ -55,32 +61,32 @@ static const char *gpu_name(enum proto_gpu_kind gpu) {
     return gpu == PROTO_GPU_CUDA ? "cuda" : gpu == PROTO_GPU_SIM ? "sim" : "none";
 }
 
-void report_daemon(cJSON *reply, const struct daemon *daemon, bool brief) {
+void report_daemon(cJSON *reply, const struct admin_terms *terms, bool brief) {
     cJSON *object = cJSON_AddObjectToObject(reply, "daemon");
 
     cJSON_AddStringToObject(object, "version", GPUPOOL_VERSION);
     report_integer(object, "pid", (uint64_t)getpid());
-    report_integer(object, "uptime_ns", clock_now_ns() - daemon->started_ns);
-    cJSON_AddStringToObject(object, "gpu", gpu_name(daemon->gpu_kind));
-    cJSON_AddStringToObject(object, "identity", daemon->identity_text);
+    report_integer(object, "uptime_ns", clock_now_ns() - terms->identity->started_ns);
+    cJSON_AddStringToObject(object, "gpu", gpu_name(terms->machine->gpu_kind));
+    cJSON_AddStringToObject(object, "identity", terms->identity->text);
     if (brief)
         return;
-    cJSON_AddStringToObject(object, "socket", daemon->data_listener.path);
-    cJSON_AddStringToObject(object, "admin_socket", daemon->admin_path);
+    cJSON_AddStringToObject(object, "socket", terms->data_listener->path);
+    cJSON_AddStringToObject(object, "admin_socket", terms->identity->admin_path);
     report_string(object, "cuda_toolkit", gpu_cuda_built() ? gpu_cuda_toolkit() : NULL);
-    report_integer(object, "sessions", daemon->core->n_sessions);
-    report_integer(object, "sessions_limit", daemon->core->sessions_limit);
-    report_integer(object, "sessions_refused", daemon->core->n_sessions_refused);
-    bool any_lingers = daemon->lingering.n_sockets > 0;
-    report_integer(object, "lingering_sockets", daemon->lingering.n_sockets);
+    report_integer(object, "sessions", terms->core->n_sessions);
+    report_integer(object, "sessions_limit", terms->core->sessions_limit);
+    report_integer(object, "sessions_refused", terms->core->n_sessions_refused);
+    bool any_lingers = terms->lingering->n_sockets > 0;
+    report_integer(object, "lingering_sockets", terms->lingering->n_sockets);
     put_optional(object, "lingering_oldest_ns", any_lingers,
-                 any_lingers ? clock_now_ns() - lingering_oldest_ns(&daemon->lingering) : 0);
-    report_integer(object, "descriptors_limit", daemon->n_descriptors);
-    report_integer(object, "described_segments", pools_descriptors(daemon->core));
-    report_integer(object, "described_segments_limit", daemon->core->segments_limit);
+                 any_lingers ? clock_now_ns() - lingering_oldest_ns(terms->lingering) : 0);
+    report_integer(object, "descriptors_limit", *terms->n_descriptors);
+    report_integer(object, "described_segments", pools_descriptors(terms->core));
+    report_integer(object, "described_segments_limit", terms->core->segments_limit);
     cJSON *notices = cJSON_AddArrayToObject(object, "notices");
-    for (unsigned i = 0; i < daemon->n_notices; i++)
-        cJSON_AddItemToArray(notices, cJSON_CreateString(daemon->notices[i]));
+    for (unsigned i = 0; i < terms->notices->count; i++)
+        cJSON_AddItemToArray(notices, cJSON_CreateString(terms->notices->texts[i]));
 }
 
 static void put_histogram(cJSON *object, const char *key, const struct histogram *histogram) {

@@ -14,7 +14,7 @@
 #include <sys/types.h>
 
 struct core;
-struct daemon;
+struct admin_terms;
 
 /* Adds an integer; from 2^53 on it is shown as 2^53. */
 void report_integer(cJSON *object, const char *key, uint64_t integer);
@@ -23,7 +23,7 @@ void report_integer(cJSON *object, const char *key, uint64_t integer);
 void report_string(cJSON *object, const char *key, const char *string);
 
 /* Adds "daemon"; brief: what ping tells. */
-void report_daemon(cJSON *reply, const struct daemon *daemon, bool brief);
+void report_daemon(cJSON *reply, const struct admin_terms *terms, bool brief);
 
 /* Adds "pools". */
 void report_pools(cJSON *reply, const struct core *core);

@@ -9,10 +9,8 @@
 #include "base/clock.h"
 #include "daemon/config/changes.h"
 #include "daemon/config/user_policy.h"
-#include "daemon/core/core.h"
-#include "daemon/daemon.h"
 #include "daemon/loop/log.h"
-#include "daemon/supply/pools.h"
+#include "daemon/loop/notifier.h"
 
 struct reload_job {
     struct worker_job job;
@@ -28,54 +26,20 @@ static void reload_begin(struct reload *reload);
 
 static void reload_run(struct worker_job *worker_job) {
     struct reload_job *job = container_of(worker_job, struct reload_job, job);
-    const struct daemon_options *options = &job->reload->daemon->options;
+    const struct reload_terms *terms = &job->reload->terms;
 
     worker_enter_call(&job->reload->worker, "reading the configuration");
     log_copy_to(&job->warnings);
-    job->result = options->reread(options->reread_user, &job->fresh, &job->mistakes);
+    job->result = terms->reread(terms->reread_user, &job->fresh, &job->mistakes);
     if (job->result == 0) {
         job->result = user_policy_look_up(&job->fresh);
         if (job->result == 0) /* no one else changes the configuration in force, or reads the fresh one */
-            job->result = config_compare(&job->fresh, job->reload->daemon->config, &job->changes);
+            job->result = config_compare(&job->fresh, terms->config, &job->changes);
         if (job->result < 0)
             config_deinit(&job->fresh);
     }
     log_copy_to(NULL);
     worker_leave_call(&job->reload->worker);
-}
-
-static void configure_pool(struct pool *pool, const struct config *fresh) {
-    struct supplier *supplier = pool->owner;
-    struct config_pool_sizes sizes;
-    bool is_host = pool->kind == PROTO_POOL_HOST;
-
-    config_resolve(fresh, pool->kind, is_host ? NULL : pool->uuid, is_host ? pool->numa_node : pool->device,
-                   supplier->total.bytes, &sizes);
-    config_cut_limit(pool->name, supplier->total.bytes, supplier->total.of, &sizes);
-    config_check_sizes(pool->name, &sizes);
-    supplier->huge_pages = sizes.huge_pages;
-    supplier->zero = sizes.zero;
-    if (supplier->segment_kind != pools_segment_kind(pool->kind, &sizes))
-        log_warning("%s has another export now: that needs a restart", pool->name);
-    const struct pool_sizes pool_sizes = pools_sizes(&sizes);
-    core_pool_configure(pool, &pool_sizes, clock_now_ns());
-}
-
-/* Takes the configuration over. */
-static void reload_apply(struct daemon *daemon, struct config *fresh) {
-    struct config *config = daemon->config;
-
-    for (unsigned i = 0; i < daemon->core->n_pools; i++)
-        configure_pool(daemon->core->pools[i], fresh);
-    daemon_share_descriptors(daemon, fresh->sessions_limit);
-    daemon->core->session_leases_limit = fresh->session_leases_limit;
-    log_set_level(fresh->log_level);
-    config_note_places_of(fresh, config);
-    config_check_sections(fresh);
-    config_deinit(config);
-    config_move(config, fresh);
-    if (user_policy_apply(daemon) < 0)
-        log_error("no memory: quotas and who may use which pool stay as they were");
 }
 
 static void tell_changes(const struct config_changes *changes, const char *path) {
@@ -97,9 +61,9 @@ static void tell(struct reload *reload, const struct reload_outcome *outcome) {
 }
 
 static void reload_end(struct reload *reload) {
-    notifier_tell(&reload->daemon->notifier, "READY=1");
+    notifier_tell(reload->terms.notifier, "READY=1");
     reload->reading = false;
-    if (reload->again && !reload->daemon->stopping)
+    if (reload->again && !reload->stopping)
         reload_begin(reload);
 }
 
@@ -111,14 +75,14 @@ static void reload_done(struct worker_job *worker_job) {
     config_mistakes_log(&job->mistakes);
     if (job->result < 0) {
         log_error("the configuration stays as it was");
-    } else if (reload->daemon->stopping) {
+    } else if (reload->stopping) {
         config_deinit(&job->fresh);
         outcome.result = -ECANCELED;
     } else {
         log_copy_to(&job->warnings);
-        reload_apply(reload->daemon, &job->fresh);
+        reload->terms.apply(reload->terms.apply_user, &job->fresh);
         log_copy_to(NULL);
-        tell_changes(&job->changes, reload->daemon->options.config_path);
+        tell_changes(&job->changes, reload->terms.path);
     }
     tell(reload, &outcome);
     if (outcome.result == 0) {
@@ -132,7 +96,6 @@ static void reload_done(struct worker_job *worker_job) {
 }
 
 static void reload_begin(struct reload *reload) {
-    struct daemon *daemon = reload->daemon;
     char reloading[64];
 
     reload->reading = true;
@@ -144,8 +107,8 @@ static void reload_begin(struct reload *reload) {
     }
     snprintf(reloading, sizeof reloading, "RELOADING=1\nMONOTONIC_USEC=%llu",
              (unsigned long long)(clock_now_ns() / 1000));
-    notifier_tell(&daemon->notifier, reloading);
-    int r = reload->worker.started ? 0 : worker_start(&reload->worker, &daemon->loop, "reload");
+    notifier_tell(reload->terms.notifier, reloading);
+    int r = reload->worker.started ? 0 : worker_start(&reload->worker, reload->terms.loop, "reload");
     struct reload_job *job = r == 0 ? calloc(1, sizeof *job) : NULL;
     if (job == NULL) {
         log_error("the configuration stays as it was: %s", r < 0 ? strerror(-r) : "no memory");
@@ -160,6 +123,7 @@ static void reload_begin(struct reload *reload) {
 }
 
 void reload_stop(struct reload *reload) {
+    reload->stopping = true;
     worker_stop(&reload->worker);
     config_changes_deinit(&reload->changes);
 }
@@ -174,17 +138,17 @@ const struct config_change *reload_pending(const struct reload *reload, const ch
     return NULL;
 }
 
-void reload_init(struct reload *reload) {
+void reload_init(struct reload *reload, const struct reload_terms *terms) {
+    reload->terms = *terms;
     list_init(&reload->waiting);
     list_init(&reload->next);
 }
 
-void reload_ask(struct reload *reload, struct daemon *daemon, struct reload_waiter *waiter) {
+void reload_ask(struct reload *reload, struct reload_waiter *waiter) {
     if (waiter != NULL)
         list_append(&reload->next, &waiter->link);
     reload->again = true;
     if (reload->reading)
-        return; /* the thread reads what is set below */
-    reload->daemon = daemon;
+        return;
     reload_begin(reload);
 }

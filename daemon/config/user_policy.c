@@ -2,9 +2,7 @@
 #include "daemon/config/user_policy.h"
 
 #include <errno.h>
-#include <grp.h>
 #include <inttypes.h>
-#include <pwd.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +14,8 @@
 #include "daemon/config/config.h"
 #include "daemon/config/subuid.h"
 #include "daemon/core/core.h"
-#include "daemon/daemon.h"
 #include "daemon/loop/log.h"
+#include "daemon/loop/users.h"
 
 static uint64_t sessions_default(const struct core *core) {
     return core->sessions_limit - core->sessions_limit / 64; /* some are left to others */
@@ -28,43 +26,9 @@ static uint64_t segments_default(const struct core *core) {
     return core->segments_limit / 2;
 }
 
-/* An id written as a number. */
-static bool parse_id(const char *name, uint32_t *ret_id) {
-    uint64_t id;
-
-    /* No user has the last id: -1 means "as it is" to the kernel. */
-    if (units_parse_number(name, UINT32_MAX - 1, &id) < 0)
-        return false;
-    *ret_id = (uint32_t)id;
-    return true;
-}
-
-int user_policy_find_group(const char *name, gid_t *ret_gid) {
-    uint32_t id;
-
-    if (parse_id(name, &id)) {
-        *ret_gid = id;
-        return 0;
-    }
-    const struct group *group = getgrnam(name);
-    if (group == NULL)
-        return -ENOENT;
-    *ret_gid = group->gr_gid;
-    return 0;
-}
-
 /* Finds the number of a user or group. Returns whether there is one; logs and counts where there is none. */
 static bool look_up(struct config *config, struct config_who *who) {
-    if (who->is_group) {
-        who->is_known = user_policy_find_group(who->name, &who->id) == 0;
-    } else {
-        who->is_known = parse_id(who->name, &who->id);
-        const struct passwd *user = who->is_known ? NULL : getpwnam(who->name);
-        if (user != NULL) {
-            who->id = user->pw_uid;
-            who->is_known = true;
-        }
-    }
+    who->is_known = (who->is_group ? users_find_group : users_find_user)(who->name, &who->id) == 0;
     if (!who->is_known) {
         log_warning("there is no %s '%s': what the configuration says of it holds for nobody",
                     who->is_group ? "group" : "user", who->name);
@@ -153,7 +117,7 @@ static int allow(struct policy *policy, uint32_t pool_id, const char *list) {
 
     policy_restrict(policy, pool_id);
     while (config_next_who(&list, &who) > 0) {
-        if (!parse_id(who.name, &who.id))
+        if (!users_parse_id(who.name, &who.id))
             continue;
         const struct policy_subject subject = subject_of(&who);
         int r = policy_allow(policy, pool_id, &subject);
@@ -167,9 +131,7 @@ static void policy_freep(struct policy **policy) {
     policy_free(*policy);
 }
 
-int user_policy_apply(struct daemon *daemon) {
-    const struct config *config = daemon->config;
-    struct core *core = daemon->core;
+int user_policy_apply(struct core *core, const struct config *config) {
     _cleanup_(policy_freep) struct policy *policy = NULL;
     uint64_t fallback[QUOTA_ITEMS], limits[QUOTA_ITEMS];
 

@@ -6,8 +6,6 @@
  * looked up before the configuration takes effect and only then: the system's databases may lie on another
  * machine. A name that no user or group has allows nothing; the log says so.
  */
-#include <sys/types.h>
-
 #include "base/units.h"
 #include "daemon/core/limits.h"
 
@@ -21,18 +19,15 @@
 #define REPLIES_DEFAULT (64 * MIB)
 
 struct config;
-struct daemon;
+struct core;
 
 /* [slow] Finds the numbers of the users and groups that a configuration names. A name that no user or group
  * has stays unknown. For the start, and for a worker's thread. Returns 0 or -ENOMEM: then the
  * configuration is to be thrown away. */
 int user_policy_look_up(struct config *config);
 
-/* Sets the core's policy by the daemon's configuration, for the pools that it has. The configuration has been
+/* Sets the core's policy by a configuration, for the pools that the core has. The configuration has been
  * through user_policy_look_up(). Returns 0 or -ENOMEM: then the policy stays as it was. */
-int user_policy_apply(struct daemon *daemon);
-
-/* The group of a name or number. Returns 0 or -ENOENT. */
-int user_policy_find_group(const char *name, gid_t *ret_gid);
+int user_policy_apply(struct core *core, const struct config *config);
 
 #endif

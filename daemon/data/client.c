@@ -14,9 +14,10 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "daemon/daemon.h"
+#include "daemon/data/clients.h"
 #include "daemon/data/shared_memory.h"
 #include "daemon/loop/descriptors.h"
+#include "daemon/loop/listener.h"
 #include "daemon/loop/log.h"
 #include "daemon/loop/peer.h"
 #include "daemon/loop/rights.h"
@@ -28,7 +29,8 @@ static void client_note_gpu_work(struct client *client);
 
 /* Whether the client has no session and its user has left too many replies unread: then it gets no answer. */
 static bool is_crowded_out(const struct client *client) {
-    return client->session == NULL && lingering_is_crowded(&client->daemon->lingering, client->peer.uid);
+    return client->session == NULL &&
+           lingering_is_crowded(client->clients->terms.lingering, client->peer.uid);
 }
 
 int client_send_fds(struct client *client, const struct proto_message *message, const int *fds,
@@ -54,7 +56,7 @@ int client_reject(struct client *client, uint64_t request, enum proto_error erro
     message.header = (struct proto_header){.operation = PROTO_ERROR, .request = request};
     proto_failure_set(&message.failure, error, "%s; the session ends", reason);
     int r = is_crowded_out(client) ? -EDQUOT : outbox_send_last(&client->connection.outbox, &message);
-    if (client->daemon->n_complaints++ < COMPLAINTS_MAX) /* a flood of packets must not flood the log */
+    if (client->clients->n_complaints++ < COMPLAINTS_MAX) /* a flood of packets must not flood the log */
         log_info("pid %d (%s) sent a packet that does not check out: %s; its session ends%s",
                  (int)client->peer.pid, client->peer.command, reason,
                  r < 0 ? ", and it could not be told why" : "");
@@ -89,11 +91,11 @@ static void page_drop(struct page *page) {
 static void client_watch_living(struct client *client) {
     client_note_gpu_work(client);
     if (!client->watched.facts.no_gpu_work)
-        watcher_watch_living(&client->daemon->watcher, &client->watched);
+        watcher_watch_living(client->clients->terms.watcher, &client->watched);
 }
 
 int client_join_board(struct client *client) {
-    int r = board_join(&client->daemon->boards, client->peer.uid, &client->board, &client->board_slot);
+    int r = board_join(&client->clients->boards, client->peer.uid, &client->board, &client->board_slot);
     if (r < 0)
         return r;
     core_session_set_board(client->session, client->board_slot);
@@ -108,8 +110,11 @@ static void end_on_board(struct client *client, bool well) {
     client->board = NULL;
 }
 
-void client_leave_board(struct client *client) {
+void client_said_farewell(struct client *client) {
     end_on_board(client, true);
+    client->session = NULL;
+    client->state = CLIENT_CLOSING;
+    client->watched.has_session = false;
 }
 
 void client_lend_segment(struct client *client, bool needs_driver) {
@@ -142,7 +147,7 @@ static void client_on_closed(uv_handle_t *handle) {
     struct client *client = handle->data;
     if (--client->handles > 0 || !client->freeing)
         return;
-    lingering_leave(&client->daemon->lingering, client->connection.fd, client->peer.uid);
+    lingering_leave(client->clients->terms.lingering, client->connection.fd, client->peer.uid);
     close_fd(client->pidfd);
     peer_drop_groups(&client->peer);
     free(client);
@@ -156,25 +161,23 @@ static void client_close_handle(uv_handle_t *handle) {
 static void client_stop_greeting(struct client *client) {
     if (client->state != CLIENT_GREETING)
         return;
-    client->daemon->n_handshakes--;
+    client->clients->n_greeting--;
     if (--client->connection.turn.process->user->n_greeting == 0)
-        client->daemon->n_users_greeting--;
+        client->clients->n_users_greeting--;
     list_remove(&client->greeting_link);
 }
 
 /* The client is over in every respect. libuv closes its handles first, then its memory is freed. */
 static void client_free(struct client *client) {
-    struct daemon *daemon = client->daemon;
-
     assert(client->session == NULL && !client->freeing);
     client_stop_greeting(client);
-    watcher_forget(&client->watched);
+    watcher_remove(client->clients->terms.watcher, &client->watched);
     turn_leave(&client->connection.turn);
     outbox_drop(&client->connection.outbox, NULL);
     client->reclaim_fd = close_fd(client->reclaim_fd);
     page_drop(&client->page);
     list_remove(&client->link);
-    daemon->n_clients--;
+    client->clients->n_clients--;
     client->freeing = true;
     client_close_handle((uv_handle_t *)&client->connection.poll);
     if (client->pidfd >= 0)
@@ -183,7 +186,7 @@ static void client_free(struct client *client) {
 
 static void client_on_socket_closed(uv_handle_t *handle) {
     struct client *client = handle->data;
-    lingering_leave(&client->daemon->lingering, take_fd(&client->connection.fd), client->peer.uid);
+    lingering_leave(client->clients->terms.lingering, take_fd(&client->connection.fd), client->peer.uid);
     client_on_closed(handle);
 }
 
@@ -198,8 +201,8 @@ static void client_give_back(struct client *client) {
 }
 
 static void client_note_gpu_work(struct client *client) {
-    client->watched.facts.no_gpu_work = client->daemon->watcher.no_driver || client->watched.too_late ||
-                                        (client->no_gpu && !client->driver_lent);
+    client->watched.facts.no_gpu_work = client->clients->terms.watcher->no_driver ||
+                                        client->watched.too_late || (client->no_gpu && !client->driver_lent);
 }
 
 bool client_process_is_over(const struct client *client) {
@@ -211,7 +214,7 @@ static void client_judge(struct client *client) {
     if (death_judge(&client->watched.facts) == DEATH_SAFE)
         client_give_back(client);
     else
-        death_explain(&client->watched.facts, client->peer.pid, client->daemon->watcher.list_name,
+        death_explain(&client->watched.facts, client->peer.pid, client->clients->terms.watcher->list_name,
                       client->reason);
 }
 
@@ -223,7 +226,7 @@ static void client_on_facts(struct watched *watched) {
 
 void client_process_ended(struct client *client) {
     if (death_judge(&client->watched.facts) != DEATH_SAFE)
-        watcher_watch_ended(&client->daemon->watcher, &client->watched);
+        watcher_watch_ended(client->clients->terms.watcher, &client->watched);
     client_judge(client);
 }
 
@@ -251,7 +254,7 @@ void client_end(struct client *client, const char *why) {
         return;
     }
     assert(client->state == CLIENT_OPEN);
-    session_log_session_is_lost(client->daemon, client->session, why);
+    session_log_session_is_lost(&client->clients->log, client->session, why);
     if (client->session->n_segments == 0 && client->board == NULL) {
         /* The process has no segment and no board: there is nothing that it could still touch. */
         core_session_close(client->session, clock_now_ns());
@@ -260,6 +263,7 @@ void client_end(struct client *client, const char *why) {
         return;
     }
     client->state = CLIENT_LOST;
+    client->watched.has_session = false;
     outbox_drop(&client->connection.outbox, client->session);
     client->reclaim_fd = close_fd(client->reclaim_fd);
     core_session_lose(client->session, clock_now_ns(), client->reason);
@@ -302,7 +306,7 @@ static int client_watch_process(struct client *client) {
     if (r == 0 && poll(&(struct pollfd){.fd = pidfd, .events = POLLIN}, 1, 0) > 0)
         r = -ESRCH;
     if (r == 0)
-        r = uv_poll_init(&client->daemon->loop, &client->process_poll, pidfd);
+        r = uv_poll_init(client->clients->terms.loop, &client->process_poll, pidfd);
     if (r < 0)
         return r;
     client->process_poll.data = client;
@@ -319,7 +323,7 @@ int client_identify(struct client *client) {
     if (r == 0 && client->pidfd < 0)
         r = client_watch_process(client);
     if (r == -EMFILE || r == -ENFILE)
-        listener_complain(&client->daemon->data_listener);
+        listener_complain(client->clients->terms.listener);
     else if (r < 0 && r != -ESRCH)
         log_warning("a client (pid %d) was sent away: %s; its end could not be observed, so its memory "
                     "could never be "
@@ -331,40 +335,27 @@ int client_identify(struct client *client) {
 void client_greeted(struct client *client) {
     client_stop_greeting(client);
     client->state = CLIENT_OPEN;
+    client->watched.has_session = true;
     client_note_gpu_work(client);
 }
 
-/* The client that has been silent for longest makes room, among those of users that have at least an equal
- * share of such clients; there is always one. So a user that only connects shuts out only itself. */
-bool client_make_room(struct daemon *daemon) {
-    if (daemon->n_handshakes < CLIENT_GREETING_MAX)
-        return false;
-    unsigned share = daemon->n_handshakes / daemon->n_users_greeting;
+bool client_begin(struct clients *clients, int fd, void (*serve)(struct turn *turn)) {
+    const struct clients_terms *terms = &clients->terms;
 
-    list_for_each_entry(struct client, client, &daemon->greeting, greeting_link) {
-        if (client->connection.turn.process->user->n_greeting >= share) {
-            client_drop_unready(client);
-            return true;
-        }
-    }
-    return false;
-}
-
-bool client_begin(struct daemon *daemon, int fd, void (*serve)(struct turn *turn)) {
     if (descriptors_are_short(fd)) {
-        listener_complain(&daemon->data_listener);
+        listener_complain(terms->listener);
         return false;
     }
     struct client *client = calloc(1, sizeof *client);
     if (client == NULL)
         return false;
-    if (peer_identify(fd, &client->peer) < 0 || lingering_is_crowded(&daemon->lingering, client->peer.uid) ||
-        connection_open(&client->connection, &daemon->loop, &daemon->scheduler, fd, client->peer.uid,
+    if (peer_identify(fd, &client->peer) < 0 || lingering_is_crowded(terms->lingering, client->peer.uid) ||
+        connection_open(&client->connection, terms->loop, terms->scheduler, fd, client->peer.uid,
                         client->peer.pid, serve, client) < 0) {
         free(client);
         return false;
     }
-    client->daemon = daemon;
+    client->clients = clients;
     client->handles = 1;
     client->pidfd = client->reclaim_fd = -1;
     client->page.fd = -1;
@@ -375,14 +366,14 @@ bool client_begin(struct daemon *daemon, int fd, void (*serve)(struct turn *turn
                                        .socket = fd,
                                        .own_bytes = GPU_USED_UNKNOWN,
                                        .on_facts = client_on_facts};
-    list_init(&client->watched.link);
+    watcher_add(terms->watcher, &client->watched);
     client->state = CLIENT_GREETING;
-    list_append(&daemon->clients, &client->link);
-    list_append(&daemon->greeting, &client->greeting_link);
-    daemon->n_clients++;
-    daemon->n_handshakes++;
+    list_append(&clients->all, &client->link);
+    list_append(&clients->greeting, &client->greeting_link);
+    clients->n_clients++;
+    clients->n_greeting++;
     if (client->connection.turn.process->user->n_greeting++ == 0)
-        daemon->n_users_greeting++;
+        clients->n_users_greeting++;
     if (!peer_is_remembered(fd) && client_watch_process(client) < 0)
         client_free(client);
     else

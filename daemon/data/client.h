@@ -32,7 +32,7 @@
 #include "daemon/death/watcher.h"
 #include "daemon/loop/peer.h"
 
-struct daemon;
+struct clients;
 
 /* Clients that may be about to say HELLO at once. */
 #define CLIENT_GREETING_MAX 256u
@@ -59,7 +59,7 @@ struct page {
 };
 
 struct client {
-    struct daemon *daemon;
+    struct clients *clients;
     enum client_state state;
     struct connection connection;
     struct peer peer;
@@ -78,17 +78,13 @@ struct client {
     bool driver_lent; /* it was given memory that needs the driver all the same */
     struct watched watched;
     char reason[DEATH_TEXT_SIZE]; /* LOST: why the session's memory is held; the session refers to it */
-    struct list link;             /* in daemon->clients */
-    struct list greeting_link;    /* GREETING: in daemon->greeting */
+    struct list link;             /* in clients->all */
+    struct list greeting_link;    /* GREETING: in clients->greeting */
 };
 
 /* Takes an accepted socket; serve() is called for each of its turns. Returns false when it cannot: then the
  * socket is still the caller's. */
-bool client_begin(struct daemon *daemon, int fd, void (*serve)(struct turn *turn));
-
-/* Ends a client that has said nothing for long, where there are too many of those to accept another. Returns
- * whether it did: closing a socket costs about as much as a request, so that is a turn. */
-bool client_make_room(struct daemon *daemon);
+bool client_begin(struct clients *clients, int fd, void (*serve)(struct turn *turn));
 
 /* Asks the kernel about the process. Returns 0, or a negative errno with which the client cannot be served
  * (logged where an operator can do something about it). */
@@ -103,8 +99,8 @@ int client_make_page(struct client *client);
 /* Gives the session a slot on its user's board. Returns 0 or a negative errno. */
 int client_join_board(struct client *client);
 
-/* The session is over in an orderly way: all of its GPU work was done. */
-void client_leave_board(struct client *client);
+/* The session is over in an orderly way: all of its GPU work was done. The core has closed it. */
+void client_said_farewell(struct client *client);
 
 /* The session is told of a segment for the first time. needs_driver: its process needs the driver to use it.
  */

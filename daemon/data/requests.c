@@ -14,12 +14,14 @@
 #include "daemon/core/pool.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
-#include "daemon/daemon.h"
 #include "daemon/data/client.h"
+#include "daemon/data/clients.h"
 #include "daemon/loop/descriptors.h"
+#include "daemon/loop/identity.h"
 #include "daemon/loop/log.h"
 #include "daemon/loop/peer.h"
 #include "daemon/supply/backing.h"
+#include "daemon/supply/pools.h"
 
 /* Begins a reply. Its body is for the caller to fill in whole: zeroing all of the union would cost more than
  * the rest. */
@@ -166,21 +168,25 @@ static void want_reclaim(struct client *client) {
 }
 
 /* Fills in the HELLO_REPLY for the session with this number; 0: the answer to QUESTION. */
-static void introduce(const struct daemon *daemon, uint16_t version, uint64_t session,
+static void introduce(const struct clients *clients, uint16_t version, uint64_t session,
                       struct proto_hello_reply *ret_reply) {
+    const struct identity *identity = clients->terms.identity;
+
     *ret_reply = (struct proto_hello_reply){
         .magic = PROTO_MAGIC,
         .version = version,
-        .gpu = (uint16_t)daemon->gpu_kind,
+        .gpu = (uint16_t)clients->terms.machine->gpu_kind,
         .session = session,
         .daemon_pid = (uint32_t)getpid(),
     };
-    memcpy(ret_reply->identity, daemon->identity, sizeof daemon->identity);
-    memcpy(ret_reply->admin_path, daemon->admin_path, sizeof daemon->admin_path);
+    memcpy(ret_reply->identity, identity->bytes, sizeof identity->bytes);
+    memcpy(ret_reply->admin_path, identity->admin_path, sizeof identity->admin_path);
 }
 
-static int handle_hello(struct client *client, const struct proto_message *message) {
-    struct daemon *daemon = client->daemon;
+static int open_session(struct client *client, const struct proto_message *message) {
+    struct clients *clients = client->clients;
+    struct lingering *lingering = clients->terms.lingering;
+    struct core *core = clients->terms.core;
     struct proto_message reply;
 
     reply_begin(&reply, PROTO_HELLO_REPLY, message->header.request);
@@ -191,7 +197,7 @@ static int handle_hello(struct client *client, const struct proto_message *messa
                        : "the client library is older than the daemon: update libgpupool-client");
         return -EPROTO;
     }
-    if (daemon->stopping) {
+    if (clients->stopping) {
         send_error(client, message->header.request, PROTO_E_SHUTDOWN, "the daemon is stopping");
         return -ESHUTDOWN;
     }
@@ -199,7 +205,7 @@ static int handle_hello(struct client *client, const struct proto_message *messa
         message->hello.version_max < PROTO_VERSION_MAX ? message->hello.version_max : PROTO_VERSION_MAX;
     if ((message->hello.flags & PROTO_HELLO_QUESTION) != 0) {
         log_debug("pid %d asks which daemon this is", (int)client->peer.pid);
-        introduce(daemon, version, 0, &reply.hello_reply);
+        introduce(clients, version, 0, &reply.hello_reply);
         int r = client_send(client, &reply, -1);
         return r < 0 ? r : -ESHUTDOWN;
     }
@@ -212,22 +218,22 @@ static int handle_hello(struct client *client, const struct proto_message *messa
         return -EPERM;
     }
     int r = PROTO_E_LIMIT;
-    if (lingering_has_room(&daemon->lingering, client->peer.uid)) {
+    if (lingering_has_room(lingering, client->peer.uid)) {
         r = client_identify(client);
         if (r < 0)
             return r;
-        r = core_session_open(daemon->core, &client->peer, clock_now_ns(), &client->session);
-        if (r == PROTO_E_LIMIT && lingering_look(&daemon->lingering, client->peer.uid) > 0)
-            r = core_session_open(daemon->core, &client->peer, clock_now_ns(), &client->session);
+        r = core_session_open(core, &client->peer, clock_now_ns(), &client->session);
+        if (r == PROTO_E_LIMIT && lingering_look(lingering, client->peer.uid) > 0)
+            r = core_session_open(core, &client->peer, clock_now_ns(), &client->session);
     } else { /* a user that never reads can have a refusal with each connection: it is to cost little */
-        core_session_refused(daemon->core);
+        core_session_refused(core);
     }
     if (r != 0) {
         struct proto_failure failure;
         if (r > 0)
-            core_explain_sessions(daemon->core, &client->peer, &failure);
+            core_explain_sessions(core, &client->peer, &failure);
         if (r > 0)
-            session_log_session_refused(daemon, &client->peer, failure.text);
+            session_log_session_refused(&clients->log, &client->peer, failure.text);
         send_error(client, message->header.request, r > 0 ? r : PROTO_E_NO_MEMORY,
                    r > 0 ? failure.text : "the daemon has no memory for its bookkeeping");
         return r > 0 ? -EUSERS : r;
@@ -237,24 +243,45 @@ static int handle_hello(struct client *client, const struct proto_message *messa
         want_reclaim(client);
     client->no_gpu = (message->hello.flags & PROTO_HELLO_NO_GPU) != 0;
     client_greeted(client);
-    session_log_session_begins(daemon, client->session);
-    daemon->served = true;
-    introduce(daemon, version, client->session->id, &reply.hello_reply);
+    session_log_session_begins(&clients->log, client->session);
+    clients->served = true;
+    introduce(clients, version, client->session->id, &reply.hello_reply);
     reply.hello_reply.flags = client->reclaim_fd >= 0 ? PROTO_HELLO_REPLY_EVENTFD : 0;
     return client_send(client, &reply, client->reclaim_fd);
 }
 
-static void list_pools(struct client *client, struct proto_pools *ret_pools) {
-    struct core *core = client->daemon->core;
+/* Ends a request. r: what its call of the core returned; 0: reply, whose body is filled in, is the answer. */
+static int conclude(struct client *client, const struct proto_message *message, int r,
+                    struct proto_message *reply) {
+    if (r != 0)
+        return refuse(client, message->header.request, r);
+    reply_begin(reply, proto_reply_to(message->header.operation), message->header.request);
+    return client_send(client, reply, -1);
+}
 
+/* As conclude(), where the answer is a lease. */
+static int conclude_with_lease(struct client *client, const struct proto_message *message, int r,
+                               struct lease *lease) {
+    return r != 0 ? refuse(client, message->header.request, r)
+                  : send_lease(client, message->header.request, lease);
+}
+
+/* --- a function for each message of a client's; messages.def has their names --- */
+
+static int handle_list_pools(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    struct core *core = client->clients->terms.core;
+    struct proto_message reply;
+    struct proto_pools *pools = &reply.pools;
+
+    (void)now_ns;
     core_poll_fences(core);
-    ret_pools->count = 0;
-    ret_pools->reserved = 0;
+    pools->count = 0;
+    pools->reserved = 0;
     for (unsigned i = 0; i < core->n_pools; i++) {
         const struct pool *pool = core->pools[i];
         if (!session_may_use(client->session, pool))
             continue;
-        struct proto_pool *wire = &ret_pools->pools[ret_pools->count++];
+        struct proto_pool *wire = &pools->pools[pools->count++];
         *wire = (struct proto_pool){
             .id = pool->id,
             .kind = (uint16_t)pool->kind,
@@ -271,10 +298,11 @@ static void list_pools(struct client *client, struct proto_pools *ret_pools) {
         memcpy(wire->uuid, pool->uuid, sizeof wire->uuid);
         memcpy(wire->name, pool->name, sizeof wire->name);
     }
+    return conclude(client, message, 0, &reply);
 }
 
 /* SHARE and SEND. */
-static int handle_token(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int give_token(struct client *client, const struct proto_message *message, uint64_t now_ns) {
     struct proto_message reply;
     struct proto_token fresh[2];
 
@@ -341,9 +369,10 @@ static int refuse_until_read(struct client *client, uint64_t request) {
                       "this was sent before, and replies are unread: read them, and ask again");
 }
 
-static int handle_ask_page(struct client *client, const struct proto_message *message) {
+static int handle_ask_page(struct client *client, const struct proto_message *message, uint64_t now_ns) {
     struct proto_message reply;
 
+    (void)now_ns;
     if (client->page.memory != NULL && !outbox_is_read(&client->connection.outbox))
         return refuse_until_read(client, message->header.request);
     int r = client->page.memory == NULL ? client_make_page(client) : 0;
@@ -354,9 +383,10 @@ static int handle_ask_page(struct client *client, const struct proto_message *me
     return client_send(client, &reply, client->page.fd);
 }
 
-static int handle_ask_board(struct client *client, const struct proto_message *message) {
+static int handle_ask_board(struct client *client, const struct proto_message *message, uint64_t now_ns) {
     struct proto_message reply;
 
+    (void)now_ns;
     if (client->board != NULL && !outbox_is_read(&client->connection.outbox))
         return refuse_until_read(client, message->header.request);
     int r = client->board == NULL ? client_join_board(client) : 0;
@@ -370,132 +400,182 @@ static int handle_ask_board(struct client *client, const struct proto_message *m
     return client_send(client, &reply, client->board->fd);
 }
 
-static int handle_bye(struct client *client, const struct proto_message *message) {
-    session_log_session_leaves(client->daemon, client->session);
-    core_session_close(client->session, clock_now_ns());
-    client_leave_board(client);
-    client->session = NULL;
-    client->state = CLIENT_CLOSING;
+static int handle_bye(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    session_log_session_leaves(&client->clients->log, client->session);
+    core_session_close(client->session, now_ns);
+    client_said_farewell(client);
     struct proto_message reply;
     reply_begin(&reply, PROTO_OK, message->header.request);
     (void)client_send(client, &reply, -1);
     return -ESHUTDOWN; /* a socket that is closed still delivers what was sent */
 }
 
-static int handle_describe(struct client *client, const struct proto_message *message) {
+static int handle_describe(struct client *client, const struct proto_message *message, uint64_t now_ns) {
     struct proto_message reply;
     struct segment *segment;
     bool describe;
 
+    (void)now_ns;
     reply_begin(&reply, PROTO_LEASE, message->header.request);
     int r = core_describe_part(client->session, &message->describe, &reply.lease, &segment, &describe);
     return r != 0 ? refuse(client, message->header.request, r)
                   : send_described(client, &reply, segment, describe);
 }
 
-int request_handle(struct client *client, const struct proto_message *message) {
-    uint64_t now_ns = clock_now_ns(), request = message->header.request;
-    struct session *session = client->session;
-    struct proto_message reply;
-    struct lease *lease = NULL;
-    int r = 0;
+static int handle_hello(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    (void)now_ns;
+    return client_reject(client, message->header.request, PROTO_E_INVALID,
+                         "header.operation: a second HELLO");
+}
 
-    if (client->state == CLIENT_GREETING)
-        return message->header.operation == PROTO_HELLO
-                   ? handle_hello(client, message)
-                   : client_reject(client, request, PROTO_E_INVALID,
-                                   "header.operation: not HELLO in the first message of a session");
-    core_session_heard(session);
-    reply_begin(&reply, PROTO_OK, request);
-    switch (message->header.operation) {
-    case PROTO_LIST_POOLS:
-        reply.header.operation = PROTO_POOLS;
-        list_pools(client, &reply.pools);
-        break;
-    case PROTO_ACQUIRE:
-        r = core_acquire(session, request, &message->acquire, now_ns);
-        return r == 0 ? 0 : refuse(client, request, r);
-    case PROTO_ACQUIRE_SEGMENTS:
-        r = core_acquire_segments(session, request, &message->acquire_segments, now_ns);
-        return r == 0 ? 0 : refuse(client, request, r);
-    case PROTO_CANCEL:
-        core_cancel(session, message->cancel.request, now_ns);
+static int handle_acquire(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    uint64_t request = message->header.request;
+    int r = core_acquire(client->session, request, &message->acquire, now_ns);
+    return r == 0 ? 0 : refuse(client, request, r);
+}
+
+static int handle_acquire_segments(struct client *client, const struct proto_message *message,
+                                   uint64_t now_ns) {
+    uint64_t request = message->header.request;
+    int r = core_acquire_segments(client->session, request, &message->acquire_segments, now_ns);
+    return r == 0 ? 0 : refuse(client, request, r);
+}
+
+static int handle_cancel(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    core_cancel(client->session, message->cancel.request, now_ns);
+    return 0;
+}
+
+static int handle_reclaimed(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    int r = core_reclaimed(client->session, &message->reclaimed, now_ns);
+    if (r == 0)
         return 0;
-    case PROTO_RECLAIMED:
-        r = core_reclaimed(session, &message->reclaimed, now_ns);
-        return r == 0 ? 0
-                      : refuse_one_way(client,
-                                       r == PROTO_E_NO_POOL
-                                           ? "RECLAIMED.pool: none of this id"
-                                           : "RECLAIMED.asked: the session was not asked so often",
-                                       r);
-    case PROTO_RELEASE:
-        if (request == 0)
-            return release_one_way(client, message, now_ns);
-        r = core_release(session, &message->release, now_ns);
-        break;
-    case PROTO_SPLIT:
-        r = core_split(session, &message->split, &lease);
-        break;
-    case PROTO_MERGE:
-        if (request == 0)
-            return merge_one_way(client, message);
-        r = core_merge(session, &message->merge);
-        break;
-    case PROTO_SHARE:
-    case PROTO_SEND:
-        return handle_token(client, message, now_ns);
-    case PROTO_REVOKE:
-        r = core_revoke(session, &message->revoke, now_ns);
-        break;
-    case PROTO_ATTACH:
-        r = core_attach(session, &message->attach, &lease);
-        break;
-    case PROTO_QUERY:
-        reply.header.operation = PROTO_INFO;
-        r = core_query(session, &message->query, &reply.info);
-        break;
-    case PROTO_ASK_PAGE:
-        return handle_ask_page(client, message);
-    case PROTO_ASK_BOARD:
-        return handle_ask_board(client, message);
-    case PROTO_ASK_HOLDERS:
-        reply.header.operation = PROTO_HOLDERS;
-        r = core_ask_holders(session, &message->ask_holders, &reply.holders);
-        break;
-    case PROTO_ASK_PARTS:
-        reply.header.operation = PROTO_PARTS;
-        r = core_ask_parts(session, &message->ask_parts, &reply.parts);
-        break;
-    case PROTO_DESCRIBE:
-        return handle_describe(client, message);
-    case PROTO_IDLE:
-        reply.header.operation = PROTO_SEGMENTS;
-        r = core_idle(session, &message->idle, now_ns, &reply.segments);
-        break;
-    case PROTO_OFFER:
-        reply.header.operation = PROTO_SEGMENTS;
-        r = core_offer(session, &message->offer, now_ns, &reply.segments);
-        break;
-    case PROTO_CLOSED:
-        /* A client that has not read which segment it was given can only guess what to close. */
-        r = outbox_keeps_segment(&client->connection.outbox, message->closed.segment)
+    return refuse_one_way(client,
+                          r == PROTO_E_NO_POOL ? "RECLAIMED.pool: none of this id"
+                                               : "RECLAIMED.asked: the session was not asked so often",
+                          r);
+}
+
+static int handle_release(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    struct proto_message reply;
+
+    if (message->header.request == 0)
+        return release_one_way(client, message, now_ns);
+    return conclude(client, message, core_release(client->session, &message->release, now_ns), &reply);
+}
+
+static int handle_split(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    struct lease *lease = NULL;
+
+    (void)now_ns;
+    int r = core_split(client->session, &message->split, &lease);
+    return conclude_with_lease(client, message, r, lease);
+}
+
+static int handle_merge(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    struct proto_message reply;
+
+    (void)now_ns;
+    if (message->header.request == 0)
+        return merge_one_way(client, message);
+    return conclude(client, message, core_merge(client->session, &message->merge), &reply);
+}
+
+static int handle_share(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    return give_token(client, message, now_ns);
+}
+
+static int handle_send(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    return give_token(client, message, now_ns);
+}
+
+static int handle_revoke(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    struct proto_message reply;
+    return conclude(client, message, core_revoke(client->session, &message->revoke, now_ns), &reply);
+}
+
+static int handle_attach(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    struct lease *lease = NULL;
+
+    (void)now_ns;
+    int r = core_attach(client->session, &message->attach, &lease);
+    return conclude_with_lease(client, message, r, lease);
+}
+
+static int handle_query(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    struct proto_message reply;
+
+    (void)now_ns;
+    int r = core_query(client->session, &message->query, &reply.info);
+    return conclude(client, message, r, &reply);
+}
+
+static int handle_ask_holders(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    struct proto_message reply;
+
+    (void)now_ns;
+    int r = core_ask_holders(client->session, &message->ask_holders, &reply.holders);
+    return conclude(client, message, r, &reply);
+}
+
+static int handle_ask_parts(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    struct proto_message reply;
+
+    (void)now_ns;
+    int r = core_ask_parts(client->session, &message->ask_parts, &reply.parts);
+    return conclude(client, message, r, &reply);
+}
+
+static int handle_idle(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    struct proto_message reply;
+    int r = core_idle(client->session, &message->idle, now_ns, &reply.segments);
+    return conclude(client, message, r, &reply);
+}
+
+static int handle_offer(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    struct proto_message reply;
+    int r = core_offer(client->session, &message->offer, now_ns, &reply.segments);
+    return conclude(client, message, r, &reply);
+}
+
+static int handle_closed(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    struct proto_message reply;
+    /* A client that has not read which segment it was given can only guess what to close. */
+    int r = outbox_keeps_segment(&client->connection.outbox, message->closed.segment)
                 ? PROTO_E_INVALID
-                : core_closed(session, &message->closed, now_ns);
-        break;
-    case PROTO_OPENED:
-        if (client->connection.outbox.awaited_segment == 0 ||
-            message->opened.segment != client->connection.outbox.awaited_segment)
-            return client_reject(client, 0, PROTO_E_INVALID,
-                                 "OPENED.segment: not one whose descriptor was sent and is not opened yet");
-        client->connection.outbox.awaited_segment = 0;
-        return outbox_flush(&client->connection.outbox, session);
-    case PROTO_BYE:
-        return handle_bye(client, message);
-    default:
-        return client_reject(client, request, PROTO_E_INVALID, "header.operation: a second HELLO");
+                : core_closed(client->session, &message->closed, now_ns);
+    return conclude(client, message, r, &reply);
+}
+
+static int handle_opened(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+    struct outbox *outbox = &client->connection.outbox;
+
+    (void)now_ns;
+    if (outbox->awaited_segment == 0 || message->opened.segment != outbox->awaited_segment)
+        return client_reject(client, 0, PROTO_E_INVALID,
+                             "OPENED.segment: not one whose descriptor was sent and is not opened yet");
+    outbox->awaited_segment = 0;
+    return outbox_flush(outbox, client->session);
+}
+
+typedef int request_handler(struct client *client, const struct proto_message *message, uint64_t now_ns);
+
+/* proto_decode() lets nothing of the daemon's pass. */
+#define HANDLER_OF_CLIENT(member) handle_##member
+#define HANDLER_OF_DAEMON(member) NULL
+static request_handler *const handlers[] = {
+#define PROTO_MESSAGE(name, number, sender, request, reply, descriptors, member, type)                       \
+    [PROTO_##name] = HANDLER_OF_##sender(member),
+#include "proto/messages.def"
+};
+
+int request_handle(struct client *client, const struct proto_message *message) {
+    if (client->state != CLIENT_GREETING) {
+        core_session_heard(client->session);
+        return handlers[message->header.operation](client, message, clock_now_ns());
     }
-    if (r != 0)
-        return refuse(client, request, r);
-    return lease != NULL ? send_lease(client, request, lease) : client_send(client, &reply, -1);
+    return message->header.operation == PROTO_HELLO
+               ? open_session(client, message)
+               : client_reject(client, message->header.request, PROTO_E_INVALID,
+                               "header.operation: not HELLO in the first message of a session");
 }

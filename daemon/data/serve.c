@@ -3,10 +3,8 @@
 
 #include <errno.h>
 
-#include "daemon/daemon.h"
 #include "daemon/data/client.h"
 #include "daemon/data/requests.h"
-#include "daemon/loop/rights.h"
 
 /* Reads one packet and deals with it. Returns 0, -EAGAIN when there is none, or a negative errno that ends
  * the connection. */
@@ -52,7 +50,7 @@ static int serve_some(struct client *client) {
     return r;
 }
 
-static void serve_turn(struct turn *turn) {
+void serve_turn(struct turn *turn) {
     struct client *client = container_of(turn, struct client, connection.turn);
     struct connection *connection = &client->connection;
 
@@ -73,11 +71,6 @@ static void serve_turn(struct turn *turn) {
         turn_wait(turn);
     else
         connection_unpark(connection);
-}
-
-void serve_accept(struct daemon *daemon, int fd) {
-    if (!client_begin(daemon, fd, serve_turn))
-        rights_close(daemon->closer, fd);
 }
 
 void serve_answer(struct client *client, const struct answer *answer) {

@@ -8,8 +8,6 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "daemon/daemon.h"
-#include "daemon/data/client.h"
 #include "daemon/death/holders.h"
 #include "daemon/loop/log.h"
 
@@ -59,7 +57,7 @@ bool watcher_socket_is_over(int socket) {
 /* --- on the worker's thread --- */
 
 static void question_run(struct watcher_job *job) {
-    const struct gpu *gpu = job->watcher->daemon->gpu;
+    const struct gpu *gpu = job->watcher->gpu;
     size_t count = 0;
 
     job->result = GPU_ERROR_NOT_SUPPORTED;
@@ -96,7 +94,7 @@ static uint64_t thread_time_ns(void) {
 
 static void look_run(struct watcher_job *job) {
     char device_files[GPU_DEVICE_FILES_SIZE] = "/dev/nvidia";
-    const struct gpu *gpu = job->watcher->daemon->gpu;
+    const struct gpu *gpu = job->watcher->gpu;
     uint64_t begin_ns = thread_time_ns();
 
     if (job->n_subjects == 0)
@@ -234,20 +232,17 @@ static bool are_sizes_due(const struct watcher *watcher, uint64_t now_ns, uint64
 }
 
 static void take_sizes(struct watcher *watcher, const struct watcher_job *job, uint64_t now_ns) {
-    struct daemon *daemon = watcher->daemon;
-
     if (!are_sizes_due(watcher, now_ns, SIZES_INTERVAL_NS))
         return;
     watcher->sizes_ns = now_ns;
-    list_for_each_entry(struct client, client, &daemon->clients, link) {
-        bool is_known = job->result == 0 && client->watched.pid > 0;
-        client->watched.own_bytes = is_known ? used_bytes(job, client->watched.pid) : GPU_USED_UNKNOWN;
+    list_for_each_entry(struct watched, watched, &watcher->processes, process_link) {
+        bool is_known = job->result == 0 && watched->pid > 0;
+        watched->own_bytes = is_known ? used_bytes(job, watched->pid) : GPU_USED_UNKNOWN;
     }
 }
 
 void watcher_refresh_sizes(struct watcher *watcher) {
-    if (!watcher->started || watcher->daemon->gpu == NULL ||
-        !are_sizes_due(watcher, clock_now_ns(), SIZES_FRESH_NS))
+    if (!watcher->started || watcher->gpu == NULL || !are_sizes_due(watcher, clock_now_ns(), SIZES_FRESH_NS))
         return;
     watcher->sizes_ns = 0;
     watcher_begin(watcher);
@@ -258,7 +253,7 @@ static void complain(struct watcher *watcher, const struct watcher_job *job) {
         return;
     log_warning("asking the driver for its processes failed with %s: memory of processes that ended stays in "
                 "quarantine until it answers",
-                watcher->daemon->gpu->error_name(job->result));
+                watcher->gpu->error_name(job->result));
     watcher->complained = true;
 }
 
@@ -317,7 +312,6 @@ static bool needs_look(const struct watched *watched, uint64_t now_ns, bool *ret
 /* Lists the processes that need a look, and the living clients, which are no suspects. Returns 0 or -ENOMEM.
  */
 static int prepare_look(struct watcher *watcher, struct watcher_job *job) {
-    struct daemon *daemon = watcher->daemon;
     uint64_t now_ns = clock_now_ns();
     size_t n_subjects = 0;
     bool is_for_people;
@@ -328,7 +322,7 @@ static int prepare_look(struct watcher *watcher, struct watcher_job *job) {
     if (n_subjects == 0)
         return 0;
     job->subjects = calloc(n_subjects, sizeof *job->subjects);
-    job->exempt = calloc(daemon->n_clients + 1, sizeof *job->exempt);
+    job->exempt = calloc(watcher->n_processes + 1, sizeof *job->exempt);
     if (job->subjects == NULL || job->exempt == NULL)
         return -ENOMEM;
     list_for_each_entry(const struct watched, watched, &watcher->subjects, link) {
@@ -338,9 +332,9 @@ static int prepare_look(struct watcher *watcher, struct watcher_job *job) {
                                                                         .origin = watched->origin,
                                                                         .uid = watched->uid};
     }
-    list_for_each_entry(const struct client, client, &daemon->clients, link) {
-        if (client->state == CLIENT_OPEN && !client_process_is_over(client) && client->peer.pid > 0)
-            job->exempt[job->n_exempt++] = client->peer.pid;
+    list_for_each_entry(const struct watched, watched, &watcher->processes, process_link) {
+        if (watched->has_session && !watched->facts.process_over && watched->pid > 0)
+            job->exempt[job->n_exempt++] = watched->pid;
     }
     return 0;
 }
@@ -378,8 +372,7 @@ static void watcher_arm(struct watcher *watcher) {
     list_for_each_entry(const struct watched, watched, &watcher->subjects, link) {
         next_ns = watched->next_ns < next_ns ? watched->next_ns : next_ns;
     }
-    if (watcher->daemon->n_clients > 0 && watcher->daemon->gpu != NULL &&
-        watcher->sizes_ns + SIZES_INTERVAL_NS < next_ns)
+    if (watcher->n_processes > 0 && watcher->gpu != NULL && watcher->sizes_ns + SIZES_INTERVAL_NS < next_ns)
         next_ns = watcher->sizes_ns + SIZES_INTERVAL_NS;
     if (next_ns == NS_FOREVER) {
         uv_timer_stop(&watcher->timer);
@@ -387,19 +380,24 @@ static void watcher_arm(struct watcher *watcher) {
     }
     if (watcher->job != NULL || next_ns < now_ns)
         next_ns = now_ns + (watcher->job != NULL ? INTERVAL_MIN_NS : 0);
-    uv_update_time(&watcher->daemon->loop);
+    uv_update_time(watcher->timer.loop);
     uv_timer_start(&watcher->timer, watcher_on_timer, (next_ns - now_ns) / NS_PER_MS + 1, 0);
 }
 
-int watcher_start(struct watcher *watcher, struct daemon *daemon) {
-    *watcher = (struct watcher){.daemon = daemon};
+void watcher_init(struct watcher *watcher) {
+    *watcher = (struct watcher){0};
     list_init(&watcher->subjects);
-    watcher->list_name = daemon->gpu_kind == PROTO_GPU_SIM ? "the simulated driver" : "NVML";
-    watcher->no_driver = daemon->gpu == NULL && !holders_driver_is_loaded("/proc");
-    int r = worker_start(&watcher->worker, &daemon->loop, "watcher");
+    list_init(&watcher->processes);
+}
+
+int watcher_start(struct watcher *watcher, const struct gpu *gpu, bool is_simulated, uv_loop_t *loop) {
+    watcher->gpu = gpu;
+    watcher->list_name = is_simulated ? "the simulated driver" : "NVML";
+    watcher->no_driver = gpu == NULL && !holders_driver_is_loaded("/proc");
+    int r = worker_start(&watcher->worker, loop, "watcher");
     if (r < 0)
         return r;
-    uv_timer_init(&daemon->loop, &watcher->timer);
+    uv_timer_init(loop, &watcher->timer);
     watcher->timer.data = watcher;
     watcher->started = true;
     return 0;
@@ -437,13 +435,38 @@ void watcher_watch_living(struct watcher *watcher, struct watched *watched) {
     }
     if (watched->too_late)
         return;
-    if (watched->facts.seen || watched->pid <= 0 || watcher->daemon->gpu == NULL)
+    if (watched->facts.seen || watched->pid <= 0 || watcher->gpu == NULL)
         return;
     watched_enter(watcher, watched, WATCHED_LIVING);
 }
 
 void watcher_watch_ended(struct watcher *watcher, struct watched *watched) {
     watched_enter(watcher, watched, WATCHED_ENDED);
+}
+
+bool watcher_gets_on(struct watcher *watcher) {
+    bool alive = !watcher->started || worker_is_alive(&watcher->worker);
+
+    if (!alive && !watcher->stalled)
+        log_warning(
+            "the driver's list of processes (NVML) does not come: memory of processes that ended stays in "
+            "quarantine until it does; systemd's watchdog is not answered");
+    else if (alive && watcher->stalled)
+        log_warning("the driver's list of processes comes again");
+    watcher->stalled = !alive;
+    return alive;
+}
+
+void watcher_add(struct watcher *watcher, struct watched *watched) {
+    list_init(&watched->link);
+    list_append(&watcher->processes, &watched->process_link);
+    watcher->n_processes++;
+}
+
+void watcher_remove(struct watcher *watcher, struct watched *watched) {
+    watcher_forget(watched);
+    list_remove(&watched->process_link);
+    watcher->n_processes--;
 }
 
 void watcher_forget(struct watched *watched) {

@@ -28,16 +28,17 @@
 #include "daemon/loop/worker.h"
 #include "gpu/gpu.h"
 
-struct daemon;
 struct watcher_job;
 
 struct watcher {
-    struct daemon *daemon;
+    const struct gpu *gpu; /* NULL: none */
     struct worker worker;
     bool started;
     bool no_driver; /* no process of this machine can have work on a GPU */
     uv_timer_t timer;
-    struct list subjects;    /* struct watched.link */
+    struct list processes; /* struct watched.process_link: all */
+    size_t n_processes;
+    struct list subjects;    /* struct watched.link: those that are asked about */
     struct watcher_job *job; /* the round under way, or NULL */
     uint64_t rounds;         /* begun so far */
     uint64_t last_token;
@@ -45,6 +46,7 @@ struct watcher {
     const char *list_name; /* for messages: "NVML" */
     struct process_origin_cache origin_cache;
     bool complained;
+    bool stalled;      /* the list does not come, as the log has told */
     uint64_t sizes_ns; /* when the list last said or failed to say what living processes have; 0: it is due */
 };
 
@@ -62,6 +64,7 @@ struct watched {
     int pidfd, socket; /* borrowed until watcher_forget() */
     struct death_facts facts;
     struct process_origin origin;
+    bool has_session; /* a living client of the daemon: no suspect */
     bool has_origin;
     bool too_late; /* it had ended when it was first given memory, and can have mapped none */
     uint64_t token;
@@ -69,11 +72,13 @@ struct watched {
     uint64_t since_ns, next_ns;         /* when it came into its state, and is asked about again */
     uint64_t own_bytes; /* of the GPUs, beside the pools; GPU_USED_UNKNOWN: not known, or not yet */
     void (*on_facts)(struct watched *); /* there are new facts; runs on the loop, and may free the process */
-    struct list link;
+    struct list link, process_link;
 };
 
-/* Starts the worker. Returns 0 or a negative errno. */
-int watcher_start(struct watcher *watcher, struct daemon *daemon);
+void watcher_init(struct watcher *watcher);
+
+/* Starts the worker. gpu: the driver, NULL: none; borrowed. Returns 0 or a negative errno. */
+int watcher_start(struct watcher *watcher, const struct gpu *gpu, bool is_simulated, uv_loop_t *loop);
 void watcher_stop(struct watcher *watcher);
 
 /* Asks whether the list has a process that was given memory, or may end soon. Does nothing for a process that
@@ -83,6 +88,14 @@ void watcher_watch_living(struct watcher *watcher, struct watched *watched);
 /* Asks about a process that has ended (facts.process_over). From now on on_facts() is called with each fact,
  * never from inside this call. */
 void watcher_watch_ended(struct watcher *watcher, struct watched *watched);
+
+/* Whether the worker gets on; to be asked at intervals (see worker_is_alive). Says in the log when it stalls
+ * and when it has come back. */
+bool watcher_gets_on(struct watcher *watcher);
+
+/* Enters a process of a client, IDLE, and takes it out. Works before the start, too. */
+void watcher_add(struct watcher *watcher, struct watched *watched);
+void watcher_remove(struct watcher *watcher, struct watched *watched);
 
 /* Stops asking about a process. Harmless when it is idle. */
 void watcher_forget(struct watched *watched);

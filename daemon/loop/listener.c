@@ -13,9 +13,9 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
-#include "daemon/config/user_policy.h"
 #include "daemon/loop/log.h"
 #include "daemon/loop/rights.h"
+#include "daemon/loop/users.h"
 
 #define LISTEN_BACKLOG                                                                                       \
     512 /* what a burst of starting workers may leave in line; the kernel caps it at somaxconn */
@@ -67,7 +67,7 @@ static void give_to_group(const char *path) {
 static int give_to_configured_group(const char *path, const char *name) {
     gid_t gid;
 
-    if (user_policy_find_group(name, &gid) < 0) {
+    if (users_find_group(name, &gid) < 0) {
         log_error("group: there is no group '%s', to whose members %s is to be open", name, path);
         return -ENOENT;
     }

@@ -6,13 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/units.h"
-#include "daemon/daemon.h"
 #include "daemon/loop/log.h"
 #include "daemon/supply/cgroup.h"
 #include "daemon/supply/numa.h"
+#include "daemon/supply/supplier.h"
 
-struct pool_sizes pools_sizes(const struct config_pool_sizes *sizes) {
+/* A pool's sizes, as the core takes them. */
+static struct pool_sizes sizes_of(const struct config_pool_sizes *sizes) {
     return (struct pool_sizes){.limit_bytes = sizes->limit_bytes,
                                .step_bytes = sizes->step_bytes,
                                .reserve_bytes = sizes->reserve_bytes,
@@ -20,7 +22,9 @@ struct pool_sizes pools_sizes(const struct config_pool_sizes *sizes) {
                                .limit_of = sizes->limit_of};
 }
 
-enum proto_segment_kind pools_segment_kind(enum proto_pool_kind kind, const struct config_pool_sizes *sizes) {
+/* The kind of a pool's segments. */
+static enum proto_segment_kind segment_kind_of(enum proto_pool_kind kind,
+                                               const struct config_pool_sizes *sizes) {
     bool is_vmm = sizes->export_as == CONFIG_EXPORT_VMM;
 
     if (kind == PROTO_POOL_HOST)
@@ -55,36 +59,44 @@ static void look_for_unclean_driver(struct supplier *supplier) {
                     supplier->pool->name, supplier->unclean);
 }
 
-static int add_pool(struct daemon *daemon, struct pool_config *pool_config, const struct pool_total *total) {
+/* The objects that pools_add() works on. */
+struct setup {
+    struct core *core;
+    const struct machine *machine;
+    struct config *config;
+    unsigned n_warnings;
+};
+
+static int add_pool(struct setup *setup, struct pool_config *pool_config, const struct pool_total *total) {
     struct config_pool_sizes sizes;
     struct pool *pool;
     bool is_host = pool_config->kind == PROTO_POOL_HOST;
 
     int number = is_host ? pool_config->numa_node : pool_config->device;
-    config_note_place(daemon->config, pool_config->kind, is_host ? NULL : pool_config->uuid, number);
-    config_resolve(daemon->config, pool_config->kind, is_host ? NULL : pool_config->uuid, number,
-                   total->bytes, &sizes);
+    config_note_place(setup->config, pool_config->kind, is_host ? NULL : pool_config->uuid, number);
+    config_resolve(setup->config, pool_config->kind, is_host ? NULL : pool_config->uuid, number, total->bytes,
+                   &sizes);
     if (!sizes.enabled)
         return 0;
     struct supplier *supplier = calloc(1, sizeof *supplier);
     if (supplier == NULL)
         return -ENOMEM;
     supplier->total = *total;
-    daemon->n_warnings += config_cut_limit(pool_config->name, total->bytes, supplier->total.of, &sizes);
-    daemon->n_warnings += config_check_sizes(pool_config->name, &sizes);
-    pool_config->sizes = pools_sizes(&sizes);
+    setup->n_warnings += config_cut_limit(pool_config->name, total->bytes, supplier->total.of, &sizes);
+    setup->n_warnings += config_check_sizes(pool_config->name, &sizes);
+    pool_config->sizes = sizes_of(&sizes);
     pool_config->needs_vmm = sizes.export_as == CONFIG_EXPORT_VMM;
     pool_config->takes_descriptors = is_host || pool_config->needs_vmm;
-    int r = core_add_pool(daemon->core, pool_config, &pool);
+    int r = core_add_pool(setup->core, pool_config, &pool);
     if (r < 0) {
         free(supplier);
         return r;
     }
-    supplier->daemon = daemon;
     supplier->pool = pool;
-    supplier->segment_kind = pools_segment_kind(pool_config->kind, &sizes);
+    supplier->segment_kind = segment_kind_of(pool_config->kind, &sizes);
     if (supplier->segment_kind != PROTO_SEGMENT_MEMFD)
-        supplier->gpu = daemon->gpu;
+        supplier->gpu = setup->machine->gpu;
+    supplier->is_simulated = setup->machine->gpu_kind == PROTO_GPU_SIM;
     if (supplier->gpu != NULL)
         supplier->device = is_host ? device_near(supplier->gpu, number) : (unsigned)number;
     supplier->huge_pages = sizes.huge_pages;
@@ -94,28 +106,28 @@ static int add_pool(struct daemon *daemon, struct pool_config *pool_config, cons
     return 0;
 }
 
-static int add_device_pools(struct daemon *daemon) {
+static int add_device_pools(struct setup *setup) {
     unsigned count;
 
-    int r = daemon->gpu->device_count(&count);
+    int r = setup->machine->gpu->device_count(&count);
     if (r != 0) {
-        log_error("counting the GPUs failed with %s", daemon->gpu->error_name(r));
+        log_error("counting the GPUs failed with %s", setup->machine->gpu->error_name(r));
         return -EIO;
     }
     for (unsigned device = 0; device < count; device++) {
         struct gpu_device description;
         struct pool_config pool = {.kind = PROTO_POOL_DEVICE, .device = (int)device};
-        r = daemon->gpu->device_describe(device, &description);
+        r = setup->machine->gpu->device_describe(device, &description);
         if (r != 0) {
             log_error("device %u cannot be described (%s) and gets no pool", device,
-                      daemon->gpu->error_name(r));
+                      setup->machine->gpu->error_name(r));
             continue;
         }
         memcpy(pool.uuid, description.uuid.bytes, sizeof pool.uuid);
         pool.numa_node = description.numa_node;
         pool.name = description.name;
         const struct pool_total total = {description.total_bytes, "the GPU has"};
-        r = add_pool(daemon, &pool, &total);
+        r = add_pool(setup, &pool, &total);
         if (r < 0)
             return r;
     }
@@ -124,12 +136,12 @@ static int add_device_pools(struct daemon *daemon) {
 
 /* The memory that the pool of a node can be of: the node's, or what the daemon's control group allows. Huge
  * pages of hugetlb do not count in the group. */
-static struct pool_total host_total(const struct daemon *daemon, int node, uint64_t node_bytes,
+static struct pool_total host_total(const struct setup *setup, int node, uint64_t node_bytes,
                                     const struct cgroup_memory *group) {
     struct pool_total total = {node_bytes, "the node has"};
     struct config_pool_sizes sizes;
 
-    config_resolve(daemon->config, PROTO_POOL_HOST, NULL, node, node_bytes, &sizes);
+    config_resolve(setup->config, PROTO_POOL_HOST, NULL, node, node_bytes, &sizes);
     uint64_t free_huge_bytes =
         sizes.huge_pages == CONFIG_HUGE_PAGES_AUTO ? numa_free_huge_pages(node) * 2 * MIB : 0;
     if (sizes.huge_pages == CONFIG_HUGE_PAGES_REQUIRE || group->limit_bytes >= node_bytes ||
@@ -142,11 +154,11 @@ static struct pool_total host_total(const struct daemon *daemon, int node, uint6
 }
 
 /* The limits of the pools of several nodes may be above what the group allows, although each is below. */
-static unsigned check_sum(const struct daemon *daemon, const struct cgroup_memory *group) {
+static unsigned check_sum(const struct setup *setup, const struct cgroup_memory *group) {
     uint64_t sum_bytes = 0;
 
-    for (unsigned i = 0; i < daemon->core->n_pools; i++) {
-        const struct pool *pool = daemon->core->pools[i];
+    for (unsigned i = 0; i < setup->core->n_pools; i++) {
+        const struct pool *pool = setup->core->pools[i];
         const struct supplier *supplier = pool->owner;
         if (pool->kind == PROTO_POOL_HOST && supplier->huge_pages != CONFIG_HUGE_PAGES_REQUIRE)
             sum_bytes += pool->limit_bytes;
@@ -161,7 +173,7 @@ static unsigned check_sum(const struct daemon *daemon, const struct cgroup_memor
     return 1;
 }
 
-static int add_host_pools(struct daemon *daemon) {
+static int add_host_pools(struct setup *setup) {
     int nodes[NUMA_NODES_MAX];
     unsigned count = numa_nodes(nodes);
     struct cgroup_memory group;
@@ -179,28 +191,27 @@ static int add_host_pools(struct daemon *daemon) {
             continue;
         }
         snprintf(name, sizeof name, "host memory, node %d", nodes[i]);
-        const struct pool_total total = host_total(daemon, nodes[i], node_bytes, &group);
-        r = add_pool(daemon, &pool, &total);
+        const struct pool_total total = host_total(setup, nodes[i], node_bytes, &group);
+        r = add_pool(setup, &pool, &total);
         if (r < 0)
             return r;
     }
     if (count > 1)
-        daemon->n_warnings += check_sum(daemon, &group);
+        setup->n_warnings += check_sum(setup, &group);
     return 0;
 }
 
-int pools_open_gpu(struct daemon *daemon) {
-    enum config_gpu wanted = daemon->config->gpu;
+int pools_open_gpu(struct machine *machine, const struct config *config, const char *sim_path,
+                   struct notices *notices) {
+    enum config_gpu wanted = config->gpu;
     int r;
 
     if (wanted == CONFIG_GPU_NONE)
         return 0;
     if (wanted == CONFIG_GPU_SIM) {
-        char path[DAEMON_SIM_PATH_SIZE];
-        struct gpu_sim_options options = {.devices = daemon->config->sim_gpus,
-                                          .device_bytes = daemon->config->sim_memory_bytes,
-                                          .export_path = daemon_sim_path(daemon, path)};
-        r = gpu_sim(&options, &daemon->gpu);
+        struct gpu_sim_options options = {
+            .devices = config->sim_gpus, .device_bytes = config->sim_memory_bytes, .export_path = sim_path};
+        r = gpu_sim(&options, &machine->gpu);
         if (r != 0) {
             if (gpu_sim_missing() != NULL)
                 log_error("the simulated GPU is a library of its own, which cannot be loaded: %s",
@@ -209,10 +220,9 @@ int pools_open_gpu(struct daemon *daemon) {
                 log_error("the simulated GPU cannot be started (error %d)", r);
             return -EIO;
         }
-        daemon->gpu_kind = PROTO_GPU_SIM;
-        daemon->gpu->contexts_by_hand();
-        daemon_add_notice(daemon,
-                          "The GPUs are simulated: device memory is ordinary memory of this machine.");
+        machine->gpu_kind = PROTO_GPU_SIM;
+        machine->gpu->contexts_by_hand();
+        notices_add(notices, "The GPUs are simulated: device memory is ordinary memory of this machine.");
         log_warning("the GPUs are simulated (gpu = sim): device memory is ordinary memory of this machine");
         return 0;
     }
@@ -221,13 +231,13 @@ int pools_open_gpu(struct daemon *daemon) {
      * does not exist. A daemon without a context has nothing that could be poisoned, but may make one later.
      */
     setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent/gpupoold-stays-out-of-mps", 1);
-    r = gpu_cuda(&daemon->gpu);
+    r = gpu_cuda(&machine->gpu);
     if (r == 0) {
-        daemon->gpu_kind = PROTO_GPU_CUDA;
-        daemon->gpu->contexts_by_hand();
+        machine->gpu_kind = PROTO_GPU_CUDA;
+        machine->gpu->contexts_by_hand();
         return 0;
     }
-    daemon->gpu = NULL;
+    machine->gpu = NULL;
     if (wanted == CONFIG_GPU_CUDA) {
         log_error("gpu = cuda, but %s: install the NVIDIA driver, or use --gpu none or --gpu sim",
                   !gpu_cuda_built()          ? "this build was made without a CUDA toolkit"
@@ -239,24 +249,68 @@ int pools_open_gpu(struct daemon *daemon) {
     }
     if (r != GPU_ERROR_INSUFFICIENT_DRIVER && r != GPU_ERROR_NO_DEVICE)
         log_warning("the CUDA driver is there but cannot be used (error %d): serving host memory only", r);
-    daemon_add_notice(daemon, gpu_cuda_built() ? "No GPU was found: host memory only."
-                                               : "Built without a CUDA toolkit: host memory only.");
-    log_info("%s", daemon->notices[daemon->n_notices - 1]);
+    notices_add(notices, gpu_cuda_built() ? "No GPU was found: host memory only."
+                                          : "Built without a CUDA toolkit: host memory only.");
+    log_info("%s", notices->texts[notices->count - 1]);
     return 0;
 }
 
-int pools_add(struct daemon *daemon) {
+int pools_add(struct core *core, const struct machine *machine, struct config *config, unsigned *n_warnings) {
+    struct setup setup = {.core = core, .machine = machine, .config = config};
     int r = 0;
-    if (daemon->gpu != NULL)
-        r = add_device_pools(daemon);
+
+    if (machine->gpu != NULL)
+        r = add_device_pools(&setup);
     if (r == 0)
-        r = add_host_pools(daemon);
+        r = add_host_pools(&setup);
     if (r < 0)
         return r;
-    daemon->n_warnings += config_check_sections(daemon->config);
-    if (daemon->core->n_pools == 0) {
+    *n_warnings += setup.n_warnings + config_check_sections(config);
+    if (core->n_pools == 0) {
         log_error("no pool is enabled: there is nothing to serve");
         return -ENODEV;
     }
     return 0;
+}
+
+int pools_start(struct core *core, uv_loop_t *loop) {
+    int r = 0;
+
+    for (unsigned i = 0; r == 0 && i < core->n_pools; i++)
+        r = supplier_start(core->pools[i]->owner, loop);
+    return r;
+}
+
+void pools_stop(struct core *core) {
+    for (unsigned i = 0; i < core->n_pools; i++)
+        supplier_stop(core->pools[i]->owner);
+}
+
+void pools_free_suppliers(struct core *core) {
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        free(core->pools[i]->owner);
+        core->pools[i]->owner = NULL;
+    }
+}
+
+static void configure_pool(struct pool *pool, const struct config *config) {
+    struct supplier *supplier = pool->owner;
+    struct config_pool_sizes sizes;
+    bool is_host = pool->kind == PROTO_POOL_HOST;
+
+    config_resolve(config, pool->kind, is_host ? NULL : pool->uuid, is_host ? pool->numa_node : pool->device,
+                   supplier->total.bytes, &sizes);
+    config_cut_limit(pool->name, supplier->total.bytes, supplier->total.of, &sizes);
+    config_check_sizes(pool->name, &sizes);
+    supplier->huge_pages = sizes.huge_pages;
+    supplier->zero = sizes.zero;
+    if (supplier->segment_kind != segment_kind_of(pool->kind, &sizes))
+        log_warning("%s has another export now: that needs a restart", pool->name);
+    const struct pool_sizes pool_sizes = sizes_of(&sizes);
+    core_pool_configure(pool, &pool_sizes, clock_now_ns());
+}
+
+void pools_configure(struct core *core, const struct config *config) {
+    for (unsigned i = 0; i < core->n_pools; i++)
+        configure_pool(core->pools[i], config);
 }

@@ -5,23 +5,40 @@
  * The daemon's pools, as the machine and the configuration have them: one for each GPU, one for each NUMA
  * node, each with its supplier.
  */
+#include <uv.h>
+
 #include "daemon/config/config.h"
 #include "daemon/core/core.h"
+#include "daemon/loop/notices.h"
+#include "gpu/gpu.h"
 
-struct daemon;
+/* The driver of the machine's GPUs. */
+struct machine {
+    const struct gpu *gpu; /* NULL: none */
+    enum proto_gpu_kind gpu_kind;
+};
 
-/* Opens the driver that the configuration names, or the one that is there. Returns 0, also where host memory
- * is all that is served, or a negative errno (logged). */
-int pools_open_gpu(struct daemon *daemon);
+/* Opens the driver that the configuration names, or the one that is there. sim_path: of the second socket of
+ * a simulated GPU; NULL: it has none. Returns 0, also where host memory is all that is served, or a negative
+ * errno (logged). */
+int pools_open_gpu(struct machine *machine, const struct config *config, const char *sim_path,
+                   struct notices *notices);
 
-/* Adds a pool for each device of daemon->gpu and for each NUMA node. Returns 0, -ENODEV where no pool is
+/* Adds a pool for each device of the machine's driver and for each NUMA node. Notes the pools in the
+ * configuration. *n_warnings grows with the warnings that it logs. Returns 0, -ENODEV where no pool is
  * enabled, or another negative errno (logged). */
-int pools_add(struct daemon *daemon);
+int pools_add(struct core *core, const struct machine *machine, struct config *config, unsigned *n_warnings);
 
-/* The kind of a pool's segments. */
-enum proto_segment_kind pools_segment_kind(enum proto_pool_kind kind, const struct config_pool_sizes *sizes);
+/* Starts the suppliers' workers. Returns 0 or a negative errno. */
+int pools_start(struct core *core, uv_loop_t *loop);
 
-/* A pool's sizes, as the core takes them. */
-struct pool_sizes pools_sizes(const struct config_pool_sizes *sizes);
+/* Stops the suppliers' workers and frees the segments. No session may be left. */
+void pools_stop(struct core *core);
+
+/* Frees the suppliers, once the loop has closed their handles. */
+void pools_free_suppliers(struct core *core);
+
+/* Gives the pools the sizes of another configuration. */
+void pools_configure(struct core *core, const struct config *config);
 
 #endif

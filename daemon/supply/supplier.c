@@ -10,7 +10,6 @@
 #include "base/units.h"
 #include "daemon/core/core.h"
 #include "daemon/core/pool.h"
-#include "daemon/daemon.h"
 #include "daemon/loop/log.h"
 
 /* An error that comes once is not one that stays. */
@@ -172,8 +171,7 @@ static void grow_run(struct worker_job *job) {
                                         .zeroes = grow->zeroes,
                                         .node = supplier->pool->numa_node,
                                         .huge_pages = grow->huge_pages,
-                                        .is_simulated = supplier->gpu != NULL &&
-                                                        supplier->daemon->gpu_kind == PROTO_GPU_SIM};
+                                        .is_simulated = supplier->gpu != NULL && supplier->is_simulated};
 
     grow->result = backing_new(&order, &supplier->worker, &grow->backing, grow->error);
     if (grow->result < 0)
@@ -227,7 +225,7 @@ static void discard_done(struct worker_job *job) {
 
 /* Says once that the daemon has a context on the pool's device. The simulation's takes no memory of a GPU. */
 static void tell_context(struct supplier *supplier) {
-    if (supplier->context_told || !supplier_has_context(supplier) || strcmp(supplier->gpu->name, "sim") == 0)
+    if (supplier->context_told || !supplier_has_context(supplier) || supplier->is_simulated)
         return;
     supplier->context_told = true;
     log_info("%s: the daemon has a CUDA context on device %u now, which takes memory of the GPU",
@@ -267,7 +265,7 @@ static void retire_done(struct worker_job *job) {
     free(retire);
 }
 
-int supplier_start(struct supplier *supplier) {
+int supplier_start(struct supplier *supplier, uv_loop_t *loop) {
     bool is_host = supplier->pool->kind == PROTO_POOL_HOST;
     char name[16];
 
@@ -276,7 +274,7 @@ int supplier_start(struct supplier *supplier) {
     struct supply_job *start = supply_job_new(supplier, start_run, start_done);
     if (start == NULL)
         return -ENOMEM;
-    int r = worker_start(&supplier->worker, &supplier->daemon->loop, name);
+    int r = worker_start(&supplier->worker, loop, name);
     if (r < 0) {
         free(start);
         return r;

@@ -13,7 +13,6 @@
 #include "daemon/loop/worker.h"
 #include "daemon/supply/backing.h"
 
-struct daemon;
 struct pool;
 struct segment;
 
@@ -26,11 +25,11 @@ struct pool_total {
 };
 
 struct supplier {
-    struct daemon *daemon;
     struct pool *pool;
     struct worker worker;
     const struct gpu *gpu; /* NULL where the kernel makes the memory, and where there is none to make it */
     unsigned device;       /* whose driver makes the memory */
+    bool is_simulated;     /* the machine's GPUs are */
     struct pool_total total;
     enum proto_segment_kind segment_kind; /* of all its segments */
     enum config_zero zero;                /* the part that sets new memory to zero, as configured */
@@ -45,7 +44,7 @@ struct supplier {
 
 /* Starts the worker, which asks whether the device can do what the pool needs: the pool becomes ready, or
  * failed, when that is done. No context is made. Returns 0 or a negative errno. */
-int supplier_start(struct supplier *supplier);
+int supplier_start(struct supplier *supplier, uv_loop_t *loop);
 
 /* Frees every segment of the pool and stops the worker. No session may be left. Blocks until the driver is
  * done. Does nothing where the worker was not started. */

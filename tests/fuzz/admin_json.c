@@ -43,7 +43,7 @@ static struct session *open_session(unsigned number, uid_t uid) {
     size_t size = proto_encode(&hello, packet);
     MUST(write(fd, packet, size) == (ssize_t)size);
     stage_turn(stage);
-    const struct client *client = container_of(stage->daemon->clients.previous, struct client, link);
+    const struct client *client = container_of(stage->daemon->clients.all.previous, struct client, link);
     MUST(client->session != NULL);
     sockets[number] = fd;
     return client->session;
@@ -106,7 +106,7 @@ static void ask(uid_t uid, const uint8_t *line, size_t size) {
 
     MUST(copy != NULL);
     memcpy(copy, line, size);
-    char *reply = admin_json_answer(stage->daemon, uid, copy, size);
+    char *reply = admin_json_answer(&stage->daemon->admin.terms, uid, copy, size);
     MUST(reply != NULL && reply != admin_json_later); /* there is no configuration to read again */
     MUST(uid == 0 || fingerprint() == before);
     check_reply(reply);

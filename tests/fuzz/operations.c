@@ -58,9 +58,9 @@ static void connect_client(struct input *input) {
     }
     *client = (struct puppet){.fd = -1, .number = ++scene.connections, .process = number};
     client->fd = stage_connect(scene.stage, process);
-    if ((flags & CONNECT_NARROW) != 0 && !list_is_empty(&scene.stage->daemon->clients)) {
+    if ((flags & CONNECT_NARROW) != 0 && !list_is_empty(&scene.stage->daemon->clients.all)) {
         const struct client *newest =
-            container_of(scene.stage->daemon->clients.previous, struct client, link);
+            container_of(scene.stage->daemon->clients.all.previous, struct client, link);
         int bytes = 1; /* the kernel makes its minimum of it */
         setsockopt(newest->connection.fd, SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes);
     }
@@ -287,7 +287,7 @@ static void step(struct input *input) {
 /* The daemon cannot learn of the end of a process whose PID namespace it does not see: an operator says so.
  */
 static void force_foreign(const struct daemon *daemon) {
-    list_for_each_entry_safe(struct client, client, &daemon->clients, link) {
+    list_for_each_entry_safe(struct client, client, &daemon->clients.all, link) {
         if (client->state == CLIENT_LOST && client->peer.pid == 0)
             client_force(client);
     }
@@ -314,11 +314,12 @@ static void end_scene(void) {
         }
         stage_pass(stage, 50 * NS_PER_MS);
         force_foreign(daemon);
-        if (daemon->n_clients == 0 && daemon->core->n_sessions == 0 && daemon->n_admin_clients == 0 && n > 4)
+        if (daemon->clients.n_clients == 0 && daemon->core->n_sessions == 0 && daemon->admin.n_clients == 0 &&
+            n > 4)
             break;
     }
     stage_check(stage);
-    MUST(daemon->n_clients == 0 && daemon->core->n_sessions == 0 && daemon->n_admin_clients == 0);
+    MUST(daemon->clients.n_clients == 0 && daemon->core->n_sessions == 0 && daemon->admin.n_clients == 0);
     for (unsigned i = 0; i < daemon->core->n_pools; i++) {
         const struct pool *pool = daemon->core->pools[i];
         MUST(pool->n_leases == 0 && pool->waiters.count == 0);

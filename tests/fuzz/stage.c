@@ -13,7 +13,7 @@
 #include "daemon/admin/admin.h"
 #include "daemon/core/core.h"
 #include "daemon/data/client.h"
-#include "daemon/data/serve.h"
+#include "daemon/data/clients.h"
 #include "tests/fuzz/fuzz.h"
 
 #define TURNS_MAX  64u
@@ -170,8 +170,8 @@ struct stage *stage_new(const char *const *settings) {
         set(&stage->config, *setting);
     struct daemon_options options = {.config = &stage->config, .ready_fd = -1};
     MUST(daemon_new(&options, &stage->daemon) == 0);
-    stage->daemon->gpu = &stage_gpu;
-    stage->daemon->gpu_kind = PROTO_GPU_SIM;
+    stage->daemon->machine.gpu = &stage_gpu;
+    stage->daemon->machine.gpu_kind = PROTO_GPU_SIM;
     MUST(daemon_start(stage->daemon) == 0);
     return stage;
 }
@@ -214,8 +214,12 @@ static int connect_by(struct stage *stage, const struct stage_process *process, 
 
 /* As the listener does, but at once. */
 static void let_in(struct daemon *daemon, int fd) {
-    (void)client_make_room(daemon);
-    serve_accept(daemon, fd);
+    (void)clients_make_room(&daemon->clients);
+    clients_accept(&daemon->clients, fd);
+}
+
+static void let_admin_in(struct daemon *daemon, int fd) {
+    admin_accept(&daemon->admin, fd);
 }
 
 int stage_connect(struct stage *stage, const struct stage_process *process) {
@@ -223,7 +227,7 @@ int stage_connect(struct stage *stage, const struct stage_process *process) {
 }
 
 int stage_connect_admin(struct stage *stage, const struct stage_process *process) {
-    return connect_by(stage, process, SOCK_STREAM, admin_accept);
+    return connect_by(stage, process, SOCK_STREAM, let_admin_in);
 }
 
 void stage_kill(struct stage_process *process) {
@@ -256,7 +260,7 @@ void stage_check(const struct stage *stage) {
     unsigned clients = 0, greeting = 0, sessions = 0;
 
     MUST(core_is_valid(daemon->core));
-    list_for_each_entry(const struct client, client, &daemon->clients, link) {
+    list_for_each_entry(const struct client, client, &daemon->clients.all, link) {
         clients++;
         greeting += client->state == CLIENT_GREETING;
         sessions += client->session != NULL;
@@ -264,6 +268,6 @@ void stage_check(const struct stage *stage) {
         MUST((client->session != NULL) == (client->state == CLIENT_OPEN || client->state == CLIENT_LOST));
         MUST(client->session == NULL || client->session->owner == client);
     }
-    MUST(clients == daemon->n_clients && greeting == daemon->n_handshakes);
+    MUST(clients == daemon->clients.n_clients && greeting == daemon->clients.n_greeting);
     MUST(sessions == daemon->core->n_sessions);
 }

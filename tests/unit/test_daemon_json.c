@@ -9,7 +9,15 @@
 #include "core_fixture.h"
 #include "daemon/admin/admin.h"
 #include "daemon/admin/admin_json.h"
-#include "daemon/daemon.h"
+#include "daemon/admin/admin_terms.h"
+#include "daemon/config/reload.h"
+#include "daemon/data/lingering.h"
+#include "daemon/death/watcher.h"
+#include "daemon/loop/identity.h"
+#include "daemon/loop/listener.h"
+#include "daemon/loop/notices.h"
+#include "daemon/supply/pools.h"
+#include "daemon/supply/supplier.h"
 
 #define UID_STRANGER 65533u
 
@@ -105,32 +113,45 @@ static void assert_is_reply(const char *line) {
 /* --- a daemon with a pool and no loop */
 
 static struct supplier supplier = {.segment_kind = PROTO_SEGMENT_LEGACY_IPC};
-static struct daemon *the_daemon;
+static struct core *core;
 static struct config configuration;
+static struct reload the_reload;
+static struct watcher watcher;
+static struct lingering lingering;
+static struct machine machine = {.gpu_kind = PROTO_GPU_SIM};
+static struct listener listener;
+static struct identity identity;
+static struct notices notices;
+static uint64_t n_descriptors;
+static struct admin_terms terms = {.reload = &the_reload,
+                                   .watcher = &watcher,
+                                   .lingering = &lingering,
+                                   .machine = &machine,
+                                   .data_listener = &listener,
+                                   .admin_listener = &listener,
+                                   .identity = &identity,
+                                   .notices = &notices,
+                                   .n_descriptors = &n_descriptors};
 
 static int make_daemon(void **state) {
     (void)state;
-    the_daemon = calloc(1, sizeof *the_daemon);
-    if (the_daemon == NULL)
-        return -1;
-    the_daemon->core = core_make();
+    terms.core = core = core_make();
     config_init(&configuration);
-    the_daemon->config = &configuration;
-    the_daemon->gpu_kind = PROTO_GPU_SIM;
-    the_daemon->started_ns = clock_now_ns();
-    snprintf(the_daemon->data_listener.path, sizeof the_daemon->data_listener.path, "/run/\"quoted\"\\path");
-    daemon_add_notice(the_daemon, "a notice with \"quotes\" and a \t tab");
-    add_pool(the_daemon->core, 64 * MIB, 8 * MIB, 0)->owner = &supplier;
-    add_starting_pool(the_daemon->core, 64 * MIB, 8 * MIB, 0)->owner = &supplier;
-    core_pool_failed(the_daemon->core->pools[1], "an error with \"quotes\", \\ and \x01", 0);
+    reload_init(&the_reload, &(struct reload_terms){.config = &configuration});
+    identity = (struct identity){.started_ns = clock_now_ns()};
+    snprintf(listener.path, sizeof listener.path, "/run/\"quoted\"\\path");
+    notices = (struct notices){0};
+    notices_add(&notices, "a notice with \"quotes\" and a \t tab");
+    add_pool(core, 64 * MIB, 8 * MIB, 0)->owner = &supplier;
+    add_starting_pool(core, 64 * MIB, 8 * MIB, 0)->owner = &supplier;
+    core_pool_failed(core->pools[1], "an error with \"quotes\", \\ and \x01", 0);
     return 0;
 }
 
 static int drop_daemon(void **state) {
     (void)state;
-    core_destroy(the_daemon->core);
+    core_destroy(core);
     config_deinit(&configuration);
-    free(the_daemon);
     return 0;
 }
 
@@ -139,7 +160,7 @@ static char *ask_json(uid_t uid, const char *line, size_t size) {
     char *copy = malloc(size > 0 ? size : 1);
     assert_non_null(copy);
     memcpy(copy, line, size);
-    char *reply = admin_json_answer(the_daemon, uid, copy, size);
+    char *reply = admin_json_answer(&terms, uid, copy, size);
     free(copy);
     assert_is_reply(reply);
     *strchr(reply, '\n') = '\0';
@@ -198,7 +219,6 @@ static void good_lines_are_answered(void **state) {
 }
 
 static void quotas_tell_what_each_user_has_and_may_have(void **state) {
-    struct core *core = the_daemon->core;
     struct policy *policy = NULL;
     (void)state;
 
@@ -326,8 +346,8 @@ static void a_request_for_another_daemon_is_refused(void **state) {
     char line[128];
     (void)state;
 
-    hex_write((const uint8_t *)"0123456789abcdef", PROTO_IDENTITY_BYTES, the_daemon->identity_text);
-    snprintf(line, sizeof line, "{\"daemon\":\"%s\",\"command\":\"stats\"}", the_daemon->identity_text);
+    hex_write((const uint8_t *)"0123456789abcdef", PROTO_IDENTITY_BYTES, identity.text);
+    snprintf(line, sizeof line, "{\"daemon\":\"%s\",\"command\":\"stats\"}", identity.text);
     struct reply *reply = expect_reply(0, line, "stats");
     assert_string_equal(reply_text(reply->root, "daemon.identity"), "30313233343536373839616263646566");
     reply_free(reply);
@@ -367,7 +387,6 @@ static void any_byte_of_a_good_line_may_be_another(void **state) {
 
 static void trim_is_for_root_and_the_daemons_own_user(void **state) {
     const char trim[] = "{\"command\":\"trim\"}", one[] = "{\"command\":\"trim\",\"pool\":1}";
-    struct core *core = the_daemon->core;
     (void)state;
 
     struct session *session = open_session(core, 1, UID_A);
@@ -392,7 +411,6 @@ static void trim_is_for_root_and_the_daemons_own_user(void **state) {
 }
 
 static void stats_tell_what_is(void **state) {
-    struct core *core = the_daemon->core;
     struct peer peer = {.pid = 4711, .uid = UID_A, .gid = 7, .command = "py\"thon\\"};
     struct session *session = NULL;
     (void)state;

@@ -182,7 +182,7 @@ static void kept_replies_that_may_go_hold_nobody_up(void **state) {
     for (unsigned round = 0; round < 3 * SOCKETS; round++)
         assert_true(replies_before_mine(victim, 2 + round) <= OUTBOX_WRITES_PER_TURN);
     unsigned n = 0;
-    list_for_each_entry(const struct client, client, &stage->daemon->clients, link) {
+    list_for_each_entry(const struct client, client, &stage->daemon->clients.all, link) {
         n += client->connection.outbox.n_replies;
     }
     assert_true(n > 0); /* they went on to the end */
@@ -235,7 +235,7 @@ static void nobody_greets_for_a_dead_process(void **state) {
     greet(fd);
     stage_turn(stage);
     assert_int_equal(hear(fd), 0);
-    assert_int_equal(stage->daemon->n_clients, 0);
+    assert_int_equal(stage->daemon->clients.n_clients, 0);
     close(fd);
 }
 
@@ -270,8 +270,8 @@ static void who_only_connects_shuts_out_himself(void **state) {
         if (i >= 200 && i % 100 == 0) /* while the attacker comes */
             few[i / 100 - 2] = stage_connect(stage, &stage->processes[VICTIM]);
         many[i] = stage_connect(stage, &stage->processes[ATTACKER]);
-        if (stage->daemon->n_handshakes > CLIENT_GREETING_MAX)
-            fail_msg("%u connections are about to greet", stage->daemon->n_handshakes);
+        if (stage->daemon->clients.n_greeting > CLIENT_GREETING_MAX)
+            fail_msg("%u connections are about to greet", stage->daemon->clients.n_greeting);
         if (!is_open(many[i]))
             fail_msg("who came last was sent away");
         turn_once();    /* libuv closes */
@@ -290,8 +290,8 @@ static void who_only_connects_shuts_out_himself(void **state) {
         close(many[i]);
     for (unsigned i = 0; i < 5; i++)
         stage_turn(stage);
-    assert_int_equal(stage->daemon->n_clients, 0);
-    assert_int_equal(stage->daemon->n_users_greeting, 0);
+    assert_int_equal(stage->daemon->clients.n_clients, 0);
+    assert_int_equal(stage->daemon->clients.n_users_greeting, 0);
 }
 
 /* --- admin clients --- */
@@ -338,7 +338,7 @@ static void who_asks_for_stats_without_end_is_made_to_wait(void **state) {
     ask_stats(greedy);
     stage_turn(stage);
     assert_true(is_answered(greedy));
-    admin_budget_use(&stage->daemon->admin_budget, ANNA, 2 * ADMIN_BUDGET_FIRST_NS, stage->now_ns);
+    admin_budget_use(&stage->daemon->admin.budget, ANNA, 2 * ADMIN_BUDGET_FIRST_NS, stage->now_ns);
     ask_stats(greedy);
     ask_stats(other);
     stage_turn(stage);
@@ -349,14 +349,14 @@ static void who_asks_for_stats_without_end_is_made_to_wait(void **state) {
     stage_pass(stage, NS_PER_S);
     assert_true(is_answered(greedy));
     /* and its connection may end meanwhile */
-    admin_budget_use(&stage->daemon->admin_budget, ANNA, NS_PER_S, stage->now_ns);
+    admin_budget_use(&stage->daemon->admin.budget, ANNA, NS_PER_S, stage->now_ns);
     ask_stats(greedy);
     stage_turn(stage);
     close(greedy);
     close(other);
     stage_turn(stage);
     stage_pass(stage, 100 * NS_PER_S);
-    assert_int_equal(stage->daemon->n_admin_clients, 0);
+    assert_int_equal(stage->daemon->admin.n_clients, 0);
 }
 
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)

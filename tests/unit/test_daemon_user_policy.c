@@ -9,12 +9,12 @@
 #include "daemon/config/config.h"
 #include "daemon/config/user_policy.h"
 #include "daemon/core/session.h"
-#include "daemon/daemon.h"
 #include "daemon/loop/peer.h"
+#include "daemon/loop/users.h"
 #include "directory_fixture.h"
 
-/* A daemon that has nothing but a core with a device pool of 64 MiB and a host pool of 32 MiB. */
-static struct daemon daemon_;
+/* A core with a device pool of 64 MiB and a host pool of 32 MiB. */
+static struct core *core;
 static struct config config;
 
 static int apply(const char *text) {
@@ -29,9 +29,8 @@ static int apply(const char *text) {
     if (config_read_file(&config, path, &mistakes) < 0)
         fail_msg("%s", mistakes.first[0].text);
     unlink(path);
-    daemon_.config = &config;
     int r = user_policy_look_up(&config);
-    return r < 0 ? r : user_policy_apply(&daemon_);
+    return r < 0 ? r : user_policy_apply(core, &config);
 }
 
 static int set_up(void **state) {
@@ -43,26 +42,26 @@ static int set_up(void **state) {
     (void)state;
 
     config_init(&config);
-    daemon_.core = core_make();
-    add_pool(daemon_.core, 64 * MIB, 2 * MIB, 0);
-    return core_add_pool(daemon_.core, &host, &pool);
+    core = core_make();
+    add_pool(core, 64 * MIB, 2 * MIB, 0);
+    return core_add_pool(core, &host, &pool);
 }
 
 static int tear_down(void **state) {
     (void)state;
-    core_destroy(daemon_.core);
+    core_destroy(core);
     config_deinit(&config);
     return 0;
 }
 
 static const struct quota *quota_of(uid_t uid) {
-    return &open_session(daemon_.core, (pid_t)uid + 1, uid)->tenant->quota;
+    return &open_session(core, (pid_t)uid + 1, uid)->tenant->quota;
 }
 
 static void nobody_has_all_of_the_daemon_unless_it_is_said(void **state) {
     (void)state;
-    daemon_.core->sessions_limit = 640; /* as far as the descriptors allow */
-    daemon_.core->segments_limit = 101;
+    core->sessions_limit = 640; /* as far as the descriptors allow */
+    core->segments_limit = 101;
     assert_int_equal(apply("[daemon]\nsessions_limit = 1000\n"), 0);
     const struct quota *quota = quota_of(UID_A);
     assert_int_equal(quota->limits[QUOTA_SESSIONS], 630);
@@ -131,16 +130,14 @@ static void subordinate_uids_share_the_quotas_of_their_owner(void **state) {
     static const char text[] =
         "# a comment\n\n1001:100000:65536\nroot:300000:2\n1001:nonsense:3\n"
         "nobody-of-this-name:400000:5\n1001:0:5\n1001:4294967000:65536\n1001:500000\n1001:700000:1:1\n";
-    struct pool *pool = daemon_.core->pools[0];
+    struct pool *pool = core->pools[0];
     (void)state;
 
     assert_int_equal(apply_subuid(text, true), 0);
     assert_int_equal(config.n_ranges, 2);
-    struct session *owner = open_session(daemon_.core, 1, UID_A),
-                   *first = open_session(daemon_.core, 2, 100000);
-    struct session *last = open_session(daemon_.core, 3, 165535),
-                   *beyond = open_session(daemon_.core, 4, 165536);
-    struct session *of_root = open_session(daemon_.core, 5, 300001);
+    struct session *owner = open_session(core, 1, UID_A), *first = open_session(core, 2, 100000);
+    struct session *last = open_session(core, 3, 165535), *beyond = open_session(core, 4, 165536);
+    struct session *of_root = open_session(core, 5, 300001);
     assert_ptr_not_equal(owner->tenant, first->tenant);
     assert_int_equal(first->tenant->account->owner, UID_A);
     assert_ptr_equal(first->tenant->account, last->tenant->account);
@@ -150,9 +147,9 @@ static void subordinate_uids_share_the_quotas_of_their_owner(void **state) {
     take_growing(first, pool, 4096, 0);
     const struct proto_lease_name name = name_of(take_growing(last, pool, 4096, 0));
     ask(owner, pool, 1, 4096, 0, 0);
-    expect_text(expect_refused(daemon_.core, owner, 1, PROTO_E_LIMIT), "has 2 leases");
+    expect_text(expect_refused(core, owner, 1, PROTO_E_LIMIT), "has 2 leases");
     ask(first, pool, 2, 4096, 0, 0);
-    expect_text(expect_refused(daemon_.core, first, 2, PROTO_E_LIMIT), "user 100000 (all uids of the user");
+    expect_text(expect_refused(core, first, 2, PROTO_E_LIMIT), "user 100000 (all uids of the user");
     take_growing(beyond, pool, 4096, 0);
     take_growing(of_root, pool, 4096, 0);
     assert_int_equal(release(last, name, 0), 0);
@@ -165,8 +162,8 @@ static void subordinate_uids_share_the_quotas_of_their_owner(void **state) {
     assert_int_equal(owner->tenant->account->quota.used[QUOTA_LEASES], 3);
     assert_int_equal(owner->tenant->account->quota.used[QUOTA_SESSIONS], 3);
     ask(owner, pool, 3, 4096, 0, 0);
-    expect_refused(daemon_.core, owner, 3, PROTO_E_LIMIT);
-    assert_true(core_is_valid(daemon_.core));
+    expect_refused(core, owner, 3, PROTO_E_LIMIT);
+    assert_true(core_is_valid(core));
 }
 
 static void a_file_of_subordinate_uids_need_not_be_there(void **state) {
@@ -176,8 +173,8 @@ static void a_file_of_subordinate_uids_need_not_be_there(void **state) {
 }
 
 static bool may_use(uid_t uid, unsigned pool) {
-    struct session *session = open_session(daemon_.core, (pid_t)uid + 1, uid);
-    bool may = session_may_use(session, daemon_.core->pools[pool]);
+    struct session *session = open_session(core, (pid_t)uid + 1, uid);
+    bool may = session_may_use(session, core->pools[pool]);
     close_session(session, 0);
     return may;
 }
@@ -211,12 +208,12 @@ static void a_name_that_nobody_has_is_nobody(void **state) {
     assert_int_equal(quota_of(0)->limits[QUOTA_WAITING], 5); /* not what it happens to be to begin with */
     assert_false(may_use(UID_A, 0));
     assert_false(may_use(0, 0));
-    assert_int_equal(user_policy_find_group("no-such-group", &gid), -ENOENT);
-    assert_int_equal(user_policy_find_group("root", &gid), 0);
+    assert_int_equal(users_find_group("no-such-group", &gid), -ENOENT);
+    assert_int_equal(users_find_group("root", &gid), 0);
     assert_int_equal(gid, 0);
-    assert_int_equal(user_policy_find_group("4711", &gid), 0);
+    assert_int_equal(users_find_group("4711", &gid), 0);
     assert_int_equal(gid, 4711);
-    assert_int_equal(user_policy_find_group("4294967295", &gid), -ENOENT); /* "as it is" to chown() */
+    assert_int_equal(users_find_group("4294967295", &gid), -ENOENT); /* "as it is" to chown() */
 }
 
 static void a_peers_groups_are_those_that_it_was_in_when_it_connected(void **state) {

@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_ADMIN_ADMIN_TERMS_H
+#define DAEMON_ADMIN_ADMIN_TERMS_H
+/* The daemon's objects that admin clients use, and that their commands read and change. All are borrowed. */
+#include <stdint.h>
+#include <uv.h>
+
+struct admin_terms {
+    uv_loop_t *loop;
+    struct scheduler *scheduler;
+    struct closer *closer; /* of sockets */
+    struct core *core;
+    struct watcher *watcher;
+    struct reload *reload;
+    struct lingering *lingering;
+    const struct machine *machine;
+    struct listener *data_listener, *admin_listener;
+    const struct identity *identity;
+    const struct notices *notices;
+    const uint64_t *n_descriptors; /* that the daemon may have; 0: not known */
+};
+
+#endif
