@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef BASE_ARRAY_H
 #define BASE_ARRAY_H
-/* Arrays that grow at their end. */
+/* The length of arrays, and arrays that grow at their end. */
 #include <stddef.h>
 #include <stdlib.h>
+
+#define ARRAY_LENGTH(array) (sizeof(array) / sizeof *(array))
 
 #define ARRAY_CAPACITY_MIN 16u
 

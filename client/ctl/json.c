@@ -26,59 +26,12 @@ struct reader {
 
 /* The members that a reply must have, by the name of the command, and those of the objects in it. Each is a
  * key and its type: # an integer from 0 to 2^53, $ a string, ! true or false, % a number from 0 to 1, [name]
- * an array of such objects, [$] an array of strings, {name} such an object. After it, ? allows null. */
+ * an array of such objects, [$] an array of strings, [] another array, {name} such an object. After it, ?
+ * allows null. reply_types.py makes the rows from docs/schema. */
 static const struct object {
     const char *name, *members;
 } objects[] = {
-    {"error reply", "error{error}"},
-    {"ping", "daemon{daemon}"},
-    {"stats", "daemon{daemon} daemon{daemon in full} pools[pool] sessions[session]"},
-    {"pools", "pools[pool]"},
-    {"sessions", "sessions[session]"},
-    {"quarantine", "sessions[session]"},
-    {"quarantine-release", "session# pid# released_bytes#"},
-    {"quota", "quotas[user]"},
-    {"parcels", "parcels[parcel] total#"},
-    {"parcels-revoke", "revoked# revoked_bytes#"},
-    {"reload", "file$? applied! mistakes[$] mistakes_total# warnings[$] warnings_total# changes[change] "
-               "changes_total#"},
-    {"config", "file$? settings[setting] pools[configured pool]"},
-    {"trim", "trimmed_bytes# pools[trimmed]"},
-    {"error", "code$ message$"},
-    {"daemon", "version$ gpu$ identity$ pid# uptime_ns#"},
-    {"daemon in full", "socket$ admin_socket$ cuda_toolkit$? sessions# sessions_limit# sessions_refused# "
-                       "lingering_sockets# lingering_oldest_ns#? "
-                       "descriptors_limit# described_segments# described_segments_limit# notices[$]"},
-    {"pool",
-     "id# kind$ name$ export$ zeroed_by$ context! state$ uuid$? pages$? last_error$? worker_call$? "
-     "worker_call_ns#? device#? "
-     "numa_node#? limit_bytes# step_bytes# reserve_bytes# low_water_bytes# reserved_bytes# leased_bytes# "
-     "in_use_bytes# cached_bytes# hit_ratio%? moves# free_bytes# fenced_bytes# quarantined_bytes# "
-     "largest_free_bytes# growing_bytes# segments# leases# parcels# parcel_bytes# waiters# acquires# "
-     "releases# grows# retires# failures# timeouts# quota_refusals# probes# leased_peak_bytes# "
-     "reserved_peak_bytes# quarantined_peak_bytes# quarantine_oldest_ns#? closes# close_ns# "
-     "histograms{histograms}"},
-    {"parcel", "session# pid# uid# pool# bytes# takers# sent_ns# left_ns#"},
-    {"histograms", "acquire_ns{times} waiting_ns{times} growth_ns{times}"},
-    {"times", "count# p50#? p90#? p99#?"}, /* the buckets are for programs */
-    {"session", "id# pid# uid# gid# command$ state$ quarantine_reason$? quarantined_ns#? unanswered_ns#? "
-                "end_rule$? under_mps! own_bytes#? "
-                "leases# leased_bytes# fenced_bytes# in_use_bytes# cached_bytes# hit_ratio%? moves# waiting# "
-                "segments# connected_ns# "
-                "pools[holding]? requests[request]?"},
-    {"holding", "id# leased_bytes# in_use_bytes# cached_bytes# fenced_bytes# closing_bytes# segments# "
-                "asked# answered# outcome$ owed_ns#? came_bytes# kept_bytes#"},
-    {"request", "pool# bytes# wanted_bytes# waiting_ns# left_ns#? reason$"},
-    {"user",
-     "uid# charged_to#? refusals# sessions# sessions_limit#? leases# leases_limit#? ranges# ranges_limit#? "
-     "segments# segments_limit#? waiting# "
-     "waiting_limit#? reply_bytes# reply_bytes_limit#? pools[quota pool]"},
-    {"quota pool", "id# kind$ bytes# bytes_limit#?"},
-    {"trimmed", "id# trimmed_bytes#"},
-    {"setting", "section$ key$ value$? source$ line#? needs_restart! in_force$? reason$? "
-                "next_value$? next_source$? next_line#?"},
-    {"change", "section$ key$ before$? after$? source$ line#? needs_restart!"},
-    {"configured pool", "id# kind$ name$ settings[setting]"},
+#include "reply_types.h"
 };
 
 __attribute__((format(printf, 2, 3))) static void reader_fail(struct reader *reader, const char *format,
@@ -150,6 +103,8 @@ static const char *check_type(struct reader *reader, const cJSON *member, const 
     default:
         if (!cJSON_IsArray(member))
             return "an array";
+        if (*type == '\0')
+            return NULL;
         for (const cJSON *element = member->child; element != NULL && reader->r == 0; element = element->next)
             check_object(reader, element, key, i++, type);
         return NULL;
@@ -204,7 +159,7 @@ int reply_read(const char *line, size_t length, const char *command, struct repl
         else if (!cJSON_IsObject(reply->root))
             reader_fail(&reader, "%s is not an object", ROOT);
         else
-            check_members(&reader, reply->root, error != NULL ? "error reply" : command);
+            check_members(&reader, reply->root, error != NULL ? "error" : command);
         if (error != NULL && reader.r == 0) {
             reply->error_code = reply_text(error, "code");
             reply->error_message = reply_text(error, "message");

@@ -16,6 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/array.h"
 #include "client/ctl/json.h"
 
 enum style {
@@ -54,8 +55,6 @@ struct column {
     bool joined; /* to the column before it, of which it tells more: both are in one part, where a line has
                     room */
 };
-
-#define ARRAY_LENGTH(array) (sizeof(array) / sizeof *(array))
 
 /* Prints a line in a style, and more lines, which are indented by two columns more, where it is longer than
  * the output is wide. The formatted text is passed through text_printable(). */

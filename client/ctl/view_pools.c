@@ -2,6 +2,7 @@
 /* The pools, for people. */
 #include <inttypes.h>
 
+#include "base/array.h"
 #include "base/clock.h"
 #include "base/units.h"
 #include "client/ctl/view.h"

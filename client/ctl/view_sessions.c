@@ -3,6 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/units.h"
 #include "client/ctl/view.h"
 #include "client/ctl/view_parts.h"

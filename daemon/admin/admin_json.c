@@ -3,12 +3,16 @@
 
 #include <cjson/cJSON.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/array.h"
 #include "base/units.h"
 #include "base/utf8.h"
 #include "daemon/admin/admin_config.h"
@@ -105,58 +109,86 @@ static bool read_integer(const cJSON *item, uint64_t maximum, uint64_t *ret_inte
     return true;
 }
 
-#define COMMANDS                                                                                             \
-    "ping, stats, pools, sessions, quota, quarantine, parcels, config, trim, reload, quarantine-release, "   \
-    "parcels-revoke"
+enum key {
+    KEY_COMMAND = 1,
+    KEY_DAEMON = 2,
+    KEY_POOL = 4,
+    KEY_SESSION = 8,
+};
 
 struct request_keys {
+    unsigned given; /* enum key */
     const char *command;
-    const char *daemon; /* the identity of the daemon that is meant; NULL: any */
-    bool has_pool, has_session;
+    const char *daemon; /* the identity of the daemon that is meant */
     uint64_t pool, session;
 };
 
-/* Takes a parsed request apart. Returns NULL or what is wrong. */
-static const char *read_keys(const cJSON *request, struct request_keys *ret_keys) {
+/* The keys of requests. maximum: of an integer; 0: the value is a string. */
+static const struct key_row {
+    enum key key;
+    const char *name, *content;
+    size_t place; /* in struct request_keys */
+    uint64_t maximum;
+} key_rows[] = {
+    {KEY_COMMAND, "command", "a string, such as \"stats\"", offsetof(struct request_keys, command), 0},
+    {KEY_DAEMON, "daemon", "the identity of the daemon that is meant, a string",
+     offsetof(struct request_keys, daemon), 0},
+    {KEY_POOL, "pool", "a pool's id, a whole number", offsetof(struct request_keys, pool), UINT32_MAX},
+    {KEY_SESSION, "session", "a session's id, a whole number", offsetof(struct request_keys, session),
+     UINT64_C(1) << 53},
+};
+
+/* The mistake in a request; "": there is none. */
+struct flaw {
+    char text[320];
+};
+
+/* Returns false. */
+__attribute__((format(printf, 2, 3))) static bool flaw_set(struct flaw *flaw, const char *format, ...) {
+    va_list arguments;
+
+    va_start(arguments, format);
+    vsnprintf(flaw->text, sizeof flaw->text, format, arguments);
+    va_end(arguments);
+    return false;
+}
+
+static const struct key_row *find_key(const char *name) {
+    for (size_t i = 0; i < ARRAY_LENGTH(key_rows); i++)
+        if (strcmp(key_rows[i].name, name) == 0)
+            return &key_rows[i];
+    return NULL;
+}
+
+/* Takes the value of a key. Returns whether it has the key's type. */
+static bool take_key(const cJSON *item, const struct key_row *row, struct request_keys *keys) {
+    void *place = (char *)keys + row->place;
+
+    if (row->maximum > 0)
+        return read_integer(item, row->maximum, place);
+    *(const char **)place = cJSON_GetStringValue(item);
+    return cJSON_IsString(item);
+}
+
+/* Takes a parsed request apart. Returns whether it is in order. */
+static bool read_keys(const cJSON *request, struct request_keys *ret_keys, struct flaw *flaw) {
     struct request_keys keys = {0};
     const cJSON *item;
 
     if (!cJSON_IsObject(request))
-        return "a request is an object, such as {\"command\":\"stats\"}";
+        return flaw_set(flaw, "a request is an object, such as {\"command\":\"stats\"}");
     cJSON_ArrayForEach(item, request) {
-        if (strcmp(item->string, "command") == 0) {
-            if (keys.command != NULL)
-                return "'command' is given twice";
-            if (!cJSON_IsString(item))
-                return "'command' is a string: " COMMANDS;
-            keys.command = item->valuestring;
-        } else if (strcmp(item->string, "pool") == 0) {
-            if (keys.has_pool)
-                return "'pool' is given twice";
-            if (!read_integer(item, UINT32_MAX, &keys.pool))
-                return "'pool' is a pool's id, a whole number";
-            keys.has_pool = true;
-        } else if (strcmp(item->string, "session") == 0) {
-            if (keys.has_session)
-                return "'session' is given twice";
-            if (!read_integer(item, UINT64_C(1) << 53, &keys.session))
-                return "'session' is a session's id, a whole number";
-            keys.has_session = true;
-        } else if (strcmp(item->string, "daemon") == 0) {
-            if (keys.daemon != NULL)
-                return "'daemon' is given twice";
-            if (!cJSON_IsString(item))
-                return "'daemon' is the identity of the daemon that is meant, a string";
-            keys.daemon = item->valuestring;
-        } else {
-            return "the request has an unknown key: there are 'command', 'daemon', 'pool' (for trim) and "
-                   "'session' (for quarantine-release and parcels-revoke)";
-        }
+        const struct key_row *row = find_key(item->string);
+        if (row == NULL)
+            return flaw_set(flaw, "the request has an unknown key, '%.64s'", item->string);
+        if ((keys.given & row->key) != 0)
+            return flaw_set(flaw, "'%s' is given twice", row->name);
+        if (!take_key(item, row, &keys))
+            return flaw_set(flaw, "'%s' is %s", row->name, row->content);
+        keys.given |= row->key;
     }
-    if (keys.command == NULL)
-        return "the request has no 'command': one of " COMMANDS;
     *ret_keys = keys;
-    return NULL;
+    return true;
 }
 
 /* --- replies --- */
@@ -229,13 +261,13 @@ static char *answer_trim(const struct admin_terms *terms, const struct request_k
     const struct core *core = terms->core;
     uint64_t total = 0;
 
-    if (keys->has_pool && core_find_pool(core, (uint32_t)keys->pool) == NULL)
+    if ((keys->given & KEY_POOL) != 0 && core_find_pool(core, (uint32_t)keys->pool) == NULL)
         return admin_json_error("no-such-pool", "no pool has this id; 'pools' lists them");
     cJSON *reply = cJSON_CreateObject();
     cJSON *pools = cJSON_CreateArray();
     for (unsigned i = 0; i < core->n_pools; i++) {
         struct pool *pool = core->pools[i];
-        if (keys->has_pool && pool->id != keys->pool)
+        if ((keys->given & KEY_POOL) != 0 && pool->id != keys->pool)
             continue;
         uint64_t bytes = core_trim(pool);
         cJSON *entry = cJSON_CreateObject();
@@ -292,13 +324,14 @@ static bool has_session(const struct core *core, uint64_t id) {
 
 /* Ends what was sent and not taken: those who have the tokens get NO_TOKEN. */
 static char *answer_parcels_revoke(const struct admin_terms *terms, const struct request_keys *keys) {
+    bool has_sender = (keys->given & KEY_SESSION) != 0;
     uint64_t bytes;
 
-    if (keys->has_session && keys->session == 0)
+    if (has_sender && keys->session == 0)
         return admin_json_error("no-such-session",
                                 "sessions are numbered from 1; 'parcels' lists the senders");
-    unsigned n = core_revoke_all(terms->core, keys->has_session ? keys->session : 0, clock_now_ns(), &bytes);
-    if (n == 0 && keys->has_session && !has_session(terms->core, keys->session))
+    unsigned n = core_revoke_all(terms->core, has_sender ? keys->session : 0, clock_now_ns(), &bytes);
+    if (n == 0 && has_sender && !has_session(terms->core, keys->session))
         return admin_json_error(
             "no-such-session", "there is no session of this number, and nothing that one sent is to be taken "
                                "yet; 'parcels' lists the senders");
@@ -338,11 +371,12 @@ enum command_user {
     FOR_ROOT,
 };
 
+/* The commands. docs/schema/request.json says the same of the requests; a test compares them. */
 static const struct command {
     const char *name;
     enum command_user user;
-    unsigned parts; /* of the reply; 0: answer() writes it */
-    bool takes_pool, needs_session, takes_session;
+    unsigned parts;        /* of the reply; 0: answer() writes it */
+    unsigned takes, needs; /* keys beside those that all commands take */
     char *(*answer)(const struct admin_terms *terms, const struct request_keys *keys);
     const char *denial; /* for other users */
 } commands[] = {
@@ -354,33 +388,70 @@ static const struct command {
     {.name = "quarantine", .parts = PART_QUARANTINE},
     {.name = "parcels", .parts = PART_PARCELS},
     {.name = "config", .parts = PART_CONFIG},
-    {"trim", FOR_OPERATORS, 0, true, false, false, answer_trim,
-     "trim is for root and for the daemon's own user"},
-    {"reload", FOR_OPERATORS, 0, false, false, false, answer_reload,
-     "reload is for root and for the daemon's own user"},
-    {"quarantine-release", FOR_ROOT, 0, false, true, true, answer_quarantine_release,
+    {"trim", FOR_OPERATORS, 0, KEY_POOL, 0, answer_trim, "trim is for root and for the daemon's own user"},
+    {"reload", FOR_OPERATORS, 0, 0, 0, answer_reload, "reload is for root and for the daemon's own user"},
+    {"quarantine-release", FOR_ROOT, 0, KEY_SESSION, KEY_SESSION, answer_quarantine_release,
      "what is in quarantine is for root alone to release"},
-    {"parcels-revoke", FOR_OPERATORS, 0, false, false, true, answer_parcels_revoke,
+    {"parcels-revoke", FOR_OPERATORS, 0, KEY_SESSION, 0, answer_parcels_revoke,
      "parcels-revoke is for root and for the daemon's own user; a process revokes by the token"},
 };
 
-static char *answer(const struct admin_terms *terms, uid_t uid, const struct request_keys *keys) {
+/* Appends the names of the commands that take a key; 0: of all. */
+static bool flaw_name_commands(struct flaw *flaw, unsigned key) {
+    const char *separator = "";
+
+    for (size_t i = 0; i < ARRAY_LENGTH(commands); i++) {
+        size_t length = strlen(flaw->text);
+        if ((commands[i].takes & key) != key)
+            continue;
+        snprintf(flaw->text + length, sizeof flaw->text - length, "%s%s", separator, commands[i].name);
+        separator = ", ";
+    }
+    return false;
+}
+
+/* Finds a request's command. Returns NULL where there is none, or where the keys do not go with it. */
+static const struct command *find_command(const struct request_keys *keys, struct flaw *flaw) {
     const struct command *command = NULL;
+
+    if ((keys->given & KEY_COMMAND) == 0) {
+        flaw_set(flaw, "the request has no 'command': one of ");
+        flaw_name_commands(flaw, 0);
+        return NULL;
+    }
+    for (size_t i = 0; i < ARRAY_LENGTH(commands); i++)
+        if (strcmp(commands[i].name, keys->command) == 0)
+            command = &commands[i];
+    if (command == NULL)
+        return NULL;
+    for (size_t i = 0; i < ARRAY_LENGTH(key_rows); i++) {
+        const struct key_row *row = &key_rows[i];
+        if ((keys->given & row->key & ~(command->takes | KEY_COMMAND | KEY_DAEMON)) != 0) {
+            flaw_set(flaw, "'%s' does not go with %s, but with ", row->name, command->name);
+            flaw_name_commands(flaw, row->key);
+            return NULL;
+        }
+        if ((command->needs & row->key & ~keys->given) != 0) {
+            flaw_set(flaw, "%s needs a '%s'", command->name, row->name);
+            return NULL;
+        }
+    }
+    return command;
+}
+
+static char *answer(const struct admin_terms *terms, uid_t uid, const struct request_keys *keys) {
+    struct flaw flaw = {""};
 
     if (keys->daemon != NULL && strcmp(keys->daemon, terms->identity->text) != 0)
         return admin_json_error("other-daemon", "the request is for another daemon than this one");
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        if (strcmp(commands[i].name, keys->command) == 0)
-            command = &commands[i];
-    if (keys->has_pool && (command == NULL || !command->takes_pool))
-        return admin_json_error("invalid-request", "'pool' goes with trim only");
-    if (keys->has_session && (command == NULL || !command->takes_session))
-        return admin_json_error("invalid-request",
-                                "'session' goes with quarantine-release and parcels-revoke only");
-    if (command == NULL)
-        return admin_json_error("unknown-command", "the commands are " COMMANDS);
-    if (command->needs_session && !keys->has_session)
-        return admin_json_error("invalid-request", "quarantine-release needs a 'session'");
+    const struct command *command = find_command(keys, &flaw);
+    if (flaw.text[0] != '\0')
+        return admin_json_error("invalid-request", flaw.text);
+    if (command == NULL) {
+        flaw_set(&flaw, "the commands are ");
+        flaw_name_commands(&flaw, 0);
+        return admin_json_error("unknown-command", flaw.text);
+    }
     if ((command->user == FOR_ROOT && uid != 0) ||
         (command->user == FOR_OPERATORS && !admin_is_operator(uid)))
         return admin_json_error("permission-denied", command->denial);
@@ -389,6 +460,7 @@ static char *answer(const struct admin_terms *terms, uid_t uid, const struct req
 
 char *admin_json_answer(const struct admin_terms *terms, uid_t uid, const char *line, size_t size) {
     struct request_keys keys;
+    struct flaw flaw;
     const char *end, *wrong = scan(line, size);
 
     if (wrong != NULL)
@@ -400,8 +472,8 @@ char *admin_json_answer(const struct admin_terms *terms, uid_t uid, const char *
         cJSON_Delete(request);
         return admin_json_error("invalid-request", "the line is not one JSON object");
     }
-    wrong = read_keys(request, &keys);
-    char *reply = wrong != NULL ? admin_json_error("invalid-request", wrong) : answer(terms, uid, &keys);
+    char *reply = read_keys(request, &keys, &flaw) ? answer(terms, uid, &keys)
+                                                   : admin_json_error("invalid-request", flaw.text);
     cJSON_Delete(request);
     return reply;
 }

@@ -268,12 +268,11 @@ static int conclude_with_lease(struct client *client, const struct proto_message
 
 /* --- a function for each message of a client's; messages.def has their names --- */
 
-static int handle_list_pools(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_list_pools(struct client *client, const struct proto_message *message) {
     struct core *core = client->clients->terms.core;
     struct proto_message reply;
     struct proto_pools *pools = &reply.pools;
 
-    (void)now_ns;
     core_poll_fences(core);
     pools->count = 0;
     pools->reserved = 0;
@@ -302,7 +301,7 @@ static int handle_list_pools(struct client *client, const struct proto_message *
 }
 
 /* SHARE and SEND. */
-static int give_token(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int give_token(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
     struct proto_token fresh[2];
 
@@ -312,7 +311,7 @@ static int give_token(struct client *client, const struct proto_message *message
     const struct proto_lease_name name = {message->share.lease, message->share.generation};
     int r = message->header.operation == PROTO_SHARE
                 ? core_share(client->session, &name, message->share.size_bytes, &fresh[0], &reply.token)
-                : core_send(client->session, &message->send, fresh, now_ns, &reply.token);
+                : core_send(client->session, &message->send, fresh, clock_now_ns(), &reply.token);
     if (r == PROTO_E_LIMIT && client->session->tenant->n_parcels >= PARCELS_MAX)
         return send_error(
             client, message->header.request, r,
@@ -332,8 +331,8 @@ static int refuse_one_way(struct client *client, const char *what, int error) {
 }
 
 /* The client does not hear that a one-way release was refused, and what it meant stays its own. */
-static int release_one_way(struct client *client, const struct proto_message *message, uint64_t now_ns) {
-    int r = core_release_one_way(client->session, &message->release, now_ns);
+static int release_one_way(struct client *client, const struct proto_message *message) {
+    int r = core_release_one_way(client->session, &message->release, clock_now_ns());
 
     if (r == -ENOMEM)
         log_warning("there is no memory to note a release of pid %d (%s): its session has it to its end",
@@ -369,10 +368,9 @@ static int refuse_until_read(struct client *client, uint64_t request) {
                       "this was sent before, and replies are unread: read them, and ask again");
 }
 
-static int handle_ask_page(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_ask_page(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 
-    (void)now_ns;
     if (client->page.memory != NULL && !outbox_is_read(&client->connection.outbox))
         return refuse_until_read(client, message->header.request);
     int r = client->page.memory == NULL ? client_make_page(client) : 0;
@@ -383,10 +381,9 @@ static int handle_ask_page(struct client *client, const struct proto_message *me
     return client_send(client, &reply, client->page.fd);
 }
 
-static int handle_ask_board(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_ask_board(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 
-    (void)now_ns;
     if (client->board != NULL && !outbox_is_read(&client->connection.outbox))
         return refuse_until_read(client, message->header.request);
     int r = client->board == NULL ? client_join_board(client) : 0;
@@ -400,9 +397,9 @@ static int handle_ask_board(struct client *client, const struct proto_message *m
     return client_send(client, &reply, client->board->fd);
 }
 
-static int handle_bye(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_bye(struct client *client, const struct proto_message *message) {
     session_log_session_leaves(&client->clients->log, client->session);
-    core_session_close(client->session, now_ns);
+    core_session_close(client->session, clock_now_ns());
     client_said_farewell(client);
     struct proto_message reply;
     reply_begin(&reply, PROTO_OK, message->header.request);
@@ -410,44 +407,41 @@ static int handle_bye(struct client *client, const struct proto_message *message
     return -ESHUTDOWN; /* a socket that is closed still delivers what was sent */
 }
 
-static int handle_describe(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_describe(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
     struct segment *segment;
     bool describe;
 
-    (void)now_ns;
     reply_begin(&reply, PROTO_LEASE, message->header.request);
     int r = core_describe_part(client->session, &message->describe, &reply.lease, &segment, &describe);
     return r != 0 ? refuse(client, message->header.request, r)
                   : send_described(client, &reply, segment, describe);
 }
 
-static int handle_hello(struct client *client, const struct proto_message *message, uint64_t now_ns) {
-    (void)now_ns;
+static int handle_hello(struct client *client, const struct proto_message *message) {
     return client_reject(client, message->header.request, PROTO_E_INVALID,
                          "header.operation: a second HELLO");
 }
 
-static int handle_acquire(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_acquire(struct client *client, const struct proto_message *message) {
     uint64_t request = message->header.request;
-    int r = core_acquire(client->session, request, &message->acquire, now_ns);
+    int r = core_acquire(client->session, request, &message->acquire, clock_now_ns());
     return r == 0 ? 0 : refuse(client, request, r);
 }
 
-static int handle_acquire_segments(struct client *client, const struct proto_message *message,
-                                   uint64_t now_ns) {
+static int handle_acquire_segments(struct client *client, const struct proto_message *message) {
     uint64_t request = message->header.request;
-    int r = core_acquire_segments(client->session, request, &message->acquire_segments, now_ns);
+    int r = core_acquire_segments(client->session, request, &message->acquire_segments, clock_now_ns());
     return r == 0 ? 0 : refuse(client, request, r);
 }
 
-static int handle_cancel(struct client *client, const struct proto_message *message, uint64_t now_ns) {
-    core_cancel(client->session, message->cancel.request, now_ns);
+static int handle_cancel(struct client *client, const struct proto_message *message) {
+    core_cancel(client->session, message->cancel.request, clock_now_ns());
     return 0;
 }
 
-static int handle_reclaimed(struct client *client, const struct proto_message *message, uint64_t now_ns) {
-    int r = core_reclaimed(client->session, &message->reclaimed, now_ns);
+static int handle_reclaimed(struct client *client, const struct proto_message *message) {
+    int r = core_reclaimed(client->session, &message->reclaimed, clock_now_ns());
     if (r == 0)
         return 0;
     return refuse_one_way(client,
@@ -456,101 +450,95 @@ static int handle_reclaimed(struct client *client, const struct proto_message *m
                           r);
 }
 
-static int handle_release(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_release(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 
     if (message->header.request == 0)
-        return release_one_way(client, message, now_ns);
-    return conclude(client, message, core_release(client->session, &message->release, now_ns), &reply);
+        return release_one_way(client, message);
+    return conclude(client, message, core_release(client->session, &message->release, clock_now_ns()),
+                    &reply);
 }
 
-static int handle_split(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_split(struct client *client, const struct proto_message *message) {
     struct lease *lease = NULL;
 
-    (void)now_ns;
     int r = core_split(client->session, &message->split, &lease);
     return conclude_with_lease(client, message, r, lease);
 }
 
-static int handle_merge(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_merge(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 
-    (void)now_ns;
     if (message->header.request == 0)
         return merge_one_way(client, message);
     return conclude(client, message, core_merge(client->session, &message->merge), &reply);
 }
 
-static int handle_share(struct client *client, const struct proto_message *message, uint64_t now_ns) {
-    return give_token(client, message, now_ns);
+static int handle_share(struct client *client, const struct proto_message *message) {
+    return give_token(client, message);
 }
 
-static int handle_send(struct client *client, const struct proto_message *message, uint64_t now_ns) {
-    return give_token(client, message, now_ns);
+static int handle_send(struct client *client, const struct proto_message *message) {
+    return give_token(client, message);
 }
 
-static int handle_revoke(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_revoke(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
-    return conclude(client, message, core_revoke(client->session, &message->revoke, now_ns), &reply);
+    return conclude(client, message, core_revoke(client->session, &message->revoke, clock_now_ns()), &reply);
 }
 
-static int handle_attach(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_attach(struct client *client, const struct proto_message *message) {
     struct lease *lease = NULL;
 
-    (void)now_ns;
     int r = core_attach(client->session, &message->attach, &lease);
     return conclude_with_lease(client, message, r, lease);
 }
 
-static int handle_query(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_query(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 
-    (void)now_ns;
     int r = core_query(client->session, &message->query, &reply.info);
     return conclude(client, message, r, &reply);
 }
 
-static int handle_ask_holders(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_ask_holders(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 
-    (void)now_ns;
     int r = core_ask_holders(client->session, &message->ask_holders, &reply.holders);
     return conclude(client, message, r, &reply);
 }
 
-static int handle_ask_parts(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_ask_parts(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 
-    (void)now_ns;
     int r = core_ask_parts(client->session, &message->ask_parts, &reply.parts);
     return conclude(client, message, r, &reply);
 }
 
-static int handle_idle(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_idle(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
-    int r = core_idle(client->session, &message->idle, now_ns, &reply.segments);
+    int r = core_idle(client->session, &message->idle, clock_now_ns(), &reply.segments);
     return conclude(client, message, r, &reply);
 }
 
-static int handle_offer(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_offer(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
-    int r = core_offer(client->session, &message->offer, now_ns, &reply.segments);
+    int r = core_offer(client->session, &message->offer, clock_now_ns(), &reply.segments);
     return conclude(client, message, r, &reply);
 }
 
-static int handle_closed(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_closed(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
     /* A client that has not read which segment it was given can only guess what to close. */
     int r = outbox_keeps_segment(&client->connection.outbox, message->closed.segment)
                 ? PROTO_E_INVALID
-                : core_closed(client->session, &message->closed, now_ns);
+                : core_closed(client->session, &message->closed, clock_now_ns());
     return conclude(client, message, r, &reply);
 }
 
-static int handle_opened(struct client *client, const struct proto_message *message, uint64_t now_ns) {
+static int handle_opened(struct client *client, const struct proto_message *message) {
     struct outbox *outbox = &client->connection.outbox;
 
-    (void)now_ns;
     if (outbox->awaited_segment == 0 || message->opened.segment != outbox->awaited_segment)
         return client_reject(client, 0, PROTO_E_INVALID,
                              "OPENED.segment: not one whose descriptor was sent and is not opened yet");
@@ -558,7 +546,7 @@ static int handle_opened(struct client *client, const struct proto_message *mess
     return outbox_flush(outbox, client->session);
 }
 
-typedef int request_handler(struct client *client, const struct proto_message *message, uint64_t now_ns);
+typedef int request_handler(struct client *client, const struct proto_message *message);
 
 /* proto_decode() lets nothing of the daemon's pass. */
 #define HANDLER_OF_CLIENT(member) handle_##member
@@ -572,7 +560,7 @@ static request_handler *const handlers[] = {
 int request_handle(struct client *client, const struct proto_message *message) {
     if (client->state != CLIENT_GREETING) {
         core_session_heard(client->session);
-        return handlers[message->header.operation](client, message, clock_now_ns());
+        return handlers[message->header.operation](client, message);
     }
     return message->header.operation == PROTO_HELLO
                ? open_session(client, message)

@@ -11,7 +11,7 @@ import tempfile
 import time
 import unittest
 
-from gpupool_system import DAEMON, SOURCE, WAIT_S, Daemon, check_schema, ctl
+from gpupool_system import DAEMON, SCHEMAS, SOURCE, WAIT_S, Daemon, check_schema, ctl
 
 MIB = 1 << 20
 HOLDER = os.environ["GPUPOOL_HOLDER"]
@@ -318,6 +318,12 @@ class CheckConfig(unittest.TestCase):
         self.assertIn("\ngpu = auto ", uncommented)
 
 
+def commands_of(request):
+    """The commands that a kind of request in request.json has."""
+    command = request["properties"]["command"]
+    return command.get("enum") or [command["const"]]
+
+
 class Manual(unittest.TestCase):
     def test_the_manual_page_lists_the_daemons_commands(self):
         page = (SOURCE / "docs/man/gpupoold.8.scd").read_text()
@@ -328,6 +334,7 @@ class Manual(unittest.TestCase):
         known = set(message.removeprefix("the commands are ").split(", "))
         self.assertIn("stats", known)
         self.assertEqual(listed, known)
+        self.assertEqual({name for kind in json.loads((SCHEMAS / "request.json").read_text())["oneOf"] for name in commands_of(kind)}, known)
 
 
 class Log(unittest.TestCase):
