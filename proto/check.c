@@ -199,14 +199,28 @@ static const char *check_split(const struct proto_message *message) {
     return NULL;
 }
 
+/* The fields that SHARE and SEND have in common. */
+#define SHARE_FLAW(message, share)                                                                           \
+    (!range_is_sane((share)->offset_bytes, (share)->part_bytes) ? message                                    \
+         ".offset_bytes + part_bytes: above 2^56"                                                            \
+     : (share)->part_bytes == 0 && (share)->offset_bytes != 0 ? message                                      \
+         ".offset_bytes: not 0 without a part"                                                               \
+     : (share)->size_bytes > PROTO_SIZE_MAX ? message ".size_bytes: above 2^56"                              \
+                                            : NULL)
+
 static const char *check_share(const struct proto_message *message) {
-    return message->share.size_bytes > PROTO_SIZE_MAX ? "SHARE.size_bytes: above 2^56" : NULL;
+    return SHARE_FLAW("SHARE", &message->share);
+}
+
+static const char *check_token(const struct proto_message *message) {
+    return message->token.lease == 0 ? "TOKEN.lease: 0" : NULL;
 }
 
 static const char *check_send(const struct proto_message *message) {
     const struct proto_send *send = &message->send;
-    if (send->size_bytes > PROTO_SIZE_MAX)
-        return "SEND.size_bytes: above 2^56";
+    const char *flaw = SHARE_FLAW("SEND", &send->share);
+    if (flaw != NULL)
+        return flaw;
     if (send->lifetime_ns == 0 || send->lifetime_ns > PROTO_PARCEL_NS_MAX)
         return "SEND.lifetime_ns: 0, or above a day";
     if (send->takers == 0)
@@ -466,7 +480,6 @@ static const char *check_failure(const struct proto_message *message) {
 #define check_ask_holders NULL
 #define check_revoke      NULL
 #define check_ok          NULL
-#define check_token       NULL
 
 const char *proto_check(const struct proto_message *message) {
 #define PROTO_MESSAGE(name, number, sender, request, reply, descriptors, member, type)                       \

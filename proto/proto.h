@@ -214,10 +214,13 @@ struct proto_lease_name {
     uint64_t lease, generation;
 };
 
+/* SHARE. A part of the lease becomes a lease of its own first, as by SPLIT, or nothing happens at all. */
 struct proto_share {
-    uint64_t lease, generation; /* 0 and 0: of the lease that the session's last SPLIT made */
-    uint64_t
-        size_bytes; /* what those who attach are told: up to the block's capacity; 0: the size that it has */
+    uint64_t lease, generation;
+    uint64_t offset_bytes,
+        part_bytes; /* the part, relative to the block's start; 0 and 0: all of the lease */
+    /* The size that sessions which attach are told: up to the part's, or the block's capacity; 0: as it is. */
+    uint64_t size_bytes;
 };
 
 struct proto_token {
@@ -227,11 +230,16 @@ struct proto_token {
 #define PROTO_SEND_HELD 1u /* the lifetime counts from the end of the sender's session */
 
 struct proto_send {
-    uint64_t lease, generation; /* as SHARE's */
-    uint64_t size_bytes;  /* as SHARE's */
+    struct proto_share share;
     uint64_t lifetime_ns; /* 1 to PROTO_PARCEL_NS_MAX */
     uint32_t takers;      /* ATTACHes that end it: 1 or more */
     uint32_t flags;       /* PROTO_SEND_… */
+};
+
+/* TOKEN: the lease is the one that the request named, or the one that its part became. */
+struct proto_token_reply {
+    struct proto_token token;
+    uint64_t lease, generation;
 };
 
 struct proto_opened {

@@ -28,8 +28,8 @@ struct sending {
     uint64_t lifetime_ns;
 };
 
-/* Asks for a name for the block of the lease that the last SPLIT made, or for a parcel of it. The daemon
- * tells those who attach the size. NULL, with the error text set, where there is no memory. */
+/* Makes a request for a name for a block, or for a parcel of it. The daemon tells those who attach the size.
+ * NULL, with the error text set, where there is no memory. */
 static struct request *token_request(struct gpupool_client *client, uint64_t size_bytes,
                                      const struct sending *sending) {
     struct request *request =
@@ -40,7 +40,7 @@ static struct request *token_request(struct gpupool_client *client, uint64_t siz
     if (sending == NULL)
         request->message.share = (struct proto_share){.size_bytes = size_bytes};
     else
-        request->message.send = (struct proto_send){.size_bytes = size_bytes,
+        request->message.send = (struct proto_send){.share.size_bytes = size_bytes,
                                                     .lifetime_ns = sending->lifetime_ns,
                                                     .takers = sending->takers,
                                                     .flags = sending->flags};
@@ -52,10 +52,14 @@ static int ask_token(struct gpupool_client *client, struct request **request,
                      const struct proto_lease_name *lease) {
     struct proto_message *message = &(*request)->message;
 
-    message->share.lease = lease->lease; /* SEND begins with the same fields */
+    message->share.lease = lease->lease; /* SEND begins with it */
     message->share.generation = lease->generation;
-    return connection_exchange(&client->session.connection, request,
-                               connection_deadline_ns(&client->session.connection, 0));
+    int r = connection_exchange(&client->session.connection, request,
+                                connection_deadline_ns(&client->session.connection, 0));
+    const struct proto_token_reply *reply = r == 0 ? &(*request)->message.token : NULL;
+    if (reply != NULL && (reply->lease != lease->lease || reply->generation != lease->generation))
+        return connection_refuse(&client->session.connection, "a token of another lease");
+    return r;
 }
 
 /* Has the daemon make a token for a buffer's block, or a parcel. A buffer that has no lease of its own gets
@@ -64,17 +68,17 @@ static int name_block(struct gpupool_client *client, const struct gpupool_buffer
                       const struct sending *sending, struct proto_token *ret_token) {
     _cleanup_(shared_unreservep) struct shared_lease *note = shared_reserve();
     _cleanup_(request_recyclep) struct request *request = token_request(client, buffer->size_bytes, sending);
-    struct follower follower = {.request = &request};
+    bool is_named = false;
 
     if (note == NULL || request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    int r = piece == NULL ? 0 : cache_split_off(&client->cache, piece, &follower);
+    int r = piece == NULL ? 0 : cache_split_off(&client->cache, piece, &request, &is_named);
     if (r < 0)
         return r;
     struct proto_lease_name lease = buffer_lease(buffer, piece);
-    r = follower.is_exchanged ? follower.result : ask_token(client, &request, &lease);
+    r = is_named ? 0 : ask_token(client, &request, &lease);
     if (r == 0)
-        *ret_token = request->message.token;
+        *ret_token = request->message.token.token;
     /* A parcel may have been made even where no answer came: the buffer is released as one that others have.
      */
     if (sending != NULL)

@@ -9,6 +9,7 @@
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
+#include "client/session/reader.h"
 #include "client/session/session.h"
 
 /* A part of a piece, in one lease. */
@@ -21,14 +22,14 @@ struct part {
     struct proto_lease lease;          /* its own */
 };
 
-/* A SPLIT of which nothing was heard yet. */
+/* A SPLIT, SHARE or SEND of which nothing was heard yet. */
 struct pending_split {
     struct list link; /* in cache->splits, under the split lock */
     struct piece *piece;
     struct request *request;
     struct part part;
     unsigned count;        /* parts of the piece */
-    struct lending *first; /* of the first of them */
+    const struct lending *first; /* of the first of them */
     bool is_given;         /* the buffer was released, behind the fence */
     struct fence fence;
 };
@@ -77,6 +78,12 @@ static void list_parts_locked(const struct piece *piece, struct part *parts, uns
     }
 }
 
+/* The answer to a SHARE or SEND says which lease the part became. */
+static void note_name(struct part *part, const struct request *request) {
+    const struct proto_token_reply *reply = &request->message.token;
+    part->lease = (struct proto_lease){.lease = reply->lease, .generation = reply->generation};
+}
+
 /* Gives the lease of a part back to the one that it was split from. first: that of the piece's first part. */
 static void undo_part(struct cache *cache, struct piece *piece, const struct part *part,
                       const struct lending *first) {
@@ -117,12 +124,22 @@ static int append(struct cache *cache, const struct part *parts, unsigned count)
     return r;
 }
 
-/* Makes a lease of each part, and of all one. A SPLIT that is not answered is entered into *pending, which is
- * taken. */
+/* Enters a request that is not answered into *pending, which is taken. Takes the request. */
+static void enter_pending(struct cache *cache, struct piece *piece, struct request *request,
+                          const struct part *part, unsigned count, const struct lending *first,
+                          struct pending_split **pending) {
+    struct pending_split *entry = take_ptr(pending);
+
+    *entry = (struct pending_split){
+        .piece = piece, .request = request, .part = *part, .count = count, .first = first};
+    list_init(&entry->link);
+    list_append(&cache->splits, &entry->link);
+}
+
+/* Makes a lease of each part, and of all one. */
 static int split(struct cache *cache, struct piece *piece, struct part *parts, unsigned count,
-                 struct follower *follower, struct pending_split **pending) {
+                 struct pending_split **pending) {
     struct request *kept;
-    int r = 0;
 
     for (unsigned i = 0; i < count; i++) {
         const struct lending *lending = parts[i].lending;
@@ -130,24 +147,37 @@ static int split(struct cache *cache, struct piece *piece, struct part *parts, u
             parts[i].lease = (struct proto_lease){.lease = lending->lease, .generation = lending->generation};
             continue;
         }
-        r = lease_split(cache->session, lending->lease, lending->generation, parts[i].offset_bytes,
-                        parts[i].size_bytes, count == 1 ? follower : NULL, &parts[i].lease, &kept);
+        int r = lease_split(cache->session, lending->lease, lending->generation, parts[i].offset_bytes,
+                            parts[i].size_bytes, &parts[i].lease, &kept);
         if (r == 0)
             continue;
         undo(cache, piece, parts, i);
-        if (kept != NULL) {
-            struct pending_split *entry = take_ptr(pending);
-            *entry = (struct pending_split){
-                .piece = piece, .request = kept, .part = parts[i], .count = count, .first = parts[0].lending};
-            list_init(&entry->link);
-            list_append(&cache->splits, &entry->link);
-        }
+        if (kept != NULL)
+            enter_pending(cache, piece, kept, &parts[i], count, parts[0].lending, pending);
         return r;
     }
     return append(cache, parts, count);
 }
 
-static int split_off(struct cache *cache, struct piece *piece, struct follower *follower) {
+/* Has SHARE or SEND make a lease of the only part, in the same round trip. */
+static int split_by_name(struct cache *cache, struct piece *piece, struct part *part,
+                         struct request **request, struct pending_split **pending) {
+    struct connection *connection = &cache->session->connection;
+    struct proto_share *share = &(*request)->message.share; /* SEND begins with it */
+
+    share->lease = part->lending->lease;
+    share->generation = part->lending->generation;
+    share->offset_bytes = part->offset_bytes;
+    share->part_bytes = part->size_bytes;
+    int r = connection_exchange_kept(connection, request, connection_deadline_ns(connection, 0));
+    if (r == 0)
+        note_name(part, *request);
+    else if (*request != NULL && (*request)->is_sent)
+        enter_pending(cache, piece, take_ptr(request), part, 1, part->lending, pending);
+    return r;
+}
+
+static int split_off(struct cache *cache, struct piece *piece, struct request **request, bool *ret_is_named) {
     struct stream_heap *stream_heap = piece->stream_heap;
     unsigned count = count_parts(piece);
     _cleanup_(freep) struct part *parts = malloc(count * sizeof *parts);
@@ -162,7 +192,9 @@ static int split_off(struct cache *cache, struct piece *piece, struct follower *
     list_parts_locked(piece, parts, count);
     stream_heap_begin_split_locked(piece);
     pthread_mutex_unlock(&stream_heap->lock);
-    int r = split(cache, piece, parts, count, follower, &pending);
+    bool is_named = count == 1 && !parts[0].is_all;
+    int r = is_named ? split_by_name(cache, piece, parts, request, &pending)
+                     : split(cache, piece, parts, count, &pending);
     for (unsigned i = 0; r == 0 && i < count; i++)
         held_add(&cache->session->held, parts[0].lease.lease, parts[0].lease.generation, parts[i].segment);
     pthread_mutex_lock(&stream_heap->lock);
@@ -176,10 +208,11 @@ static int split_off(struct cache *cache, struct piece *piece, struct follower *
     if (r < 0)
         return r;
     cache_count_given(cache, stream_heap, piece->capacity_bytes);
+    *ret_is_named = is_named;
     return 0;
 }
 
-/* --- pending SPLITs; the split lock is held --- */
+/* --- pending requests; the split lock is held --- */
 
 /* The buffer was released while it was not known which lease its memory is of. */
 static void give_late(struct cache *cache, const struct pending_split *pending) {
@@ -197,13 +230,32 @@ static void give_late(struct cache *cache, const struct pending_split *pending) 
     pthread_mutex_unlock(&piece->stream_heap->lock);
 }
 
-/* Goes on with a SPLIT. 0: it is over, and the entry is gone; TIMED_OUT: it is not; or what the connection
- * broke with. */
+/* Waits for the answer, as lease_split_go_on(), and takes the part's lease from it. */
+static int await_answer(struct cache *cache, struct pending_split *pending, uint64_t deadline_ns) {
+    struct part *part = &pending->part;
+    enum proto_operation operation = pending->request->operation;
+
+    if (operation == PROTO_SPLIT)
+        return lease_split_go_on(cache->session, &pending->request, part->size_bytes, deadline_ns,
+                                 &part->lease);
+    int r = connection_go_on(&cache->session->connection, &pending->request, deadline_ns);
+    if (r < 0)
+        return r;
+    note_name(part, pending->request);
+    if (operation == PROTO_SEND)
+        reader_revoke(take_ptr(&pending->request));
+    else
+        request_recycle(take_ptr(&pending->request));
+    return 0;
+}
+
+/* Goes on with a pending request. 0: it is over, and the entry is gone; TIMED_OUT: it is not; or what the
+ * connection broke with. */
 static int go_on(struct cache *cache, struct pending_split *pending, uint64_t deadline_ns) {
     struct piece *piece = pending->piece;
     struct part *part = &pending->part;
 
-    int r = lease_split_go_on(cache->session, &pending->request, part->size_bytes, deadline_ns, &part->lease);
+    int r = await_answer(cache, pending, deadline_ns);
     if (pending->request != NULL)
         return r;
     bool is_split_off = r == 0 && pending->count == 1;
@@ -286,11 +338,12 @@ void cache_forget_splits(struct cache *cache) {
     }
 }
 
-int cache_split_off(struct cache *cache, struct piece *piece, struct follower *follower) {
+int cache_split_off(struct cache *cache, struct piece *piece, struct request **request, bool *ret_is_named) {
+    *ret_is_named = false;
     pthread_mutex_lock(&cache->split_lock);
     int r = piece->splitting ? end_split(cache, piece, true) : 0;
     if (r == 0 && !piece->split_off)
-        r = split_off(cache, piece, follower);
+        r = split_off(cache, piece, request, ret_is_named);
     pthread_mutex_unlock(&cache->split_lock);
     return r;
 }

@@ -202,7 +202,7 @@ class Session:
 
     def share(self, lease):
         """A token, 32 bytes, with which sessions of the same user attach as long as a session holds the block."""
-        return self.ask(SHARE, struct.pack("<QQQ", lease.id, lease.generation, 0), TOKEN)
+        return self.ask(SHARE, struct.pack("<5Q", lease.id, lease.generation, 0, 0, 0), TOKEN)[:32]
 
     def release(self, lease, offset=0, size=0):
         """Gives a lease back, or a part of it: offset and size in bytes, multiples of GRANULE. The caller stops using it before."""

@@ -476,43 +476,34 @@ uint64_t connection_unheard(struct connection *connection) {
     return atomic_load(&connection->told) - heard;
 }
 
-/* Sends requests in order, and waits for their replies. None is sent behind one that could not be sent, and
- * its result is that one's. watches: as in request_wait(). Locked; unlocks meanwhile. results: of each
- * request, as connection_finish_locked() takes it. */
-static void exchange_locked(struct connection *connection, struct request *const *requests, unsigned count,
-                            uint64_t deadline_ns, bool watches, int *results) {
+/* Sends a request, and waits for its reply. watches: as in request_wait(). Locked; unlocks meanwhile. Returns
+ * as connection_finish_locked() takes it. */
+static int exchange_locked(struct connection *connection, struct request *request, uint64_t deadline_ns,
+                           bool watches) {
     uint64_t told = atomic_load(&connection->told);
     int r = 0;
 
-    for (unsigned i = 0; i < count; i++) {
-        if (r == 0 && connection->broken == 0) {
-            connection_enlist_locked(requests[i]);
-            pthread_mutex_unlock(&connection->lock);
-            r = connection_send(requests[i], deadline_ns);
-            pthread_mutex_lock(&connection->lock);
-            requests[i]->is_sent = r == 0;
-        }
-        results[i] = r;
+    if (connection->broken == 0) {
+        connection_enlist_locked(request);
+        pthread_mutex_unlock(&connection->lock);
+        r = connection_send(request, deadline_ns);
+        pthread_mutex_lock(&connection->lock);
+        request->is_sent = r == 0;
     }
-    for (unsigned i = 0; i < count; i++) {
-        if (!requests[i]->is_sent)
-            continue;
-        results[i] = request_wait(requests[i], deadline_ns, watches);
-        if (results[i] == 0)
+    if (request->is_sent) {
+        r = request_wait(request, deadline_ns, watches);
+        if (r == 0)
             note_heard(connection, told);
-        else
-            deadline_ns = 0; /* a signal came, or the time is over: for the others, too */
     }
     reader_pass_on_locked(connection);
+    return r;
 }
 
 static int exchange(struct connection *connection, struct request **request, uint64_t deadline_ns,
                     bool watches) {
-    int result;
-
     pthread_mutex_lock(&connection->lock);
-    exchange_locked(connection, request, 1, deadline_ns, watches, &result);
-    return connection_finish_locked(request, result);
+    int r = exchange_locked(connection, *request, deadline_ns, watches);
+    return connection_finish_locked(request, r);
 }
 
 int connection_exchange(struct connection *connection, struct request **request, uint64_t deadline_ns) {
@@ -538,7 +529,7 @@ int connection_go_on(struct connection *connection, struct request **request, ui
         reader_pass_on_locked(connection);
     } else {
         list_remove(&(*request)->link);
-        exchange_locked(connection, request, 1, deadline_ns, false, &r);
+        r = exchange_locked(connection, *request, deadline_ns, false);
     }
     return connection_finish_locked(request, r);
 }
@@ -600,17 +591,4 @@ int connection_ask_descriptor(struct connection *connection, enum proto_operatio
     }
     *ret_reply = take_ptr(kept);
     return 0;
-}
-
-int connection_exchange_both(struct connection *connection, struct request **first, struct request **second,
-                             uint64_t deadline_ns, int *ret_second) {
-    struct request *const requests[] = {*first, *second};
-    int results[2];
-
-    (*first)->is_kept = true;
-    pthread_mutex_lock(&connection->lock);
-    exchange_locked(connection, requests, 2, deadline_ns, false, results);
-    *ret_second = connection_finish_locked(second, results[1]);
-    pthread_mutex_lock(&connection->lock);
-    return connection_finish_locked(first, results[0]);
 }

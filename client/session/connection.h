@@ -159,13 +159,6 @@ void connection_hear_late(struct connection *connection);
 /* Abandons a request that is kept. Accepts NULL. */
 void connection_let_go(struct request **request);
 
-/* As connection_exchange() of two requests, of which the second is sent behind the first without waiting for
- * its reply. The daemon answers them in this order. *ret_second is what became of the second one. Where the
- * first fails, its error text is set, else that of the second. The first one is exchanged as by
- * connection_exchange_kept(). */
-int connection_exchange_both(struct connection *connection, struct request **first, struct request **second,
-                             uint64_t deadline_ns, int *ret_second);
-
 /* Sends a one-way message. Returns 0, which does not mean that the daemon did what it says; DISCONNECTED,
  * TIMED_OUT, NO_MEMORY, or what the connection broke with: then it was not sent. Where the daemon has ended
  * the session, that is the error that it gave as the reason. */

@@ -376,9 +376,7 @@ static int end_split(struct session *session, int r, struct request *request, ui
 }
 
 int lease_split(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
-                uint64_t size_bytes, struct follower *follower, struct proto_lease *ret_lease,
-                struct request **ret_kept) {
-    uint64_t deadline_ns = connection_deadline_ns(&session->connection, 0);
+                uint64_t size_bytes, struct proto_lease *ret_lease, struct request **ret_kept) {
     struct request *request = connection_request(&session->connection, PROTO_SPLIT);
 
     *ret_kept = NULL;
@@ -391,14 +389,8 @@ int lease_split(struct session *session, uint64_t lease, uint64_t generation, ui
         .size_bytes = size_bytes,
     };
     /* The memory is in use and mapped: nothing is to be opened, and nothing may be given back. */
-    int r;
-    if (follower != NULL) {
-        follower->is_exchanged = true;
-        r = connection_exchange_both(&session->connection, &request, follower->request, deadline_ns,
-                                     &follower->result);
-    } else {
-        r = connection_exchange_kept(&session->connection, &request, deadline_ns);
-    }
+    int r = connection_exchange_kept(&session->connection, &request,
+                                     connection_deadline_ns(&session->connection, 0));
     return end_split(session, r, request, size_bytes, ret_lease, ret_kept);
 }
 

@@ -100,20 +100,10 @@ int lease_release_one_way(struct session *session, uint64_t lease, uint64_t gene
 int lease_release_patiently(struct session *session, uint64_t lease, uint64_t generation,
                             uint64_t offset_bytes, uint64_t size_bytes, struct fence fence);
 
-/* A request about the lease that a SPLIT makes: a SHARE or SEND of lease 0. It is sent behind the SPLIT, so
- * that both take one round trip. */
-struct follower {
-    struct request **request; /* borrowed */
-    bool is_exchanged;        /* it was sent, and this came of it, as of connection_exchange(): */
-    int result;
-};
-
-/* Makes a part of a lease one of its own. follower: NULL: none. The session makes one such call at a time.
- * *ret_kept: the request that the daemon took and did not answer yet (TIMED_OUT), for lease_split_go_on();
- * NULL: none. */
+/* Makes a part of a lease one of its own. *ret_kept: the request that the daemon took and did not answer yet
+ * (TIMED_OUT), for lease_split_go_on(); NULL: none. */
 int lease_split(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
-                uint64_t size_bytes, struct follower *follower, struct proto_lease *ret_lease,
-                struct request **ret_kept);
+                uint64_t size_bytes, struct proto_lease *ret_lease, struct request **ret_kept);
 
 /* Goes on with a SPLIT of so many bytes that was not answered: as lease_split(). *kept is NULL when it is
  * over. */

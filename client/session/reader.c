@@ -65,7 +65,8 @@ enum late {
 };
 
 /* Replies to the others are dropped. HELLO: the connection ends. RELEASE, MERGE: see lease_release() and
- * lease_append(). SHARE: sharing it again gives the same token. DESCRIBE: what it describes is entered. */
+ * lease_append(). SHARE: sharing it again gives the same token. DESCRIBE: what it describes is entered. SHARE
+ * and SEND of a part: as SPLIT. */
 static const struct {
     enum late what;
     enum proto_operation undoing;
@@ -81,6 +82,11 @@ static const struct {
     [PROTO_ASK_BOARD] = {LATE_NOBODY, 0},
 };
 
+static void make_revoke(struct proto_message *message, const struct proto_token *token, uint64_t request_id) {
+    message->header = (struct proto_header){.operation = PROTO_REVOKE, .request = request_id};
+    message->revoke = *token;
+}
+
 /* Sends the RELEASE or the REVOKE that an abandoned request was turned into when its reply came. */
 static void request_give_back(struct request *request) {
     struct connection *connection = request->connection;
@@ -90,10 +96,24 @@ static void request_give_back(struct request *request) {
     if (request->operation == PROTO_RELEASE) {
         reader_make_release(message, lease->lease, lease->generation, request->id);
     } else {
-        message->header = (struct proto_header){.operation = PROTO_REVOKE, .request = request->id};
-        message->revoke = connection->message.token;
+        make_revoke(message, &connection->message.token.token, request->id);
     }
     reader_send(connection, message, request->packet);
+}
+
+void reader_revoke(struct request *request) {
+    struct connection *connection = request->connection;
+    uint8_t packet[PROTO_PACKET_MAX]; /* the request is the reader's once it is in the list */
+    struct proto_message message;
+
+    request->operation = PROTO_REVOKE;
+    request->done = false;
+    pthread_mutex_lock(&connection->lock);
+    request->id = ++connection->last_id;
+    make_revoke(&message, &request->message.token.token, request->id);
+    list_append(&connection->abandoned, &request->link);
+    pthread_mutex_unlock(&connection->lock);
+    reader_send(connection, &message, packet);
 }
 
 /* Releases leases one-way: nothing uses them, so the daemon refuses none. */

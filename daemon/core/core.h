@@ -190,18 +190,18 @@ int core_merge(struct session *session, const struct proto_merge *merge);
  */
 int core_merge_one_way(struct session *session, const struct proto_merge *merge);
 
-/* Gives the lease's block a token, or returns the one that it has. A name of zeros is that of the lease which
- * the session's last core_split() made, if that succeeded, once. fresh: random bytes for a new token.
- * size_bytes: the size that sessions which attach are told; 0: as before. Returns 0, PROTO_E_STALE,
- * PROTO_E_INVALID (more than the block, or a part of the block has come back), -ENOMEM. */
-int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,
-               const struct proto_token *fresh, struct proto_token *ret_token);
+/* Gives the lease's block a token, or returns the one that it has. Where the request names a part, that becomes
+ * a lease first, as by core_split(). *ret_lease: the lease that is shared. fresh: random bytes for a new token.
+ * Returns 0, PROTO_E_STALE, PROTO_E_INVALID (a size above the part or the block; or of the block a part has
+ * come back), the errors of core_split() for a part, -ENOMEM. After an error nothing was split. */
+int core_share(struct session *session, const struct proto_share *wanted, const struct proto_token *fresh,
+               uint64_t now_ns, struct lease **ret_lease, struct proto_token *ret_token);
 
-/* Makes a parcel (parcel.h) of the lease's block, which is shared from then on. The lease is named as for
- * core_share(). fresh: random bytes for two new tokens. Returns 0, the errors of core_share(), PROTO_E_LIMIT
- * (the tenant has as many parcels or leases as it may). */
+/* As core_share(), and makes a parcel (parcel.h) of the block, of which it returns the token. fresh: random
+ * bytes for two new tokens. Returns also PROTO_E_LIMIT: the tenant has as many parcels or leases as it may. */
 int core_send(struct session *session, const struct proto_send *send,
-              const struct proto_token fresh[static 2], uint64_t now_ns, struct proto_token *ret_token);
+              const struct proto_token fresh[static 2], uint64_t now_ns, struct lease **ret_lease,
+              struct proto_token *ret_token);
 
 /* Ends a parcel. Any session of its tenant may. Returns 0 or PROTO_E_NO_TOKEN. */
 int core_revoke(struct session *session, const struct proto_token *token, uint64_t now_ns);

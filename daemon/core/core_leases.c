@@ -153,8 +153,9 @@ static int release_beyond(struct lease_part *part, struct fence_queue *queue, ui
 }
 
 /* Finds a part of a lease that is to be a lease. Returns 0 or an error of PROTO_SPLIT. */
-static int find_part(struct lease *lease, const struct proto_release *split, struct lease_part *ret_part) {
-    int r = lease_find_part(lease, split->offset_bytes, split->size_bytes, ret_part);
+static int find_part(struct lease *lease, uint64_t offset_bytes, uint64_t size_bytes,
+                     struct lease_part *ret_part) {
+    int r = lease_find_part(lease, offset_bytes, size_bytes, ret_part);
     return r != 0 || part_has_room(ret_part, true) ? r : PROTO_E_LIMIT;
 }
 
@@ -234,17 +235,12 @@ int core_release_one_way(struct session *session, const struct proto_release *wa
 int core_split(struct session *session, const struct proto_release *split, struct lease **ret_lease) {
     struct core *core = session->core;
     struct lease *lease = lease_find(core, session, split->lease, split->generation);
+    struct lease_part part;
 
-    session->last_split = (struct proto_lease_name){0};
     if (lease == NULL)
         return PROTO_E_STALE;
-    struct lease_part part;
-    int r = find_part(lease, split, &part);
-    if (r == 0)
-        r = lease_split(&part, ret_lease);
-    if (r == 0)
-        session->last_split = (struct proto_lease_name){(*ret_lease)->id, (*ret_lease)->generation};
-    return r;
+    int r = find_part(lease, split->offset_bytes, split->size_bytes, &part);
+    return r != 0 ? r : lease_split(&part, ret_lease);
 }
 
 /* spare: how many ranges the lease may have beyond the limit. */
@@ -262,50 +258,68 @@ int core_merge_one_way(struct session *session, const struct proto_merge *merge)
     return merge_within(session, merge, PROTO_ONE_WAY_MAX);
 }
 
-/* The lease that SHARE or SEND names. NULL: there is none. A name of zeros serves once. */
-static struct lease *find_to_share(struct session *session, struct proto_lease_name name) {
-    if (name.lease == 0 && name.generation == 0) {
-        name = session->last_split;
-        session->last_split.lease = session->last_split.generation = 0;
-    }
-    return lease_find(session->core, session, name.lease, name.generation);
+/* Gives a block a token, and makes a parcel of it where it is sent. Returns 0, or -ENOMEM: then the block may
+ * have a token. */
+static int name_block(struct session *session, struct block *block, const struct proto_send *send,
+                      const struct proto_token *fresh, uint64_t now_ns, struct proto_token *ret_token) {
+    int r = block_share(session->core, block, &fresh[0], ret_token);
+
+    if (r != 0 || send == NULL)
+        return r;
+    *ret_token = fresh[1];
+    return parcel_open(session, block, &fresh[1], send, now_ns);
 }
 
-static int share_lease(struct lease *lease, uint64_t size_bytes, const struct proto_token *fresh,
-                       struct proto_token *ret_token) {
-    /* A session that attaches is told one range: what came back of the block may be another session's. */
-    if (size_bytes > lease->block->capacity_bytes || lease->block->held_bytes != lease->block->capacity_bytes)
+/* SHARE; with send: SEND. A session that attaches is told one range: what came back of a block may be another
+ * session's. */
+static int share(struct session *session, const struct proto_share *wanted, const struct proto_send *send,
+                 const struct proto_token *fresh, uint64_t now_ns, struct lease **ret_lease,
+                 struct proto_token *ret_token) {
+    struct lease *lease = lease_find(session->core, session, wanted->lease, wanted->generation), *own = NULL;
+    bool is_part = wanted->part_bytes > 0;
+    struct lease_part part;
+
+    if (lease == NULL)
+        return PROTO_E_STALE;
+    if (send != NULL &&
+        (session->tenant->n_parcels >= PARCELS_MAX || !tenant_may_have(session->tenant, is_part ? 2 : 1, 0)))
+        return PROTO_E_LIMIT;
+    struct block *block = lease->block;
+    if (wanted->size_bytes > (is_part ? wanted->part_bytes : block->capacity_bytes) ||
+        (!is_part && block->held_bytes != block->capacity_bytes))
         return PROTO_E_INVALID;
-    int r = block_share(lease->session->core, lease->block, fresh, ret_token);
-    if (r == 0 && size_bytes > 0)
-        lease->block->size_bytes = size_bytes;
+    int r = is_part ? find_part(lease, wanted->offset_bytes, wanted->part_bytes, &part) : 0;
+    if (r == 0 && is_part)
+        r = lease_begin_split(&part, &own);
+    if (r != 0)
+        return r;
+    if (is_part)
+        lease = own;
+    r = name_block(session, lease->block, send, fresh, now_ns, ret_token);
+    if (r != 0) {
+        if (is_part)
+            lease_close(own);
+        return r;
+    }
+    if (is_part)
+        lease_end_split(&part, own);
+    if (wanted->size_bytes > 0)
+        lease->block->size_bytes = wanted->size_bytes;
+    *ret_lease = lease;
+    return 0;
+}
+
+int core_share(struct session *session, const struct proto_share *wanted, const struct proto_token *fresh,
+               uint64_t now_ns, struct lease **ret_lease, struct proto_token *ret_token) {
+    int r = share(session, wanted, NULL, fresh, now_ns, ret_lease, ret_token);
+    core_serve(session->core, now_ns); /* fences may have been polled */
     return r;
 }
 
-int core_share(struct session *session, const struct proto_lease_name *name, uint64_t size_bytes,
-               const struct proto_token *fresh, struct proto_token *ret_token) {
-    struct lease *lease = find_to_share(session, *name);
-    return lease == NULL ? PROTO_E_STALE : share_lease(lease, size_bytes, fresh, ret_token);
-}
-
-static int send_lease(struct lease *lease, const struct proto_send *send,
-                      const struct proto_token fresh[static 2], uint64_t now_ns) {
-    struct session *session = lease->session;
-    struct proto_token shared;
-
-    if (session->tenant->n_parcels >= PARCELS_MAX || !tenant_may_have(session->tenant, 1, 0))
-        return PROTO_E_LIMIT;
-    int r = share_lease(lease, send->size_bytes, &fresh[0], &shared);
-    return r != 0 ? r : parcel_open(session, lease->block, &fresh[1], send, now_ns);
-}
-
 int core_send(struct session *session, const struct proto_send *send,
-              const struct proto_token fresh[static 2], uint64_t now_ns, struct proto_token *ret_token) {
-    struct lease *lease = find_to_share(session, (struct proto_lease_name){send->lease, send->generation});
-
-    int r = lease == NULL ? PROTO_E_STALE : send_lease(lease, send, fresh, now_ns);
-    if (r == 0)
-        *ret_token = fresh[1];
+              const struct proto_token fresh[static 2], uint64_t now_ns, struct lease **ret_lease,
+              struct proto_token *ret_token) {
+    int r = share(session, &send->share, send, fresh, now_ns, ret_lease, ret_token);
     core_serve(session->core, now_ns); /* fences may have been polled */
     return r;
 }

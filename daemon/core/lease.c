@@ -482,24 +482,29 @@ int lease_withhold(const struct lease_part *part, struct fence_queue *queue, uin
     return 0;
 }
 
-int lease_split(struct lease_part *part, struct lease **ret_lease) {
-    struct session *session = part->lease->session;
+int lease_begin_split(struct lease_part *part, struct lease **ret_lease) {
     uint64_t size_bytes = part->end - part->start;
 
     int r = part_mark(part);
-    if (r != 0)
-        return r;
-    /* Charged twice until the part is cut off. */
-    r = lease_open_block(session, part->lease->block->segment, part->start, size_bytes, size_bytes,
-                         ret_lease);
-    if (r < 0)
-        return r;
-    struct block *block = (*ret_lease)->block;
-    block_add_ranges(session, block, part_cut(part, &block->ranges));
+    return r != 0 ? r
+                  : lease_open_block(part->lease->session, part->lease->block->segment, part->start,
+                                     size_bytes, size_bytes, ret_lease);
+}
+
+void lease_end_split(struct lease_part *part, struct lease *lease) {
+    struct block *block = lease->block;
+
+    block_add_ranges(lease->session, block, part_cut(part, &block->ranges));
     list_for_each_entry(struct heap_range, range, &block->ranges, user_link) {
         range->user = block;
     }
-    return 0;
+}
+
+int lease_split(struct lease_part *part, struct lease **ret_lease) {
+    int r = lease_begin_split(part, ret_lease);
+    if (r == 0)
+        lease_end_split(part, *ret_lease);
+    return r;
 }
 
 /* Makes one range of those that lie side by side, so that a block that grew by merging is walked as quickly

@@ -113,7 +113,6 @@ struct session {
     uint64_t connected_ns, lost_ns;
     const char *quarantine_reason; /* what the shell waits for, in the shell's memory; NULL while ACTIVE */
     struct list leases;            /* lease.session_link */
-    struct proto_lease_name last_split; /* what its last SPLIT made; zero: nothing */
     struct list requests;          /* request.session_link: waiting, or answered and not yet sent */
     struct list held;              /* parcel.held_link: their time begins with the session's end */
     unsigned n_leases, n_requests;

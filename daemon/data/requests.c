@@ -304,20 +304,24 @@ static int handle_list_pools(struct client *client, const struct proto_message *
 static int give_token(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
     struct proto_token fresh[2];
+    struct lease *lease = NULL;
 
-    reply_begin(&reply, PROTO_TOKEN, message->header.request);
     if (getrandom(fresh, sizeof fresh, 0) != (ssize_t)sizeof fresh)
         return send_error(client, message->header.request, PROTO_E_DRIVER, "the kernel gave no random bytes");
-    const struct proto_lease_name name = {message->share.lease, message->share.generation};
-    int r = message->header.operation == PROTO_SHARE
-                ? core_share(client->session, &name, message->share.size_bytes, &fresh[0], &reply.token)
-                : core_send(client->session, &message->send, fresh, clock_now_ns(), &reply.token);
+    int r = message->header.operation == PROTO_SHARE ? core_share(client->session, &message->share, &fresh[0],
+                                                                  clock_now_ns(), &lease, &reply.token.token)
+                                                     : core_send(client->session, &message->send, fresh,
+                                                                 clock_now_ns(), &lease, &reply.token.token);
     if (r == PROTO_E_LIMIT && client->session->tenant->n_parcels >= PARCELS_MAX)
         return send_error(
             client, message->header.request, r,
             "65,536 buffers of this user were sent and not taken yet, which is as many as may be: "
             "take or revoke some");
-    return r != 0 ? refuse(client, message->header.request, r) : client_send(client, &reply, -1);
+    if (r == 0) {
+        reply.token.lease = lease->id;
+        reply.token.generation = lease->generation;
+    }
+    return conclude(client, message, r, &reply);
 }
 _Static_assert(PARCELS_MAX == 65536, "the text above names it");
 

@@ -8,7 +8,7 @@
 
 /* Reads one packet and deals with it. Returns 0, -EAGAIN when there is none, or a negative errno that ends
  * the connection. */
-static int serve_packet(struct client *client, bool *ret_answered, bool *ret_is_split) {
+static int serve_packet(struct client *client, bool *ret_answered) {
     uint8_t packet[PROTO_PACKET_MAX];
     struct proto_message message;
     const char *reason;
@@ -22,7 +22,6 @@ static int serve_packet(struct client *client, bool *ret_answered, bool *ret_is_
     if (proto_decode(PROTO_FROM_CLIENT, packet, (size_t)n, &message, &reason) < 0)
         return client_reject(client, proto_packet_request(packet, (size_t)n), PROTO_E_INVALID, reason);
     *ret_answered = proto_is_answered(&message.header);
-    *ret_is_split = message.header.operation == PROTO_SPLIT;
     int r = request_handle(client, &message);
     return r == -EAGAIN ? -EIO : r;
 }
@@ -31,7 +30,7 @@ static int serve_packet(struct client *client, bool *ret_answered, bool *ret_is_
  * for now, or a negative errno that ends the connection. */
 static int serve_some(struct client *client) {
     struct outbox *outbox = &client->connection.outbox;
-    bool answered = false, is_split = false, has_split = false;
+    bool answered = false;
     int r = 0;
 
     if (outbox_is_stuck(outbox)) {
@@ -40,10 +39,7 @@ static int serve_some(struct client *client) {
             return r == 0 && outbox->full ? -EAGAIN : r;
     }
     for (unsigned n = 0; r == 0 && !answered && n < PROTO_ONE_WAY_PER_TURN; n++) {
-        r = serve_packet(client, &answered, &is_split);
-        if (is_split && !has_split) /* what follows is answered in the same turn: the client waits for both */
-            answered = false;
-        has_split = has_split || is_split;
+        r = serve_packet(client, &answered);
         if (r == 0 && client_process_is_over(client) && ++client->n_last >= SERVE_LAST_PACKETS_MAX)
             return -ECONNRESET;
     }

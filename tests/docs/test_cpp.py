@@ -83,7 +83,9 @@ class Cpp(installed.Installed):
         directory = self.example("reconnecting", BEGINNING + PIECES[-1] + RECONNECTING)
         start = "gpupoold --socket $PWD/data --admin-socket $PWD/admin --gpu sim --log-level error & echo $! >pid\n" \
                 "until [ -S admin ]; do kill -0 $(cat pid); sleep 0.1; done\n"
-        output = self.shell(f"{COMPILE}export END_DAEMON='kill -9 $(cat pid); rm -f data admin' START_DAEMON='set -e; {start}' "
+        # A process that was killed has its sockets and its lock until it is a zombie.
+        end = "kill -9 $(cat pid)\nwhile grep -q State:.[^ZX] /proc/$(cat pid)/status; do sleep 0.01; done\nrm -f data admin\n"
+        output = self.shell(f"{COMPILE}export END_DAEMON='{end}' START_DAEMON='set -e; {start}' "
                             "GPUPOOL_SOCKET=$PWD/data\ntrap 'kill $(cat pid)' EXIT\n" + start + "./example", directory)
         self.assertEqual(output, "0x011\n")  # gone, its buffer readable, and empty once its client had closed
 

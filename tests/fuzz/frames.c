@@ -154,7 +154,7 @@ static void check_body(const struct proto_message *message) {
         MUST(message->share.size_bytes <= PROTO_SIZE_MAX);
         return;
     case PROTO_SEND:
-        MUST(message->send.size_bytes <= PROTO_SIZE_MAX && message->send.lifetime_ns > 0 &&
+        MUST(message->send.share.size_bytes <= PROTO_SIZE_MAX && message->send.lifetime_ns > 0 &&
              message->send.lifetime_ns <= PROTO_PARCEL_NS_MAX && message->send.takers > 0 &&
              message->send.flags <= PROTO_SEND_HELD);
         return;

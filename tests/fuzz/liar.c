@@ -254,7 +254,11 @@ static int compose(const struct proto_message *request) {
     case PROTO_SHARE:
     case PROTO_SEND:
         liar.reply.header.operation = PROTO_TOKEN;
-        memset(liar.reply.token.bytes, (int)request->share.lease, sizeof liar.reply.token.bytes);
+        liar.reply.token = (struct proto_token_reply){.lease = request->share.lease,
+                                                      .generation = request->share.generation};
+        if (request->share.part_bytes > 0)
+            liar.reply.token.lease++;
+        memset(liar.reply.token.token.bytes, (int)request->share.lease, sizeof liar.reply.token.token.bytes);
         return -1;
     case PROTO_QUERY:
         return answer_query(&request->query);

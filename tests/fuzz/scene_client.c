@@ -185,8 +185,8 @@ static void hear(struct puppet *client, int fd) {
     if (reply->header.operation == PROTO_LEASE)
         hear_lease(client, &reply->lease, operation);
     else if (reply->header.operation == PROTO_TOKEN)
-        scene.tokens[scene.n_tokens < TOKENS ? scene.n_tokens++ : reply->token.bytes[0] % TOKENS] =
-            reply->token;
+        scene.tokens[scene.n_tokens < TOKENS ? scene.n_tokens++ : reply->token.token.bytes[0] % TOKENS] =
+            reply->token.token;
     else if (reply->header.operation == PROTO_SEGMENTS)
         hear_segments(client, &reply->segments);
     else if (reply->header.operation == PROTO_PAGE)

@@ -55,7 +55,11 @@ static void choose_release(struct input *input, const struct puppet *client, str
 static void choose_share(struct input *input, struct puppet *client, struct proto_message *message) {
     unsigned index;
     struct proto_lease_name name = choose_name(input, client, &index);
-    message->share = (struct proto_share){name.lease, name.generation, input_edgy(input)};
+    struct proto_release part = {0};
+    if (input_below(input, 2) == 0)
+        choose_part(input, &part, client->capacities[index]);
+    message->share = (struct proto_share){name.lease, name.generation, part.offset_bytes, part.size_bytes,
+                                          input_edgy(input)};
 }
 
 void puppet_send_request(struct input *input) {

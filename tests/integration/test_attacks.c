@@ -200,11 +200,13 @@ static void share_behind_fences(struct peer *peer, int ready) {
     for (unsigned i = 0; i < 16; i++) {
         struct proto_lease lease = peer_acquire(peer, 256 * KIB);
         must(peer_release_behind(peer, &lease, 192 * KIB, 64 * KIB, i, 1) == 0);
-        message.share = (struct proto_share){lease.lease, lease.generation, UINT64_C(1) << 40};
+        message.share = (struct proto_share){
+            .lease = lease.lease, .generation = lease.generation, .size_bytes = UINT64_C(1) << 40};
         peer_ask(peer, PROTO_SHARE, &message, PROTO_ERROR);
-        message.share = (struct proto_share){lease.lease, lease.generation, 100};
+        message.share =
+            (struct proto_share){.lease = lease.lease, .generation = lease.generation, .size_bytes = 100};
         peer_ask(peer, PROTO_SHARE, &message, PROTO_TOKEN);
-        struct proto_token token = message.token;
+        struct proto_token token = message.token.token;
         message.attach = token;
         peer_await(&other, peer_send(&other, PROTO_ATTACH, &message), PROTO_LEASE, &message);
         must(peer_dispose(peer, PROTO_SPLIT, &lease, 128 * KIB, 512, &part) == PROTO_E_SHARED);

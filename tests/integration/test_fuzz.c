@@ -132,9 +132,10 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
                                              .size_bytes = test_random(random) % 5000};
         break;
     case PROTO_SEND: /* what a nonsense process sends is over before the next one ends */
-        message.send = (struct proto_send){.lease = lease,
-                                           .generation = 1 + test_random(random) % 1000,
-                                           .size_bytes = test_random(random) % 5000,
+        message.send = (struct proto_send){.share = {.lease = lease,
+                                                     .generation = 1 + test_random(random) % 1000,
+                                                     .part_bytes = test_random(random) % 4 * 512,
+                                                     .size_bytes = test_random(random) % 5000},
                                            .lifetime_ns = 1 + test_random(random) % (20 * NS_PER_MS),
                                            .takers = (uint32_t)(1 + test_random(random) % 3)};
         break;

@@ -97,7 +97,7 @@ static size_t make_good(unsigned operation, const struct proto_lease leases[2], 
         message.ask_holders = (struct proto_lease_name){leases[0].lease, leases[0].generation};
         break;
     case PROTO_SEND:
-        message.send = (struct proto_send){leases[0].lease, leases[0].generation, 0, NS_PER_MS, 1, 0};
+        message.send = (struct proto_send){{leases[0].lease, leases[0].generation, 0, 0, 0}, NS_PER_MS, 1, 0};
         break;
     case PROTO_OFFER:
         message.offer = (struct proto_offer){
@@ -279,9 +279,9 @@ static void what_belongs_to_others_cannot_be_named(void **state) {
     (void)state;
     peer_open(&daemon_, &owner, 0);
     others_lease = peer_acquire(&owner, MIB);
-    message.share = (struct proto_share){others_lease.lease, others_lease.generation, 0};
+    message.share = (struct proto_share){.lease = others_lease.lease, .generation = others_lease.generation};
     peer_ask(&owner, PROTO_SHARE, &message, PROTO_TOKEN);
-    others_token = message.token;
+    others_token = message.token.token;
     for (unsigned round = 0; round < 2; round++) {
         struct puppet good;
         int ready, status;

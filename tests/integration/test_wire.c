@@ -43,7 +43,7 @@ static void a_part_becomes_a_lease_of_its_own(void **state) {
     assert_int_equal(peer_dispose(&peer, PROTO_SPLIT, &lease, 0, 512, NULL), PROTO_E_STALE);
     assert_int_equal(peer_dispose(&peer, PROTO_SPLIT, &part, 0, 512, &rest), 0); /* all of it */
     assert_int_equal(peer_release(&peer, &part), PROTO_E_STALE);
-    struct proto_message message = {.share = {rest.lease, rest.generation, 0}};
+    struct proto_message message = {.share = {.lease = rest.lease, .generation = rest.generation}};
     peer_ask(&peer, PROTO_SHARE, &message, PROTO_TOKEN);
     assert_int_equal(peer_dispose(&peer, PROTO_SPLIT, &rest, 0, 512, NULL), PROTO_E_SHARED);
     assert_int_equal(peer_release(&peer, &rest), 0);

@@ -233,12 +233,10 @@ class Exchanges(unittest.TestCase):
         later, b = self.connect(), self.connect()
         lease = later.acquire(self.pool, 8192)
         lease.memory[4096:4101] = b"hello"
-        later.send(wire_client.SPLIT, 9001, struct.pack("<QQQQIIQQ", lease.id, lease.generation, 4096, 4096, 0, 0, 0, 0))
-        later.send(wire_client.SHARE, 9002, struct.pack("<QQQ", 0, 0, 0))
-        self.assertEqual(later.receive()[:2], (wire_client.LEASE, 9001))
-        operation, request, token, _ = later.receive()
-        self.assertEqual((operation, request), (wire_client.TOKEN, 9002))
+        reply = later.ask(wire_client.SHARE, struct.pack("<5Q", lease.id, lease.generation, 4096, 4096, 0), wire_client.TOKEN)
+        token, upper, generation = struct.unpack("<32sQQ", reply)
         self.assertEqual(bytes(b.attach(token).memory[:5]), b"hello")
+        later.ask(wire_client.QUERY, struct.pack("<QQ", upper, generation), wire_client.INFO)
 
     @exchange(12)
     def test_one_way(self):
@@ -287,8 +285,8 @@ class Exchanges(unittest.TestCase):
     @exchange(17)
     def test_sending(self):
         def send(session, lease):
-            body = struct.pack("<QQQQII", lease.id, lease.generation, 0, 60_000_000_000, 1, 0)
-            return session.ask(SEND, body, wire_client.TOKEN)
+            body = struct.pack("<6QII", lease.id, lease.generation, 0, 0, 0, 60_000_000_000, 1, 0)
+            return session.ask(SEND, body, wire_client.TOKEN)[:32]
 
         a, b = self.connect(), self.connect()
         lease = a.acquire(self.pool, 4096)
@@ -376,7 +374,7 @@ class SimulatedHandles(unittest.TestCase):
             pool = next(pool["id"] for pool in a.pools() if pool["kind"] == 1)
             lease, memory = self.lease_and_memory(
                 a, wire_client.ACQUIRE, struct.pack("<IIQQQ", pool, 0, 4096, 0, wire_client.FOREVER))
-            token = a.ask(wire_client.SHARE, struct.pack("<QQQ", lease[0], lease[1], 0), wire_client.TOKEN)
+            token = a.ask(wire_client.SHARE, struct.pack("<5Q", lease[0], lease[1], 0, 0, 0), wire_client.TOKEN)[:32]
             attached, seen = self.lease_and_memory(b, wire_client.ATTACH, token)
             self.assertEqual(attached[2:4], lease[2:4])
             memory[lease[3]:lease[3] + 5] = b"hello"

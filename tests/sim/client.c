@@ -4,13 +4,17 @@
 
 #include "tests/sim/world.h"
 
-bool tenant_is_full(const struct world *world, unsigned tenant) {
+bool tenant_lacks_leases(const struct world *world, unsigned tenant, uint64_t count) {
     uint64_t n = parcels_of_tenant(world, tenant);
 
     for (unsigned s = 0; s < SIM_SESSIONS; s++)
         if (world->sessions[s].session != NULL && world->sessions[s].tenant == tenant)
             n += world->sessions[s].leases - model_arrived(world, s);
-    return n >= model_limit(world, tenant, QUOTA_LEASES, SIM_GROUPS);
+    return n + count > model_limit(world, tenant, QUOTA_LEASES, SIM_GROUPS);
+}
+
+bool tenant_is_full(const struct world *world, unsigned tenant) {
+    return tenant_lacks_leases(world, tenant, 1);
 }
 
 /* Whether the session may not have one more lease, by its own limit or by its tenant's quota, when the core
@@ -380,14 +384,13 @@ void step_release_part(struct world *world) {
     release_part_of(world, l, &part, expected, fenced);
 }
 
-/* Shares what a split made that was refused. */
-static void share_nothing(struct world *world, unsigned s) {
-    const struct proto_token fresh = token_make(++world->next_token);
-    const struct proto_lease_name last = {0};
-    struct proto_token token;
+/* Draws a part that may become a lease. Returns what the core should answer. */
+static int draw_split(struct world *world, unsigned l, struct proto_release *ret_part) {
+    int expected = random_part(world, l, ret_part);
 
-    must(core_share(world->sessions[s].session, &last, 0, &fresh, &token) == PROTO_E_STALE,
-         "a split that was refused can be shared");
+    if (expected == 0 && world->blocks[world->leases[l].block].n_parts > 0)
+        return PROTO_E_INVALID;
+    return expected == 0 && !part_has_room(world, l, ret_part, true) ? PROTO_E_LIMIT : expected;
 }
 
 void step_split(struct world *world) {
@@ -398,22 +401,14 @@ void step_split(struct world *world) {
         return;
     unsigned s = world->leases[l].session;
     const struct model_block old = world->blocks[world->leases[l].block];
-    int expected = random_part(world, l, &part);
-    if (expected == 0 && old.n_parts > 0)
-        expected = PROTO_E_INVALID;
-    if (expected == 0 && !part_has_room(world, l, &part, true))
-        expected = PROTO_E_LIMIT;
+    int expected = draw_split(world, l, &part);
     int r = core_split(world->sessions[s].session, &part, &lease);
-    world->sessions[s].last_split = (struct proto_lease_name){0};
     if (out_of_memory(r))
         return;
     must(r == expected, "a split gets another answer than is right");
     must((r == 0) == (lease != NULL), "a split that was refused gives a lease");
-    if (r != 0) {
-        share_nothing(world, s);
+    if (r != 0)
         return;
-    }
-    world->sessions[s].last_split = (struct proto_lease_name){lease->id, lease->generation};
     model_see_arrivals(world);
     model_split(world, l, &part, lease);
     const struct proto_lease wire = model_describe(world, s, lease);
@@ -513,32 +508,61 @@ unsigned pick_row_or_lease(struct world *world) {
     return pick_lease(world);
 }
 
-static void share_lease(struct world *world, unsigned l) {
-    struct model_block *block = &world->blocks[world->leases[l].block];
-    struct model_session *session = &world->sessions[world->leases[l].session];
-    struct proto_lease_name name = {world->leases[l].id, world->leases[l].generation};
-    const struct proto_token fresh = token_make(++world->next_token);
-    struct proto_token token;
+int draw_share(struct world *world, unsigned l, struct proto_share *ret_share) {
+    const struct model_block *block = &world->blocks[world->leases[l].block];
+    struct proto_release part = {0};
+    int expected;
 
-    if (memcmp(&name, &session->last_split, sizeof name) == 0 && world->next_token % 2 == 0) {
-        session->last_split = (struct proto_lease_name){0};
-        name = session->last_split; /* which serves once */
+    if (one_in(world, 2)) {
+        expected = draw_split(world, l, &part);
+    } else {
+        expected = block->held == block->capacity ? 0 : PROTO_E_INVALID;
     }
-    uint64_t size = one_in(world, 2) ? 0 : random_below(world, block->capacity + 2 * world->grain);
-    int r = core_share(session->session, &name, size, &fresh, &token);
+    uint64_t bound = part.size_bytes > 0 ? part.size_bytes : block->capacity;
+    *ret_share = (struct proto_share){world->leases[l].id, world->leases[l].generation, part.offset_bytes,
+                                      part.size_bytes,
+                                      one_in(world, 2) ? 0 : random_below(world, bound + 2 * world->grain)};
+    return ret_share->size_bytes > bound ? PROTO_E_INVALID : expected;
+}
+
+unsigned model_share(struct world *world, unsigned l, const struct proto_share *share,
+                     const struct lease *lease) {
+    if (share->part_bytes > 0) {
+        const struct proto_release part = {share->lease, share->generation, share->offset_bytes,
+                                           share->part_bytes};
+        model_see_arrivals(world);
+        l = model_split(world, l, &part, lease);
+        world->tally->splits++;
+    }
+    must(lease->id == world->leases[l].id && lease->generation == world->leases[l].generation,
+         "a share names another lease");
+    struct model_block *block = &world->blocks[world->leases[l].block];
+    if (share->size_bytes > 0)
+        block->size = share->size_bytes;
+    return l;
+}
+
+static void share_lease(struct world *world, unsigned l) {
+    const struct proto_token fresh = token_make(++world->next_token);
+    struct proto_share wanted;
+    struct proto_token token;
+    struct lease *lease = NULL;
+
+    int expected = draw_share(world, l, &wanted);
+    int r = core_share(world->sessions[world->leases[l].session].session, &wanted, &fresh, world->now_ns,
+                       &lease, &token);
     if (out_of_memory(r))
         return;
-    bool refused = size > block->capacity || block->held != block->capacity;
-    must(r == (refused ? PROTO_E_INVALID : 0), "a share gets another answer than is right");
+    must(r == expected, "a share gets another answer than is right");
     if (r != 0)
         return;
-    if (size > 0)
-        block->size = size;
+    l = model_share(world, l, &wanted, lease);
+    struct model_block *block = &world->blocks[world->leases[l].block];
     if (!block->shared)
         block->token = world->next_token;
     block->shared = true;
-    const struct proto_token expected = token_make(block->token);
-    must(memcmp(&token, &expected, sizeof token) == 0, "a block has another token than it was given");
+    const struct proto_token right = token_make(block->token);
+    must(memcmp(&token, &right, sizeof token) == 0, "a block has another token than it was given");
     world->tokens[random_below(world, SIM_TOKENS)] = block->token;
     world->tally->shares++;
 }

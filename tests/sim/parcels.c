@@ -69,41 +69,39 @@ void step_send(struct world *world) {
         p++;
     if (l == SIM_LEASES || p == SIM_PARCELS)
         return;
-    unsigned s = world->leases[l].session, b = world->leases[l].block;
-    struct model_block *block = &world->blocks[b];
+    unsigned s = world->leases[l].session;
     const struct proto_token fresh[2] = {token_make(world->next_token + 1),
                                          token_make(world->next_token + 2)};
-    const struct proto_lease_name name = {world->leases[l].id, world->leases[l].generation};
-    const struct proto_send send = {
-        .lease = name.lease,
-        .generation = name.generation,
-        .size_bytes = one_in(world, 2) ? 0 : random_below(world, block->capacity + 2 * world->grain),
-        .lifetime_ns = 1 + random_below(world, one_in(world, 2) ? NS_PER_S : 100 * NS_PER_S),
-        .takers = 1 + (uint32_t)random_below(world, 3),
-        .flags = one_in(world, 3) ? PROTO_SEND_HELD : 0};
+    struct proto_send send = {.lifetime_ns =
+                                  1 + random_below(world, one_in(world, 2) ? NS_PER_S : 100 * NS_PER_S),
+                              .takers = 1 + (uint32_t)random_below(world, 3),
+                              .flags = one_in(world, 3) ? PROTO_SEND_HELD : 0};
     struct proto_token token;
-    int expected = 0;
-    if (tenant_is_full(world, world->sessions[s].tenant))
+    struct lease *lease = NULL;
+    int expected = draw_share(world, l, &send.share);
+    bool is_part = send.share.part_bytes > 0;
+    if (tenant_lacks_leases(world, world->sessions[s].tenant, is_part ? 2 : 1))
         expected = PROTO_E_LIMIT;
-    else if (send.size_bytes > block->capacity || block->held != block->capacity)
-        expected = PROTO_E_INVALID;
-    int r = core_send(world->sessions[s].session, &send, fresh, world->now_ns, &token);
+    int r = core_send(world->sessions[s].session, &send, fresh, world->now_ns, &lease, &token);
     world->next_token += 2;
     if (out_of_memory(r)) {
+        const struct proto_lease_name name = {world->leases[l].id, world->leases[l].generation};
+        struct model_block *block = &world->blocks[world->leases[l].block];
         struct proto_info info;
         must(core_query(world->sessions[s].session, &name, &info) == 0, "a lease is not known");
+        must(!is_part || info.shared == block->shared, "a part that was not sent is shared");
         if (info.shared && !block->shared) /* by then */
             block->token = world->next_token - 1;
         block->shared = info.shared;
-        block->size = info.size_bytes;
         return;
     }
     must(r == expected, "a sender gets another answer than is right");
     if (r != 0)
         return;
     must(memcmp(&token, &fresh[1], sizeof token) == 0, "a parcel has another token than it was given");
-    if (send.size_bytes > 0)
-        block->size = send.size_bytes;
+    l = model_share(world, l, &send.share, lease);
+    unsigned b = world->leases[l].block;
+    struct model_block *block = &world->blocks[b];
     if (!block->shared)
         block->token = world->next_token - 1;
     block->shared = true;

@@ -168,9 +168,10 @@ static bool keeps(const struct world *world, const struct model_request *waiter,
         return where->segment == overdue->target;
     for (unsigned g = 0; g < SIM_SEGMENTS; g++) {
         const struct model_segment *other = &world->segments[g];
+        /* The core may have sent one back to the driver in this step, which the model sees later. */
         of_its_size += other->segment != NULL && other->pool == waiter->pool && !other->retiring &&
-                       !other->closing && other->tenant == tenant_of(world, waiter) + 1 &&
-                       other->size == waiter->segment_size;
+                       other->segment->state == SEGMENT_ASSIGNED && !other->closing &&
+                       other->tenant == tenant_of(world, waiter) + 1 && other->size == waiter->segment_size;
     }
     return where->tenant != 0 && model_suits(world, where, waiter) && of_its_size >= waiter->n_segments;
 }

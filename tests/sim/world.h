@@ -160,8 +160,6 @@ struct model_session {
     unsigned tenant, group, process;
     uint64_t replies; /* bytes that it has not read */
     bool lost, wants;
-    struct proto_lease_name
-        last_split; /* what its last split made; zero: it was refused, or there was none */
     bool seen[SIM_SEGMENTS];
     bool told[SIM_SEGMENTS];     /* to close it */
     unsigned segments;           /* that it has seen */
@@ -472,6 +470,14 @@ void step_release_part(struct world *world);
 void step_split(struct world *world);
 void step_merge(struct world *world);
 void step_share(struct world *world);
+
+/* Draws a SHARE of a lease, or of a part of it. Returns what the core should answer. */
+int draw_share(struct world *world, unsigned l, struct proto_share *ret_share);
+
+/* The core has shared a lease, or a part of it as this lease. Returns the lease that is shared. */
+unsigned model_share(struct world *world, unsigned l, const struct proto_share *share,
+                     const struct lease *lease);
+
 void step_attach(struct world *world);
 void step_query(struct world *world);
 void step_misuse(struct world *world);
@@ -480,6 +486,7 @@ void step_streams(struct world *world);
 unsigned pick_row_or_lease(struct world *world);
 /* Whether the tenant has as many leases and parcels as it may, when the core has looked at what lies behind
  * fences. */
+bool tenant_lacks_leases(const struct world *world, unsigned tenant, uint64_t count);
 bool tenant_is_full(const struct world *world, unsigned tenant);
 void step_idle(struct world *world);
 void step_offer(struct world *world);

@@ -342,6 +342,28 @@ static inline int release_behind(struct session *session, struct proto_lease_nam
     return release_part_behind(session, name, 0, 0, word, value, 0);
 }
 
+/* Shares a whole lease. Returns what core_share() does. */
+static inline int share_lease(struct session *session, const struct proto_lease_name *name,
+                              uint64_t size_bytes, const struct proto_token *fresh,
+                              struct proto_token *ret_token) {
+    const struct proto_share wanted = {
+        .lease = name->lease, .generation = name->generation, .size_bytes = size_bytes};
+    struct lease *lease = NULL;
+
+    int r = core_share(session, &wanted, fresh, 0, &lease, ret_token);
+    assert_true((r == 0) == (lease != NULL));
+    if (r == 0)
+        assert_int_equal(lease->id, name->lease);
+    return r;
+}
+
+static inline int send_lease(struct session *session, const struct proto_send *send,
+                             const struct proto_token fresh[static 2], uint64_t now_ns,
+                             struct proto_token *ret_token) {
+    struct lease *lease = NULL;
+    return core_send(session, send, fresh, now_ns, &lease, ret_token);
+}
+
 /* A part of a lease as a lease of its own. Returns what core_split does. */
 static inline int split(struct session *session, struct proto_lease_name name, uint64_t offset, uint64_t size,
                         struct lease **ret_lease) {

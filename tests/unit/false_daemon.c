@@ -174,18 +174,23 @@ static void change(struct false_daemon *daemon, _Atomic unsigned *counter, int b
     pthread_mutex_unlock(&daemon->lock);
 }
 
+static void note_lease(struct false_daemon *daemon, struct false_session *session,
+                       const struct proto_lease *lease) {
+    for (unsigned i = 0; i < FALSE_LEASES_MAX; i++)
+        if (session->leases[i].id == 0) {
+            session->leases[i] =
+                (struct false_lease){lease->lease, lease->pool, lease->offset_bytes, lease->size_bytes};
+            break;
+        }
+    change(daemon, &daemon->leases, 1);
+}
+
 static void send_lease(struct false_daemon *daemon, struct false_session *session,
                        struct proto_message *message) {
     uint32_t pool = message->lease.pool;
     bool has_fd = proto_message_fds(message) > 0;
 
-    for (unsigned i = 0; i < FALSE_LEASES_MAX; i++)
-        if (session->leases[i].id == 0) {
-            session->leases[i] = (struct false_lease){message->lease.lease, pool, message->lease.offset_bytes,
-                                                      message->lease.size_bytes};
-            break;
-        }
-    change(daemon, &daemon->leases, 1);
+    note_lease(daemon, session, &message->lease);
     if (message->lease.description.kind != 0)
         session->described[pool] = true;
     if (has_fd)
@@ -304,16 +309,11 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
             return;
         }
         reply = false_lease_message(daemon, id, lease->pool, request->split.size_bytes, false);
-        session->last_split = reply.lease.lease;
         send_lease(daemon, session, &reply);
         return;
     case PROTO_SHARE:
-    case PROTO_SEND: /* begins with the same fields */
-        lease = request->share.lease == 0
-                    ? find_lease(session, session->last_split, session->last_split * 3)
-                    : find_lease(session, request->share.lease, request->share.generation);
-        if (request->share.lease == 0)
-            session->last_split = 0;
+    case PROTO_SEND: /* begins with it */
+        lease = find_lease(session, request->share.lease, request->share.generation);
         if (lease == NULL) {
             false_send_error(session, id, PROTO_E_STALE, "no such lease in this session");
             return;
@@ -323,8 +323,17 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
                                               .pool = lease->pool,
                                               .offset_bytes = lease->offset,
                                               .size_bytes = lease->size};
+        reply.token = (struct proto_token_reply){.lease = request->share.lease,
+                                                 .generation = request->share.generation};
+        if (request->share.part_bytes > 0) {
+            const struct proto_message own =
+                false_lease_message(daemon, id, lease->pool, request->share.part_bytes, false);
+            note_lease(daemon, session, &own.lease);
+            reply.token.lease = own.lease.lease;
+            reply.token.generation = own.lease.generation;
+        }
         reply.header.operation = PROTO_TOKEN;
-        memset(reply.token.bytes, 0xa5, sizeof reply.token.bytes);
+        memset(reply.token.token.bytes, 0xa5, sizeof reply.token.token.bytes);
         false_send(session, &reply, NULL, 0);
         return;
     case PROTO_ATTACH:

@@ -53,7 +53,6 @@ struct false_session {
     bool has_page, has_board;
     uint64_t unconfirmed; /* segment whose OPENED has not come */
     struct false_lease leases[FALSE_LEASES_MAX];
-    uint64_t last_split; /* the lease that SHARE and SEND of lease 0 mean, once; 0: none */
     unsigned backlog_count;
     struct proto_message *backlog; /* requests that wait for OPENED */
 };

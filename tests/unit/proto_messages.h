@@ -50,6 +50,15 @@ static inline void random_bytes(void *bytes, size_t size) {
         ((uint8_t *)bytes)[i] = (uint8_t)random64();
 }
 
+static inline void random_share(struct proto_share *ret_share) {
+    *ret_share = (struct proto_share){.lease = random64(), .generation = random64()};
+    ret_share->size_bytes = random_size(PROTO_SIZE_MAX);
+    if (random_to(1)) {
+        ret_share->part_bytes = random_size(PROTO_SIZE_MAX);
+        ret_share->offset_bytes = random_to(PROTO_SIZE_MAX - ret_share->part_bytes);
+    }
+}
+
 /* At most size bytes of printable text, with the characters at the edges of UTF-8's ranges. Returns its
  * length. */
 static inline size_t random_text(char *text, size_t size) {
@@ -205,24 +214,24 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         random_bytes(&message->merge, sizeof message->merge);
         break;
     case PROTO_SHARE:
-        random_bytes(&message->share, sizeof message->share);
-        message->share.size_bytes = random_size(PROTO_SIZE_MAX);
+        random_share(&message->share);
         break;
     case PROTO_QUERY:
         random_bytes(&message->query, sizeof message->query);
         break;
     case PROTO_SEND:
-        message->send.lease = random64();
-        message->send.generation = random64();
-        message->send.size_bytes = random_size(PROTO_SIZE_MAX);
+        random_share(&message->send.share);
         message->send.lifetime_ns = random_size(PROTO_PARCEL_NS_MAX);
         message->send.takers = (uint32_t)random_size(UINT32_MAX);
         message->send.flags = (uint32_t)random64() & PROTO_SEND_HELD;
         break;
     case PROTO_ATTACH:
     case PROTO_REVOKE:
+        random_bytes(&message->attach, sizeof message->attach);
+        break;
     case PROTO_TOKEN:
         random_bytes(&message->token, sizeof message->token);
+        message->token.lease |= 1;
         break;
     case PROTO_OPENED:
         message->opened.segment = random_size(UINT64_MAX);

@@ -252,58 +252,6 @@ static void failing_system_calls_leave_nothing(void **state) {
     assert_true(failures > 30); /* most of them matter; hints and fallbacks do not */
 }
 
-/* The daemon notes how buffers become leases of their own and are shared. */
-static struct {
-    bool has_split; /* and nothing that follows it */
-    bool is_wrong;  /* something followed no SPLIT */
-} parts;
-
-static bool watch_parts(struct false_daemon *daemon, struct false_session *session,
-                        const struct proto_message *request) {
-    (void)daemon;
-    (void)session;
-    if (request->header.operation == PROTO_SPLIT) {
-        parts.has_split = true;
-    } else if (request->header.operation == PROTO_SHARE) {
-        parts.is_wrong = parts.is_wrong || (request->share.lease == 0 && !parts.has_split);
-        parts.has_split = false;
-    }
-    return false;
-}
-
-/* A SHARE that names the session's last SPLIT would share another buffer, if that SPLIT was not sent. */
-static void what_follows_a_split_is_not_sent_without_it(void **state) {
-    (void)state;
-    struct gpupool_options options = options_for(daemon_.path);
-    struct gpupool_client *client;
-    struct gpupool_buffer buffer;
-    struct gpupool_token token;
-    unsigned n, failed = 0;
-
-    options.flags = GPUPOOL_OPEN_NO_THREAD;
-    daemon_.handle = watch_parts;
-    daemon_.large_bytes = MIB;
-    false_daemon_run(&daemon_);
-    for (n = 1;; n++) {
-        assert_true(n < CALLS_MAX);
-        assert_ok(gpupool_open(&options, &client));
-        assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 3000, NULL, GPUPOOL_NOW, 0, &buffer));
-        parts.has_split = false;
-        fault.armed = true;
-        fault.gentle = false;
-        fault.at = n;
-        fault.seen = 0;
-        failed += gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token) < 0;
-        fault.armed = false;
-        (void)gpupool_release(client, &buffer, NULL);
-        gpupool_close(client);
-        if (fault.seen < n)
-            break;
-    }
-    assert_true(failed >= 2); /* at least the messages were made to fail */
-    assert_false(parts.is_wrong);
-}
-
 static void interrupted_system_calls_are_made_again(void **state) {
     (void)state;
     unsigned failures;
@@ -334,7 +282,6 @@ int main(void) {
     fixture_init();
     const struct CMUnitTest tests[] = {
         TEST(failing_system_calls_leave_nothing),
-        TEST(what_follows_a_split_is_not_sent_without_it),
         TEST(interrupted_system_calls_are_made_again),
         TEST(failing_driver_calls_leave_nothing),
     };

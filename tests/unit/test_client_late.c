@@ -154,8 +154,9 @@ static void fill_in(struct proto_message *message, uint16_t operation, const str
         message->share = (struct proto_share){.lease = lease.lease, .generation = lease.generation};
         break;
     case PROTO_SEND:
-        message->send = (struct proto_send){
-            .lease = lease.lease, .generation = lease.generation, .lifetime_ns = NS_PER_S, .takers = 1};
+        message->send = (struct proto_send){.share = {.lease = lease.lease, .generation = lease.generation},
+                                            .lifetime_ns = NS_PER_S,
+                                            .takers = 1};
         break;
     case PROTO_ATTACH:
     case PROTO_REVOKE:
@@ -284,10 +285,10 @@ static void a_share_that_is_answered_late_can_be_made_again(void **state) {
     begin_silence(client);
     assert_error(gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token), GPUPOOL_E_TIMED_OUT);
     assert_error(gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token), GPUPOOL_E_TIMED_OUT);
-    assert_int_equal(silence.asked[PROTO_SPLIT], 1); /* it goes on with the first one */
+    assert_int_equal(silence.asked[PROTO_SHARE], 1); /* it goes on with the first one */
     end_silence(client);
     assert_ok(gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token));
-    assert_int_equal(silence.asked[PROTO_SPLIT], 1);
+    assert_int_equal(silence.asked[PROTO_SHARE], 2); /* it is a lease of its own now */
     assert_ok(gpupool_query(client, &buffer, &info));
     assert_ok(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
     assert_ok(gpupool_trim(client, &bytes));
@@ -310,9 +311,9 @@ static void a_buffer_can_be_released_while_its_share_is_not_answered(void **stat
     assert_error(gpupool_release(client, &copy, GPUPOOL_NO_STREAM), GPUPOOL_E_STALE);
     assert_error(gpupool_share(client, &copy, GPUPOOL_NO_STREAM, &token), GPUPOOL_E_STALE);
     end_silence(client);
-    assert_int_equal(silence.asked[PROTO_REVOKE], 1); /* of the parcel */
-    assert_int_equal(daemon_.leases, 2);              /* the extent's, and the piece's own */
+    assert_int_equal(daemon_.leases, 2); /* the extent's, and the piece's own */
     assert_ok(gpupool_trim(client, &bytes));
+    assert_int_equal(silence.asked[PROTO_REVOKE], 1); /* of the parcel */
     assert_int_equal(daemon_.leases, 1); /* the extent's, which the false daemon does not end by parts */
     gpupool_close(client);
 }
@@ -327,7 +328,7 @@ static void a_split_that_is_refused_late_leaves_the_buffer_as_it_was(void **stat
     begin_silence(client);
     assert_error(gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token), GPUPOOL_E_TIMED_OUT);
     pthread_mutex_lock(&silence.lock);
-    silence.messages[0].split.lease = 4711; /* the daemon refuses it */
+    silence.messages[0].share.lease = 4711; /* the daemon refuses it */
     pthread_mutex_unlock(&silence.lock);
     end_silence(client);
     void *memory = buffer.data;

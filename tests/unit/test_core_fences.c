@@ -36,7 +36,7 @@ static void memory_behind_a_fence_is_nobodys_until_the_word_arrives(void **state
     assert_int_equal(release_behind(session, name, 3, 7), PROTO_E_STALE);
     assert_int_equal(split(session, name, 0, MIB, &split_off), PROTO_E_STALE);
     assert_int_equal(core_query(session, &name, &info), PROTO_E_STALE);
-    assert_int_equal(core_share(session, &name, 0, &fresh, &token), PROTO_E_STALE);
+    assert_int_equal(share_lease(session, &name, 0, &fresh, &token), PROTO_E_STALE);
 
     ask(other, pool, 1, MIB, 0, 0);
     assert_non_null(
@@ -125,7 +125,7 @@ static void a_shared_block_waits_for_all_who_used_it(void **state) {
 
     struct lease *lease = take_growing(one, pool, 4 * MIB, 0);
     const struct proto_lease_name name = name_of(lease);
-    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(one, &name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(two, &token, &attached), 0);
     assert_int_equal(release_part_behind(one, name, 0, MIB, 0, 1, 0), PROTO_E_SHARED);
     assert_int_equal(release_part_behind(one, name, 0, 4 * MIB, 0, 1, 0), PROTO_E_SHARED);
@@ -289,7 +289,7 @@ static void a_shared_block_in_quarantine_and_behind_a_fence_waits_for_both(void 
         struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
         struct lease *lease = take_growing(one, pool, 4 * MIB, 0), *attached = NULL;
         const struct proto_lease_name name = name_of(lease);
-        assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+        assert_int_equal(share_lease(one, &name, 0, &fresh, &token), 0);
         assert_int_equal(core_attach(two, &token, &attached), 0);
         clear_fences();
         assert_int_equal(release_behind(two, name_of(attached), 0, 1), 0);
@@ -659,7 +659,7 @@ static void growth_that_is_not_enough_is_refused_although_a_shared_lease_ended(v
 
     struct lease *lease = take_growing(one, pool, 4 * MIB, 0);
     const struct proto_lease_name name = name_of(lease);
-    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(one, &name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(two, &token, &attached), 0);
     assert_int_equal(release_behind(one, name, 0, 1), 0);
     ask(two, pool, 1, 8 * MIB, 0, 0);

@@ -476,7 +476,7 @@ static void a_lost_pool_refuses_who_waits_and_lends_no_more(void **state) {
     grow(pool, 8 * MIB, 0);
     struct lease *lease = take(session, pool, MIB, 0);
     const struct proto_lease_name name = {lease->id, lease->generation};
-    assert_int_equal(core_share(session, &name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(session, &name, 0, &fresh, &token), 0);
     ask(session, pool, 2, 32 * MIB, NS_FOREVER, 1); /* its growth is under way */
     expect_growth(core, pool);
     core_pool_lost(pool, "lost: cudaErrorECCUncorrectable", 2);

@@ -36,7 +36,7 @@ static struct lease *take_shared(struct session *session, struct pool *pool, str
     struct lease *lease = take_growing(session, pool, 2 * MIB, 0);
     const struct proto_lease_name name = name_of(lease);
 
-    assert_int_equal(core_share(session, &name, 0, &fresh, ret_token), 0);
+    assert_int_equal(share_lease(session, &name, 0, &fresh, ret_token), 0);
     return lease;
 }
 

@@ -52,7 +52,7 @@ static void names_of_no_lease_are_refused(void **state) {
     for (unsigned round = 0; round < 2; round++) { /* with an empty table, and with one lease: 1, 1 */
         for (unsigned i = 0; i < sizeof names / sizeof *names; i++) {
             assert_int_equal(release(session, names[i], 0), PROTO_E_STALE);
-            assert_int_equal(core_share(session, &names[i], 0, &fresh, &token), PROTO_E_STALE);
+            assert_int_equal(share_lease(session, &names[i], 0, &fresh, &token), PROTO_E_STALE);
             assert_int_equal(core_query(session, &names[i], &info), PROTO_E_STALE);
         }
         if (round == 0)
@@ -77,7 +77,7 @@ static void a_lease_has_no_name_before_its_answer(void **state) {
     assert_int_equal(release_part(session, guess, 0, 4096, 0), PROTO_E_STALE);
     assert_int_equal(core_query(session, &guess, &info), PROTO_E_STALE);
     assert_int_equal(split(session, guess, 0, 4096, &part), PROTO_E_STALE);
-    assert_int_equal(core_share(session, &guess, 0, &token, &token), PROTO_E_STALE);
+    assert_int_equal(share_lease(session, &guess, 0, &token, &token), PROTO_E_STALE);
     struct lease *lease = expect_granted(core, session, 1);
     assert_int_equal(lease->id, guess.lease);
     assert_int_equal(release(session, name_of(lease), 0), 0);
@@ -96,7 +96,7 @@ static void the_lease_of_another_session_cannot_be_used(void **state) {
     struct lease *lease = take_growing(one, pool, MIB, 0);
     const struct proto_lease_name name = name_of(lease);
     assert_int_equal(release(two, name, 0), PROTO_E_STALE);
-    assert_int_equal(core_share(two, &name, 0, &fresh, &token), PROTO_E_STALE);
+    assert_int_equal(share_lease(two, &name, 0, &fresh, &token), PROTO_E_STALE);
     assert_int_equal(core_query(two, &name, &info), PROTO_E_STALE);
     assert_true(describe(lease, NULL));
     assert_true(describe(take(two, pool, MIB, 0), NULL)); /* each session is told of a segment itself */
@@ -114,9 +114,9 @@ static void a_token_opens_the_block_to_its_own_tenant_only(void **state) {
     const struct proto_token first = token_of(1), second = token_of(2);
     struct proto_token token;
 
-    assert_int_equal(core_share(one, &name, 0, &first, &token), 0);
+    assert_int_equal(share_lease(one, &name, 0, &first, &token), 0);
     assert_memory_equal(&token, &first, sizeof token);
-    assert_int_equal(core_share(one, &name, 0, &second, &token), 0); /* it has one */
+    assert_int_equal(share_lease(one, &name, 0, &second, &token), 0); /* it has one */
     assert_memory_equal(&token, &first, sizeof token);
     assert_int_equal(core_attach(two, &second, &other), PROTO_E_NO_TOKEN);
     assert_int_equal(core_attach(stranger, &first, &other), PROTO_E_NO_TOKEN);
@@ -129,7 +129,7 @@ static void a_token_opens_the_block_to_its_own_tenant_only(void **state) {
     assert_true(describe(other, NULL));
     assert_int_equal(pool->leased_bytes, MIB); /* charged once */
     const struct proto_lease_name other_name = name_of(other);
-    assert_int_equal(core_share(two, &other_name, 0, &second, &token), 0); /* one token for all sessions */
+    assert_int_equal(share_lease(two, &other_name, 0, &second, &token), 0); /* one token for all sessions */
     assert_memory_equal(&token, &first, sizeof token);
 }
 
@@ -142,13 +142,13 @@ static void who_attaches_is_told_the_size_that_the_sharer_said(void **state) {
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
 
-    assert_int_equal(core_share(one, &name, MIB + 1, &fresh, &token), PROTO_E_INVALID);
+    assert_int_equal(share_lease(one, &name, MIB + 1, &fresh, &token), PROTO_E_INVALID);
     assert_int_equal(query(one, lease).shared, 0);
-    assert_int_equal(core_share(one, &name, 1000, &fresh, &token), 0);
+    assert_int_equal(share_lease(one, &name, 1000, &fresh, &token), 0);
     assert_int_equal(core_attach(two, &token, &other), 0);
     assert_int_equal(query(two, other).size_bytes, 1000);
     assert_int_equal(query(two, other).capacity_bytes, MIB);
-    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(one, &name, 0, &fresh, &token), 0);
     assert_int_equal(query(two, other).size_bytes, 1000);
 }
 
@@ -161,7 +161,7 @@ static void a_shared_block_is_free_when_its_last_lease_goes(void **state) {
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
 
-    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(one, &name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(two, &token, &other), 0);
     assert_int_equal(core_attach(two, &token, &again), 0); /* as often as it likes */
     assert_int_equal(query(one, lease).holders, 3);
@@ -183,36 +183,69 @@ static void a_shared_block_cannot_be_given_back_in_parts(void **state) {
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
 
-    assert_int_equal(core_share(session, &name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(session, &name, 0, &fresh, &token), 0);
     assert_int_equal(release_part(session, name, 0, 512, 0), PROTO_E_SHARED);
     assert_int_equal(release(session, name, 0), 0);
 }
 
-static void a_name_of_zeros_is_that_of_the_last_split(void **state) {
+static void a_part_is_split_and_shared_in_one(void **state) {
     struct core *core = *state;
     struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
     struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
-    struct lease *lease = take_growing(session, pool, MIB, 0), *part = NULL, *attached = NULL;
-    const struct proto_lease_name name = name_of(lease), zeros = {0};
-    const struct proto_token fresh = token_of(1), another = token_of(2);
+    struct lease *lease = take_growing(session, pool, MIB, 0), *part = NULL, *attached = NULL, *none = NULL;
+    struct proto_share wanted = {.lease = lease->id,
+                                 .generation = lease->generation,
+                                 .offset_bytes = 512,
+                                 .part_bytes = 1024,
+                                 .size_bytes = 1000};
+    const struct proto_token fresh = token_of(1);
     struct proto_token token;
 
-    assert_int_equal(core_share(session, &zeros, 0, &fresh, &token), PROTO_E_STALE);
-    assert_int_equal(split(session, name, 512, 1024, &part), 0);
-    assert_int_equal(core_share(other, &zeros, 0, &fresh, &token), PROTO_E_STALE);
-    assert_int_equal(core_share(session, &zeros, 0, &fresh, &token), 0);
+    assert_int_equal(core_share(other, &wanted, &fresh, 0, &none, &token), PROTO_E_STALE);
+    assert_int_equal(core_share(session, &wanted, &fresh, 0, &part, &token), 0);
+    assert_ptr_not_equal(part, lease);
     assert_int_equal(query(session, part).shared, 1);
+    assert_int_equal(query(session, part).size_bytes, 1000);
+    assert_int_equal(query(session, part).capacity_bytes, 1024);
     assert_int_equal(query(session, lease).shared, 0);
+    assert_int_equal(pool->leased_bytes, MIB);
     assert_int_equal(core_attach(other, &token, &attached), 0);
     assert_ptr_equal(attached->block, part->block);
-    assert_int_equal(core_share(session, &zeros, 0, &another, &token), PROTO_E_STALE); /* once */
-    /* a split that is refused has made nothing */
-    assert_int_equal(split(session, name, 512, 1024, &part), PROTO_E_INVALID);
-    assert_int_equal(core_share(session, &zeros, 0, &another, &token), PROTO_E_STALE);
-    /* nor has a lease that has ended a block */
-    assert_int_equal(split(session, name, 2048, 1024, &part), 0);
-    assert_int_equal(release(session, name_of(part), 0), 0);
-    assert_int_equal(core_share(session, &zeros, 0, &another, &token), PROTO_E_STALE);
+    /* what is refused has split nothing */
+    assert_int_equal(core_share(session, &wanted, &fresh, 0, &none, &token),
+                     PROTO_E_INVALID); /* it is gone */
+    wanted.offset_bytes = 2048;
+    wanted.size_bytes = 1025;
+    assert_int_equal(core_share(session, &wanted, &fresh, 0, &none, &token), PROTO_E_INVALID);
+    wanted.part_bytes = 1000;
+    wanted.size_bytes = 0;
+    assert_int_equal(core_share(session, &wanted, &fresh, 0, &none, &token), PROTO_E_INVALID);
+    assert_null(none);
+    assert_int_equal(session->n_leases, 2);
+    assert_int_equal(query(session, lease).capacity_bytes, MIB);
+    assert_true(core_is_valid(core));
+}
+
+/* The rest of a lease leaves it as any part does: the lease is over. */
+static void the_rest_of_a_lease_is_shared_as_a_part(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    struct lease *lease = take_growing(session, pool, MIB, 0), *part = NULL;
+    const struct proto_lease_name name = name_of(lease);
+    const struct proto_send send = {
+        {.lease = name.lease, .generation = name.generation, .part_bytes = 512}, NS_PER_S, 1, 0};
+    const struct proto_token fresh[2] = {token_of(1), token_of(2)};
+    struct proto_token token;
+
+    assert_int_equal(release_part(session, name, 512, MIB - 512, 0), 0);
+    assert_int_equal(core_send(session, &send, fresh, 0, &part, &token), 0);
+    assert_int_equal(query(session, part).capacity_bytes, 512);
+    assert_int_equal(release(session, name, 0), PROTO_E_STALE);
+    assert_int_equal(session->n_leases, 1);
+    assert_int_equal(pool->n_parcels, 1);
+    assert_int_equal(pool->leased_bytes, 512);
+    assert_true(core_is_valid(core));
 }
 
 static void what_only_the_dead_hold_cannot_be_attached(void **state) {
@@ -225,7 +258,7 @@ static void what_only_the_dead_hold_cannot_be_attached(void **state) {
     const struct proto_token fresh = token_of(1);
     struct proto_token token;
 
-    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(one, &name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(two, &token, &other), 0);
     lose_session(one, 1);
     assert_int_equal(pool->leased_bytes, MIB); /* somebody alive is on it */
@@ -319,7 +352,7 @@ static void a_sessions_leases_have_a_limit(void **state) {
     ask(one, pool, 1, 512, NS_FOREVER, 0);
     assert_non_null(strstr(expect_refused(core, one, 1, PROTO_E_LIMIT), "session_leases_limit"));
     const struct proto_lease_name name = name_of(take(two, pool, 512, 0));
-    assert_int_equal(core_share(two, &name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(two, &name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(one, &token, &attached), PROTO_E_LIMIT);
     assert_int_equal(release(one, name_of(lease), 0), 0);
     assert_int_equal(core_attach(one, &token, &attached), 0);
@@ -434,7 +467,8 @@ int main(void) {
         CORE_TEST(who_attaches_is_told_the_size_that_the_sharer_said),
         CORE_TEST(a_shared_block_is_free_when_its_last_lease_goes),
         CORE_TEST(a_shared_block_cannot_be_given_back_in_parts),
-        CORE_TEST(a_name_of_zeros_is_that_of_the_last_split),
+        CORE_TEST(a_part_is_split_and_shared_in_one),
+        CORE_TEST(the_rest_of_a_lease_is_shared_as_a_part),
         CORE_TEST(what_only_the_dead_hold_cannot_be_attached),
         CORE_TEST(nothing_of_a_lost_session_is_used_before_it_is_gone),
         CORE_TEST(a_farewell_returns_everything_at_once),

@@ -214,12 +214,12 @@ static void memory_behind_fences_and_in_parcels_may_come_back(void **state) {
     struct proto_lease_name sent = name_of(take_growing(session, pool, 4 * MIB, 0)),
                             fenced = name_of(take(session, pool, 4 * MIB, 0));
     const struct proto_send send = {
-        .lease = sent.lease, .generation = sent.generation, .takers = 1, .lifetime_ns = LATE_NS};
+        .share = {.lease = sent.lease, .generation = sent.generation}, .takers = 1, .lifetime_ns = LATE_NS};
     const struct proto_token fresh[2] = {token_of(1), token_of(2)};
     struct proto_token token;
     (void)state;
 
-    assert_int_equal(core_send(session, &send, fresh, 0, &token), 0);
+    assert_int_equal(send_lease(session, &send, fresh, 0, &token), 0);
     assert_int_equal(release(session, sent, 0), 0);
     assert_int_equal(release_behind(session, fenced, 0, 1), 0);
     ask(session, pool, 1, 8 * MIB, NS_FOREVER, 0);

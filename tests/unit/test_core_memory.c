@@ -158,8 +158,15 @@ static void scenario(void) {
 
     struct lease *shared = take_one(one, pool, 64 * KIB);
     const struct proto_lease_name name = name_of(shared);
-    twice(core, core_share(one, &name, 0, &fresh, &token));
+    twice(core, share_lease(one, &name, 0, &fresh, &token));
     twice(core, core_attach(two, &token, &attached));
+    /* a part is split off and shared or sent, or nothing is done */
+    struct lease *of_parts = take_one(one, pool, 64 * KIB), *own = NULL;
+    struct proto_send send = {{of_parts->id, of_parts->generation, 1024, 1024, 0}, NS_PER_S, 1, 0};
+    const struct proto_token tokens[2] = {token_of(8), token_of(9)};
+    twice(core, core_share(one, &send.share, &tokens[0], now_ns, &own, &token));
+    send.share.offset_bytes = 4096;
+    twice(core, core_send(one, &send, tokens, now_ns, &own, &token));
     describe(attached, NULL);
 
     /* more leases than a table, more ranges than a chunk of nodes, more segments than a word of bits */

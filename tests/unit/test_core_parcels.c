@@ -27,8 +27,8 @@ static struct scene scene_of(void **state) {
 static int send_for(struct session *session, const struct lease *lease, uint8_t byte, uint32_t takers,
                     uint64_t lifetime_ns, uint64_t now_ns, struct proto_token *ret_token) {
     const struct proto_token fresh[2] = {token_of((uint8_t)(100 + byte)), token_of(byte)};
-    const struct proto_send send = {lease->id, lease->generation, 0, lifetime_ns, takers, 0};
-    int r = core_send(session, &send, fresh, now_ns, ret_token);
+    const struct proto_send send = {{lease->id, lease->generation, 0, 0, 0}, lifetime_ns, takers, 0};
+    int r = send_lease(session, &send, fresh, now_ns, ret_token);
     assert_true(core_is_valid(session->core));
     return r;
 }
@@ -108,7 +108,7 @@ static void each_parcel_of_a_block_has_a_token_of_its_own(void **state) {
     const struct proto_lease_name name = name_of(scene.lease);
 
     assert_memory_not_equal(&first, &second, sizeof first);
-    assert_int_equal(core_share(scene.sender, &name, 0, &fresh, &shared), 0);
+    assert_int_equal(share_lease(scene.sender, &name, 0, &fresh, &shared), 0);
     assert_memory_not_equal(&first, &shared, sizeof first);
     assert_int_equal(revoke_as(scene.taker, &shared), PROTO_E_NO_TOKEN); /* it is no parcel */
     assert_int_equal(query(scene.sender, scene.lease).holders, 3);
@@ -146,8 +146,7 @@ static void the_time_of_what_is_held_counts_from_the_end_of_its_sender(void **st
     for (unsigned dies = 0; dies < 2; dies++) {
         struct scene scene = scene_of(state);
         const struct proto_token fresh[3] = {token_of(1), token_of(2), token_of(3)};
-        struct proto_send send = {.lease = scene.lease->id,
-                                  .generation = scene.lease->generation,
+        struct proto_send send = {.share = {.lease = scene.lease->id, .generation = scene.lease->generation},
                                   .lifetime_ns = LIFETIME_NS,
                                   .takers = 2,
                                   .flags = PROTO_SEND_HELD};
@@ -155,9 +154,9 @@ static void the_time_of_what_is_held_counts_from_the_end_of_its_sender(void **st
         struct proto_token token;
         struct lease *taken;
 
-        assert_int_equal(core_send(scene.sender, &send, fresh, 0, &token), 0);
+        assert_int_equal(send_lease(scene.sender, &send, fresh, 0, &token), 0);
         send.flags = 0;
-        assert_int_equal(core_send(scene.sender, &send, &fresh[1], 0, &token), 0);
+        assert_int_equal(send_lease(scene.sender, &send, &fresh[1], 0, &token), 0);
         assert_int_equal(release(scene.sender, name_of(scene.lease), 0), 0);
         tick(scene.core, late_ns);
         expect_gone(&scene, &fresh[2]);
@@ -264,8 +263,8 @@ static void a_user_has_so_many_parcels_and_no_more(void **state) {
 
     scene.sender->tenant->n_parcels += PARCELS_MAX; /* as if: the validators would not agree */
     const struct proto_token fresh[2] = {token_of(1), token_of(2)};
-    const struct proto_send send = {scene.lease->id, scene.lease->generation, 0, LIFETIME_NS, 1, 0};
-    assert_int_equal(core_send(scene.sender, &send, fresh, 0, &token), PROTO_E_LIMIT);
+    const struct proto_send send = {{scene.lease->id, scene.lease->generation, 0, 0, 0}, LIFETIME_NS, 1, 0};
+    assert_int_equal(send_lease(scene.sender, &send, fresh, 0, &token), PROTO_E_LIMIT);
     scene.sender->tenant->n_parcels -= PARCELS_MAX;
     assert_true(core_is_valid(scene.core));
 }

@@ -216,7 +216,7 @@ static void what_cannot_be_split_stays_as_it_is(void **state) {
     core->session_leases_limit = 1;
     assert_int_equal(split(session, name, 0, MIB, &part), PROTO_E_LIMIT);
     core->session_leases_limit = 2;
-    assert_int_equal(core_share(session, &name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(session, &name, 0, &fresh, &token), 0);
     assert_int_equal(split(session, name, 0, MIB, &part), PROTO_E_SHARED);
     assert_int_equal(core_attach(other, &token, &attached), 0);
     assert_int_equal(split(other, name_of(attached), 0, MIB, &part), PROTO_E_SHARED);
@@ -292,7 +292,7 @@ static void a_lease_that_was_split_off_is_shared_without_the_rest(void **state) 
     struct proto_lease_name name = name_of(take_growing(one, pool, 8 * MIB, 0));
     assert_int_equal(split(one, name, MIB, MIB, &part), 0);
     const struct proto_lease_name part_name = name_of(part);
-    assert_int_equal(core_share(one, &part_name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(one, &part_name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(two, &token, &attached), 0);
     assert_int_equal(query(two, attached).offset_bytes, MIB);
     assert_int_equal(query(two, attached).capacity_bytes, MIB);
@@ -370,7 +370,7 @@ static void what_cannot_be_merged_stays_as_it_is(void **state) {
     struct proto_merge merge = merge_of(lower, foreign);
     assert_int_equal(core_merge(session, &merge), PROTO_E_STALE);
     const struct proto_lease_name name = name_of(upper);
-    assert_int_equal(core_share(session, &name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(session, &name, 0, &fresh, &token), 0);
     merge = merge_of(lower, upper);
     assert_int_equal(core_merge(session, &merge), PROTO_E_SHARED);
     assert_int_equal(query(session, lower).capacity_bytes, 2 * MIB);
@@ -393,10 +393,10 @@ static void a_block_of_which_a_part_came_back_is_not_shared(void **state) {
     struct proto_release part = {
         .lease = lease->id, .generation = lease->generation, .offset_bytes = 512, .size_bytes = 512};
     assert_int_equal(core_release(session, &part, 0), 0);
-    assert_int_equal(core_share(session, &name, 0, &fresh, &token), PROTO_E_INVALID);
+    assert_int_equal(share_lease(session, &name, 0, &fresh, &token), PROTO_E_INVALID);
     part.offset_bytes = 1024, part.size_bytes = 1024; /* the tail: what is left is one range again */
     assert_int_equal(core_release(session, &part, 0), 0);
-    assert_int_equal(core_share(session, &name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(session, &name, 0, &fresh, &token), 0);
 }
 
 int main(void) {

@@ -147,7 +147,7 @@ static void a_pool_that_one_may_not_use_is_none(void **state) {
     /* nor by way of a process of the same user that may */
     const struct proto_token fresh = token_of(5);
     const struct proto_lease_name name = name_of(lease);
-    assert_int_equal(core_share(member, &name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(member, &name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(b, &token, &attached), PROTO_E_NO_TOKEN);
     /* and when it is not allowed any more, what one has stays, what one waits for does not come */
     ask(a, closed, 3, 64 * MIB, NS_FOREVER, 0);

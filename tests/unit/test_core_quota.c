@@ -286,7 +286,7 @@ static void parts_and_shares_are_charged_once(void **state) {
     assert_int_equal(used(one, QUOTA_LEASES), 1);
     const struct proto_token fresh = token_of(3);
     const struct proto_lease_name name = name_of(lease);
-    assert_int_equal(core_share(one, &name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(one, &name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(two, &token, &attached), 0);
     assert_int_equal(used(one, QUOTA_POOLS), 8 * MIB);
     assert_int_equal(used(one, QUOTA_LEASES), 2);
@@ -344,7 +344,7 @@ static void leases_are_counted_by_user_whichever_way_they_are_made(void **state)
     assert_int_equal(one->tenant->quota.n_refusals, 2);
     const struct proto_token fresh = token_of(4);
     const struct proto_lease_name name = name_of(other);
-    assert_int_equal(core_share(two, &name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(two, &name, 0, &fresh, &token), 0);
     assert_int_equal(core_attach(one, &token, &part), PROTO_E_LIMIT);
     /* a part behind a fence is a lease more: refused where the client hears of it, and else it stays */
     const struct proto_release behind = {lease->id, lease->generation, 0, 4096, .fence = 1, .fence_value = 1};

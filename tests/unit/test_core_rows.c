@@ -153,7 +153,7 @@ static void only_memory_that_can_lie_side_by_side_becomes_a_row(void **state) {
     struct proto_token token;
     struct lease *shared = take_told(session, pool, 2 * MIB);
     const struct proto_lease_name name = name_of(shared);
-    assert_int_equal(core_share(session, &name, 0, &fresh, &token), 0);
+    assert_int_equal(share_lease(session, &name, 0, &fresh, &token), 0);
     assert_int_equal(merge(session, whole, shared), PROTO_E_SHARED);
     assert_int_equal(merge(session, shared, whole), PROTO_E_SHARED);
 }
@@ -236,7 +236,7 @@ static void an_attached_row_is_described_part_by_part(void **state) {
     struct segment *segment;
     bool described;
 
-    assert_int_equal(core_share(owner, &name, 6 * MIB - 100, &fresh, &token), 0);
+    assert_int_equal(share_lease(owner, &name, 6 * MIB - 100, &fresh, &token), 0);
     assert_int_equal(core_attach(stranger, &token, &lease), PROTO_E_NO_TOKEN);
     assert_int_equal(core_attach(reader, &token, &lease), 0);
     assert_true(core_is_valid(core));

@@ -112,12 +112,12 @@ static void share(struct scene *scene, struct session *session, unsigned i) {
     for (unsigned t = 0; t < 2; t++)
         for (unsigned b = 0; b < 8; b++)
             tokens[t].bytes[b] = (uint8_t)random_next(&scene->state);
-    const struct proto_send send = {.lease = scene->names[i].name.lease,
-                                    .generation = scene->names[i].name.generation,
-                                    .lifetime_ns = NS_PER_S,
-                                    .takers = (uint32_t)(1 + below(scene, 2))};
-    int r = below(scene, 2) == 0 ? core_share(session, &scene->names[i].name, 0, &tokens[0], &token)
-                                 : core_send(session, &send, tokens, 0, &token);
+    const struct proto_send send = {
+        .share = {.lease = scene->names[i].name.lease, .generation = scene->names[i].name.generation},
+        .lifetime_ns = NS_PER_S,
+        .takers = (uint32_t)(1 + below(scene, 2))};
+    int r = below(scene, 2) == 0 ? share_lease(session, &scene->names[i].name, 0, &tokens[0], &token)
+                                 : send_lease(session, &send, tokens, 0, &token);
     if (r == 0)
         scene->tokens[below(scene, NAMES)] = token;
 }

@@ -152,8 +152,8 @@ static void what_is_shared_is_in_use_and_counts_once_in_the_pool(void **state) {
     assert_int_equal(split(session, name_of(lease), MIB, 2 * MIB, &part), 0);
     expect_use(session, pool, MIB, 7 * MIB);
     const struct proto_lease_name name = name_of(part);
-    assert_int_equal(core_share(session, &name, 2 * MIB, &fresh, &token), 0);
-    assert_int_equal(core_share(session, &name, 2 * MIB, &fresh, &token), 0); /* again: the same token */
+    assert_int_equal(share_lease(session, &name, 2 * MIB, &fresh, &token), 0);
+    assert_int_equal(share_lease(session, &name, 2 * MIB, &fresh, &token), 0); /* again: the same token */
     assert_true(core_is_valid(core));
     expect_use(session, pool, 3 * MIB, 5 * MIB);
     assert_int_equal(core_attach(other, &token, &attached), 0);

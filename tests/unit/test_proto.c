@@ -109,6 +109,12 @@ static bool pool_promises_hold(const struct proto_pool *pool) {
     return pool->kind == PROTO_POOL_DEVICE && pool->device >= 0;
 }
 
+static bool share_is_sane(const struct proto_share *share) {
+    return share->size_bytes <= PROTO_SIZE_MAX && share->part_bytes <= PROTO_SIZE_MAX &&
+           share->offset_bytes <= PROTO_SIZE_MAX - share->part_bytes &&
+           (share->part_bytes > 0 || share->offset_bytes == 0);
+}
+
 /* Whether a decoded message keeps the promises of proto.h. */
 static bool promises_hold(enum proto_sender sender, size_t size, const struct proto_message *message) {
     const struct proto_header *header = &message->header;
@@ -158,17 +164,18 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
     case PROTO_MERGE:
         return size == 32;
     case PROTO_SHARE:
-        return size == 24 && message->share.size_bytes <= PROTO_SIZE_MAX;
+        return size == 40 && share_is_sane(&message->share);
     case PROTO_QUERY:
         return size == 16;
     case PROTO_SEND:
-        return size == 40 && message->send.size_bytes <= PROTO_SIZE_MAX && message->send.lifetime_ns > 0 &&
+        return size == 56 && share_is_sane(&message->send.share) && message->send.lifetime_ns > 0 &&
                message->send.lifetime_ns <= PROTO_PARCEL_NS_MAX && message->send.takers > 0 &&
                message->send.flags <= PROTO_SEND_HELD;
     case PROTO_ATTACH:
     case PROTO_REVOKE:
-    case PROTO_TOKEN:
         return size == 32;
+    case PROTO_TOKEN:
+        return size == 48 && message->token.lease != 0;
     case PROTO_OPENED:
         return size == 8 && message->opened.segment != 0;
     case PROTO_CANCEL:

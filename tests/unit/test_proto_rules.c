@@ -107,8 +107,11 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
     case PROTO_BOARD:
         message->board = (struct proto_board_reply){PROTO_BOARD_BYTES, 3};
         break;
+    case PROTO_TOKEN:
+        message->token.lease = 1;
+        break;
     case PROTO_SEND:
-        message->send = (struct proto_send){1, 1, 1000, 5, 2, 0};
+        message->send = (struct proto_send){{1, 1, 512, 1024, 1000}, 5, 2, 0};
         break;
     case PROTO_HOLDERS:
         message->holders = (struct proto_holders){1, 2, 0, 0, {{1, 2, 3}, {4, 5, 6}}};
@@ -219,6 +222,10 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_SPLIT, BODY(proto_release, fence_value), U64, 1},
         {PROTO_SHARE, BODY(proto_share, size_bytes), U64, PROTO_SIZE_MAX + 1},
         {PROTO_SHARE, BODY(proto_share, size_bytes), U64, UINT64_MAX},
+        {PROTO_SHARE, BODY(proto_share, offset_bytes), U64, 512},
+        {PROTO_SHARE, BODY(proto_share, offset_bytes), U64, UINT64_MAX - 511},
+        {PROTO_SHARE, BODY(proto_share, part_bytes), U64, PROTO_SIZE_MAX + 1},
+        {PROTO_TOKEN, BODY(proto_token_reply, lease), U64, 0},
         {PROTO_OPENED, BODY(proto_opened, segment), U64, 0},
         {PROTO_CANCEL, BODY(proto_cancel, request), U64, 0},
         {PROTO_RECLAIMED, BODY(proto_reclaimed, pool), U32, 0},
@@ -263,7 +270,8 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_INFO, BODY(proto_info, parts), U32, PROTO_ROW_PARTS_MAX + 1},
         {PROTO_BOARD, BODY(proto_board_reply, size_bytes), U32, PROTO_BOARD_BYTES / 2},
         {PROTO_BOARD, BODY(proto_board_reply, slot), U32, PROTO_BOARD_SLOTS},
-        {PROTO_SEND, BODY(proto_send, size_bytes), U64, PROTO_SIZE_MAX + 1},
+        {PROTO_SEND, BODY(proto_send, share.size_bytes), U64, PROTO_SIZE_MAX + 1},
+        {PROTO_SEND, BODY(proto_send, share.part_bytes), U64, PROTO_SIZE_MAX},
         {PROTO_SEND, BODY(proto_send, lifetime_ns), U64, 0},
         {PROTO_SEND, BODY(proto_send, lifetime_ns), U64, PROTO_PARCEL_NS_MAX + 1},
         {PROTO_SEND, BODY(proto_send, takers), U32, 0},
