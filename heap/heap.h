@@ -7,10 +7,10 @@
  * nodes of its own.
  *
  * Search is a two-level segregated good fit (Masmano et al., TLSF, 2004): the class of a size is its power of
- * two, divided linearly into HEAP_SUBCLASSES. Of the request's own class, whose members may fit, and then of
- * the first class that surely fits, which a bitmap finds in constant time, the smallest of the first
- * HEAP_CHOICE_MAX members is taken: on traces of what programs allocate, taking any member of a class that
- * surely fits needed up to a seventh more memory. (Taking what lies lowest instead spoils as much memory, and
+ * two, divided linearly into HEAP_SUBCLASSES. The search looks at two classes: first the request's own, whose
+ * members may fit, then the first class whose members surely fit, which a bitmap finds in constant time. It
+ * takes the smallest of the first HEAP_CHOICE_MAX members. To take any member of a class that surely fits
+ * needed up to a seventh more memory, on traces of programs' allocations. (Taking what lies lowest instead spoils as much memory, and
  * has to look at far more ranges.) Where only the request's own class is left, up to HEAP_SCAN_MAX of its
  * members are looked at. Freed ranges are joined with free neighbours at once.
  *

@@ -41,26 +41,6 @@ int gpupool_internal_check_address(const void *address) {
                : 0;
 }
 
-int gpupool_internal_wait_for_device(struct gpupool_client *client, int device) {
-    const struct gpu *gpu;
-    int r = client_enter_device(client, device, &gpu);
-    if (r == 0)
-        r = devices_wait(gpu, (unsigned)device);
-    return r < 0 ? r : error_end(0);
-}
-
-int gpupool_internal_is_captured(struct gpupool_client *client, int device, void *stream,
-                                 bool *ret_is_captured) {
-    const struct gpu *gpu;
-    int r = client_enter_device(client, device, &gpu);
-    if (r == 0)
-        r = devices_check_stream(gpu, (unsigned)device, stream);
-    if (r < 0 && r != GPUPOOL_E_CAPTURING)
-        return r;
-    *ret_is_captured = r != 0;
-    return error_end(0);
-}
-
 const char *gpupool_internal_private_path(void) {
     return private_daemon_path();
 }

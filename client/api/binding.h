@@ -15,7 +15,6 @@
 
 struct gpupool_buffer;
 struct gpupool_client;
-struct gpupool_token;
 
 /* As gpupool_acquire() without flags, if the thread's cache has a piece. False: nothing was done, and the
  * thread's error is as it was. */
@@ -26,7 +25,8 @@ bool gpupool_internal_acquire_hit(struct gpupool_client *client, uint32_t pool, 
 bool gpupool_internal_release_hit(struct gpupool_client *client, struct gpupool_buffer *buffer,
                                   const void *stream);
 
-/* Whether a request that was begun and not ended is complete: then its end waits for nothing. */
+/* Whether a request that was begun and not ended is complete: then its end waits for nothing, and it needs no
+ * descriptor. */
 bool gpupool_internal_request_is_complete(struct gpupool_client *client, uint64_t request);
 
 /* Whether the client's calls reach its daemon: the daemon lives, has not ended the session, and the client is
@@ -39,20 +39,6 @@ int gpupool_internal_check_process(const struct gpupool_client *client);
 /* 0, or FORKED: the address lies in memory of a pool that a parent of this process has. An access would end
  * the process. */
 int gpupool_internal_check_address(const void *address);
-
-/* Waits for all work of this process on a device. 0, INVALID, FORKED, NO_GPU, DRIVER; CAPTURING: a stream
- * there is being captured into a graph. Thread-safe. */
-int gpupool_internal_wait_for_device(struct gpupool_client *client, int device);
-
-/* Tells whether a stream is being captured into a graph. 0, INVALID, FORKED, NO_GPU, DRIVER. Thread-safe. */
-int gpupool_internal_is_captured(struct gpupool_client *client, int device, void *stream,
-                                 bool *ret_is_captured);
-
-/* As gpupool_send(), but the lifetime counts from the end of this client's session: a program that sends so
- * revokes tokens whose receivers have ended. */
-int gpupool_internal_send_held(struct gpupool_client *client, const struct gpupool_buffer *buffer,
-                               void *stream, uint32_t takers, uint64_t lifetime_ns,
-                               struct gpupool_token *ret_token);
 
 /* At the end of the process, says farewell for all its open clients, whatever buffers are open. Waits for the
  * process's work on the devices, but no longer than a client's answer_timeout: where the GPU does not come to

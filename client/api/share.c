@@ -9,7 +9,6 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "client/api/binding.h"
 #include "client/api/buffer.h"
 #include "client/api/client.h"
 #include "client/api/shared.h"
@@ -177,9 +176,8 @@ int gpupool_send(struct gpupool_client *client, const struct gpupool_buffer *buf
     return enter_and_send(client, buffer, stream, &sending, ret_token);
 }
 
-int gpupool_internal_send_held(struct gpupool_client *client, const struct gpupool_buffer *buffer,
-                               void *stream, uint32_t takers, uint64_t lifetime_ns,
-                               struct gpupool_token *ret_token) {
+int gpupool_send_held(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                      uint32_t takers, uint64_t lifetime_ns, struct gpupool_token *ret_token) {
     const struct sending sending = {.takers = takers, .flags = PROTO_SEND_HELD, .lifetime_ns = lifetime_ns};
     return enter_and_send(client, buffer, stream, &sending, ret_token);
 }

@@ -50,6 +50,28 @@ int gpupool_stream_synchronize(struct gpupool_client *client, int device, void *
     return r < 0 ? r : shared_check(client);
 }
 
+int gpupool_device_synchronize(struct gpupool_client *client, int device) {
+    const struct gpu *gpu;
+    int r = client_enter_device(client, device, &gpu);
+    if (r == 0)
+        r = devices_wait(gpu, (unsigned)device);
+    return r < 0 ? r : error_end(0);
+}
+
+int gpupool_stream_is_captured(struct gpupool_client *client, int device, void *stream,
+                               int *ret_is_captured) {
+    const struct gpu *gpu;
+    int r = client_enter_device(client, device, &gpu);
+    if (r == 0 && ret_is_captured == NULL)
+        return error_set(GPUPOOL_E_INVALID, "gpupool_stream_is_captured: ret_is_captured is NULL");
+    if (r == 0)
+        r = devices_check_stream(gpu, (unsigned)device, stream);
+    if (r < 0 && r != GPUPOOL_E_CAPTURING)
+        return r;
+    *ret_is_captured = r != 0;
+    return error_end(0);
+}
+
 int gpupool_copy(struct gpupool_client *client, int device, void *to, const void *from, uint64_t size_bytes,
                  void *stream) {
     const struct gpu *gpu;

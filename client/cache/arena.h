@@ -17,10 +17,10 @@
  *                       └──▶ VACANT      │ └──the place around it is filled, or nothing was taken
  *                                        └──a miss elsewhere──▶ BUSY ──its segment moved──▶ VACANT
  *
- * A segment of which nothing is in use may be moved to another slot at once, whatever the GPU still does with
- * it: it is mapped there besides, and the stream orders its uses as it orders those of all memory that is
- * free in the heap. (CUDA keeps two mappings of one memory coherent from one operation of a stream to the
- * next: CUDA Programming Guide, "Virtual Aliasing Support".)
+ * An idle segment may be moved to another slot at once, also while the GPU still works on it. The old mapping
+ * stays, and the new one is made beside it. The stream orders old and new uses, as it does for all free memory
+ * of the heap. (CUDA keeps two mappings of one memory coherent from one operation of a stream to the next:
+ * CUDA Programming Guide, "Virtual Aliasing Support".)
  *
  * A slot that is VACANT may still map a segment that was moved or released. Another one is mapped there only
  * when the fences that were left then are ready, for only then may the old mapping go. Where the daemon has

@@ -15,10 +15,15 @@
  * stream first (deferred.h). Memory that goes to the daemon does so behind a fence of its stream heap's
  * stream. No thread waits for a stream.
  *
- * Locks, in this order: that of pieces that are split off; that of who gives back; the list of stream
- * heaps; the registry of thread caches; a thread cache; a stream heap; a stream heap's depot, the
- * counters', or that of the debts for moves. Only the first two are held over an exchange with the daemon,
- * and only the first three while the driver is asked something.
+ * Locks, in this order:
+ *   1. split_lock: pieces become leases of their own
+ *   2. give_lock: one thread gives memory back
+ *   3. stream_heaps_lock: the list of stream heaps
+ *   4. the registry of thread caches (thread_cache.c)
+ *   5. a thread cache
+ *   6. a stream heap
+ *   7. a depot, the counters, or the debts for moves: leaves
+ * 1 and 2 may be held over an exchange with the daemon, 1 to 3 over a call of the driver.
  */
 #include <pthread.h>
 #include <stdbool.h>

@@ -47,11 +47,12 @@ struct growth {
     struct arena_work work;        /* GROWTH_ASKS_FOR_SEGMENTS, GROWTH_WAITS_FOR_SEGMENTS */
 };
 
-/* Begins to get memory for a request. ASKING_WAITS: growth->asking has a request for the daemon, and
- * growth_answer() goes on when it has been exchanged. 0: *ret_piece is what was leased for the request, out
- * of the stream heap already; NULL: there is more in the stream heap's heap than before, which is to be asked
- * again (other threads may be quicker). EXHAUSTED and what the daemon says: *ret_piece is NULL. probe: as in
- * buffer_acquire(). */
+/* Begins to get memory for a request. probe: as in buffer_acquire(). Returns:
+ *   ASKING_WAITS           growth->asking has a request for the daemon; growth_answer() goes on with its answer
+ *   0, and *ret_piece      the piece that was leased for the request; it is taken out of the stream heap
+ *   0, and NULL            the stream heap has more memory than before. The caller asks it again: other threads
+ *                          may have been quicker
+ *   EXHAUSTED, or another  the error; *ret_piece is NULL */
 int growth_begin(struct growth *growth, struct cache *cache, struct stream_heap *stream_heap,
                  uint64_t size_bytes, uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece);
 

@@ -9,7 +9,7 @@
  * batches go on while others are computed. How long each takes is compared with the first, and with the
  * slowest of the three steps by itself, which overlapping cannot beat but by what kernels gain that follow
  * each other on several streams. --json writes the times of all steps, as the streams came to them, for
- * docs/timeline.py to draw.
+ * tests/bench/pages/timeline.py to draw.
  *
  * The compute step is made as long as --compute says, in percent of the longer copy: where one of the steps
  * is much longer than the others there is little to overlap. 120 unless told otherwise: copies in both

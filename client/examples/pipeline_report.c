@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report of a run: a table, and a file with the times of all steps, from which docs/timeline.py draws the
+ * The report of a run: a table, and a file with the times of all steps, from which tests/bench/pages/timeline.py draws the
  * picture.
  */
 #include <errno.h>

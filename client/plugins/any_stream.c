@@ -7,7 +7,6 @@
 #include <gpupool/gpupool.h>
 
 #include "client/plugins/any_stream.h"
-#include "client/plugins/device_wait.h"
 
 #define BUCKETS 256u
 
@@ -84,7 +83,7 @@ bool any_stream_release(const void *memory) {
     if (piece == NULL)
         return false;
     /* Where the client was closed meanwhile, this is another one, which refuses the buffer. */
-    if (gpupool_default(&client) == 0 && device_wait(client, piece->buffer.device) == 0)
+    if (gpupool_default(&client) == 0 && gpupool_device_synchronize(client, piece->buffer.device) == 0)
         (void)gpupool_release(client, &piece->buffer, GPUPOOL_NO_STREAM);
     free(piece);
     return true;

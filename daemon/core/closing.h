@@ -21,9 +21,10 @@
  * closed it, it is retired. A session that never says so keeps it reserved (closing_bytes) until the session
  * ends; growth for other requests does not wait for it. Until then the segment is charged to its former
  * tenant: otherwise a client could bind any number of bytes so, and wait in a wait queue as if it had
- * nothing. A segment is not closed while a session that cannot be asked has it mapped, unless that session
- * itself asks what to close for its own request. A segment that the oldest waiting request could take as it
- * is (plan_needs_segment) is not closed.
+ * nothing. Two kinds of segments are not closed:
+ *   - A segment that a deaf session has mapped, one that cannot be asked. Such a session still closes its
+ *     segments for a request of its own.
+ *   - A segment that the oldest waiting request could take as it is (plan_needs_segment).
  *
  * A session may also offer segments that it has given back and does not use any more (OFFER), of pools where
  * closing stops no work. These have a keeper: the tenant, which has them again when they are closed. No

@@ -106,11 +106,11 @@ class Troubleshooting(unittest.TestCase):
 
 class Picture(unittest.TestCase):
     def test_the_picture_is_the_one_that_its_script_draws(self):
-        spec = importlib.util.spec_from_file_location("picture", SOURCE / "docs/picture.py")
+        spec = importlib.util.spec_from_file_location("picture", SOURCE / "tests/bench/pages/picture.py")
         picture = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(picture)
         self.assertEqual((SOURCE / "docs/plots/overview.svg").read_text(), picture.draw(),
-                         "draw it again: docs/picture.py docs/plots/overview.svg")
+                         "draw it again: tests/bench/pages/picture.py docs/plots/overview.svg")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The example `pipeline` on a simulated GPU, and the picture that docs/timeline.py draws from its times. No test
+"""The example `pipeline` on a simulated GPU, and the picture that tests/bench/pages/timeline.py draws from its times. No test
 here judges how fast anything was."""
 import json
 import os
@@ -13,7 +13,7 @@ import xml.etree.ElementTree
 
 SOURCE = pathlib.Path(os.environ["GPUPOOL_SOURCE"])
 PIPELINE, DAEMON = os.environ["GPUPOOL_PIPELINE"], os.environ["GPUPOOLD"]
-sys.path.insert(0, str(SOURCE / "docs"))
+sys.path.insert(0, str(SOURCE / "tests/bench/pages"))
 import timeline  # noqa: E402
 
 BATCHES, STREAMS = 7, 3  # which share no divisor
@@ -116,14 +116,14 @@ class Run(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (1, "/nonexistent/picture.svg: No such file or directory\n"))
 
     def draw(self, *arguments):
-        return subprocess.run([sys.executable, SOURCE / "docs/timeline.py", *arguments], check=False, capture_output=True, text=True,
+        return subprocess.run([sys.executable, SOURCE / "tests/bench/pages/timeline.py", *arguments], check=False, capture_output=True, text=True,
                               timeout=WAIT_S)
 
     def test_the_commands_of_the_page_work(self):
         """Without the first lines, which build and say where the daemon is: here it is another one."""
         commands = re.search(r"^export GPUPOOL_DAEMON=.*\n((?:.*\n)+?)```$", (SOURCE / "docs/streams.md").read_text(), re.MULTILINE)[1]
         commands = commands.replace("build/release/client/examples/pipeline", f"'{PIPELINE}' --gpu sim --batches 3 --rounds 1")
-        commands = commands.replace("docs/timeline.py", f"'{SOURCE}/docs/timeline.py'")
+        commands = commands.replace("tests/bench/pages/timeline.py", f"'{SOURCE}/tests/bench/pages/timeline.py'")
         directory = pathlib.Path(self.directory.name) / "commands"
         directory.mkdir()
         unset = ("GPUPOOL_SOCKET", "GPUPOOL_DAEMON_ARGS")

@@ -159,8 +159,10 @@ static void buffers_outlive_an_object_of_the_default_client() {
         named.close();
         CHECK(!named && buffer && buffer.query().holders == 1 && stream);
         stream.synchronize();
+        CHECK(!stream.is_captured());
     }
     gpupool::client client = gpupool::client::open_default();
+    client.synchronize(0);
     static_cast<void>(client.trim());
     CHECK(leased(client) == 0);
     gpupool_close(process);

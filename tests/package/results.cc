@@ -30,6 +30,7 @@ static int use_stream(const gpupool::client &client, gpupool::buffer &host) {
     CHECK(device && device->try_record_stream(*stream));
     CHECK(stream->try_set(device->data(), 7, size_bytes));
     CHECK(stream->try_copy(host.data(), device->data(), size_bytes));
+    CHECK(stream->try_is_captured() && !*stream->try_is_captured() && client.try_synchronize(0));
     CHECK(stream->try_synchronize() && host.as<char>()[size_bytes - 1] == 7);
     CHECK(client.try_set(0, host.data(), 8, size_bytes, *stream));
     CHECK(client.try_copy(0, device->data(), host.data(), size_bytes, *stream));
@@ -43,6 +44,7 @@ static int use_stream(const gpupool::client &client, gpupool::buffer &host) {
         gpupool::result<gpupool_buffer_info> info = device->try_query();
         CHECK(info && info->holders == 2);
     }
+    CHECK(device->try_send_held(*stream));
     gpupool::result<gpupool::parcel> parcel = device->try_send(*stream);
     CHECK(parcel);
     gpupool::parcel owned = std::move(parcel).value();

@@ -300,8 +300,8 @@ GPUPOOL_API int gpupool_host_pool(struct gpupool_client *client, int numa_node, 
  * @param size_bytes 1 or more
  * @param stream the stream that will use it first: the memory may be written by work that is enqueued on it
  * from now on; on another stream, when that is ordered behind this one. GPUPOOL_NO_STREAM,
- * cudaStreamPerThread (which is another stream in each thread) and host memory: nothing on the GPU uses the
- * memory any more, so anybody may at once
+ * cudaStreamPerThread (which is another stream in each thread) and host memory: no work on the GPU uses the
+ * memory any more. Any stream, thread or process may use it at once
  * @param timeout_ns how long to wait for room: GPUPOOL_NOW, a time, or GPUPOOL_FOREVER. With GPUPOOL_NOW a
  * pool that has to grow says EXHAUSTED, and grows all the same. Idle memory of this client goes back first.
  * If any did, the call waits up to 3 ms; if segments were closed for it, up to 20 ms after that.
@@ -588,6 +588,14 @@ GPUPOOL_API int gpupool_send(struct gpupool_client *client, const struct gpupool
                              uint32_t takers, uint64_t lifetime_ns, struct gpupool_token *ret_token);
 
 /**
+ * As gpupool_send(), but the lifetime counts from the end of this client's session: for a program that revokes
+ * the tokens whose receivers have ended, and may take any time to send.
+ */
+GPUPOOL_API int gpupool_send_held(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                                  void *stream, uint32_t takers, uint64_t lifetime_ns,
+                                  struct gpupool_token *ret_token);
+
+/**
  * Takes back a token that gpupool_send() made: no process can attach by it any more. The buffers that were
  * attached by it stay. Any process of the user may revoke it.
  * @return 0; NO_TOKEN: it was taken, its time was up, it was revoked before, or it is one of gpupool_share();
@@ -714,6 +722,19 @@ GPUPOOL_API int gpupool_stream_create(struct gpupool_client *client, int device,
 GPUPOOL_API int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stream);
 GPUPOOL_API int gpupool_stream_synchronize(struct gpupool_client *client, int device,
                                            void *stream GPUPOOL_STREAM_OPTIONAL);
+/**
+ * Waits for all work of this process on a device: of each stream, whichever library made it. For hooks that
+ * give memory back and are told of no stream.
+ * @return 0; CAPTURING: a stream there is being captured into a graph; INVALID, NO_GPU, DRIVER, FORKED
+ */
+GPUPOOL_API int gpupool_device_synchronize(struct gpupool_client *client, int device);
+/**
+ * Tells whether a stream is being captured into a graph: then it cannot be waited for, and no fence be left.
+ * @param ret_is_captured 1: it is; 0: it is not
+ * @return 0, INVALID, NO_GPU, DRIVER, FORKED
+ */
+GPUPOOL_API int gpupool_stream_is_captured(struct gpupool_client *client, int device, void *stream,
+                                           int *ret_is_captured);
 /** Copies between device memory and host memory in any direction, in stream order. */
 GPUPOOL_API int gpupool_copy(struct gpupool_client *client, int device, void *to, const void *from,
                              uint64_t size_bytes, void *stream GPUPOOL_STREAM_OPTIONAL);

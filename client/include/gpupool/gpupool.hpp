@@ -241,10 +241,12 @@ class buffer {
     /** gpupool_send(): the parcel holds the buffer by itself, so this buffer may be released at once. */
     result<parcel> try_send(stream_ref stream, std::uint32_t takers = 1,
                             std::chrono::nanoseconds lifetime = std::chrono::minutes(1)) const {
-        gpupool_token raw;
-        int r = gpupool_send(client_.get(), &buffer_, stream.get(), takers, detail::nanoseconds_of(lifetime),
-                             &raw);
-        return r < 0 ? result<parcel>(failure(r)) : result<parcel>(parcel(client_, raw));
+        return send_by(gpupool_send, stream, takers, lifetime);
+    }
+    /** gpupool_send_held() */
+    result<parcel> try_send_held(stream_ref stream, std::uint32_t takers = 1,
+                                 std::chrono::nanoseconds lifetime = std::chrono::minutes(1)) const {
+        return send_by(gpupool_send_held, stream, takers, lifetime);
     }
     /** gpupool_reuse() */
     result<void> try_reuse(stream_ref stream) {
@@ -279,6 +281,10 @@ class buffer {
                 std::chrono::nanoseconds lifetime = std::chrono::minutes(1)) const {
         return try_send(stream, takers, lifetime).value();
     }
+    parcel send_held(stream_ref stream, std::uint32_t takers = 1,
+                     std::chrono::nanoseconds lifetime = std::chrono::minutes(1)) const {
+        return try_send_held(stream, takers, lifetime).value();
+    }
     void reuse(stream_ref stream) {
         try_reuse(stream).value();
     }
@@ -294,6 +300,12 @@ class buffer {
         : client_(client), buffer_(raw), stream_(stream) {}
     /* For a call that fills it in: it is empty until it has a client. */
     explicit buffer(stream_ref stream) noexcept : stream_(stream) {}
+    result<parcel> send_by(decltype(gpupool_send) *call, stream_ref stream, std::uint32_t takers,
+                           std::chrono::nanoseconds lifetime) const {
+        gpupool_token raw;
+        int r = call(client_.get(), &buffer_, stream.get(), takers, detail::nanoseconds_of(lifetime), &raw);
+        return r < 0 ? result<parcel>(failure(r)) : result<parcel>(parcel(client_, raw));
+    }
     int give_back(stream_ref stream) noexcept {
         gpupool_client *client = client_.get();
         int r = client != nullptr ? gpupool_release(client, &buffer_, stream.get()) : 0;
@@ -441,6 +453,10 @@ class client {
     const char *socket_path() const noexcept { return gpupool_socket_path(get()); }
     gpupool_gpu gpu_kind() const noexcept { return gpupool_gpu_kind(get()); }
 
+    /** gpupool_device_synchronize() */
+    result<void> try_synchronize(int device) const {
+        return detail::result_of(gpupool_device_synchronize(get(), device));
+    }
     /** gpupool_device_pool(); -1: of the calling thread's current device */
     result<pool> try_device_pool(int device = -1) const {
         std::uint32_t id = 0;
@@ -498,6 +514,9 @@ class client {
     }
     static client open_default() {
         return try_open_default().value();
+    }
+    void synchronize(int device) const {
+        try_synchronize(device).value();
     }
     pool device_pool(int device = -1) const {
         return try_device_pool(device).value();
@@ -593,6 +612,12 @@ class stream {
     result<void> try_synchronize() const {
         return detail::result_of(gpupool_stream_synchronize(client_.get(), device_, handle_));
     }
+    /** gpupool_stream_is_captured() */
+    result<bool> try_is_captured() const {
+        int captured = 0;
+        int r = gpupool_stream_is_captured(client_.get(), device_, handle_, &captured);
+        return r < 0 ? result<bool>(failure(r)) : result<bool>(captured != 0);
+    }
     /** gpupool_copy() and gpupool_set() */
     result<void> try_copy(void *to, const void *from, std::uint64_t size_bytes) const {
         return detail::result_of(gpupool_copy(client_.get(), device_, to, from, size_bytes, handle_));
@@ -615,6 +640,9 @@ class stream {
     }
     void synchronize() const {
         try_synchronize().value();
+    }
+    bool is_captured() const {
+        return try_is_captured().value();
     }
     void copy(void *to, const void *from, std::uint64_t size_bytes) const {
         try_copy(to, from, size_bytes).value();

@@ -28,7 +28,7 @@ PyObject *hooks_wait_for_device(PyObject *module, PyObject *const *given, Py_ssi
 
     if (client == NULL || arguments_read_int(given[1], "device", &device) < 0 || !client_use(client))
         return NULL;
-    WITHOUT_LOCK(r = gpupool_internal_wait_for_device(client->handle, device));
+    WITHOUT_LOCK(r = gpupool_device_synchronize(client->handle, device));
     client_unuse(client);
     return r < 0 ? error_raise(client->state, r) : Py_NewRef(Py_None);
 }
@@ -36,8 +36,7 @@ PyObject *hooks_wait_for_device(PyObject *module, PyObject *const *given, Py_ssi
 PyObject *hooks_is_captured(PyObject *module, PyObject *const *given, Py_ssize_t count) {
     struct client_object *client = read_client(module, given, count, 3);
     struct stream stream;
-    bool is_captured;
-    int device, r;
+    int device, r, is_captured;
 
     if (client == NULL || arguments_read_int(given[1], "device", &device) < 0 ||
         stream_read(client->state, given[2], NULL, &stream) < 0)
@@ -46,7 +45,7 @@ PyObject *hooks_is_captured(PyObject *module, PyObject *const *given, Py_ssize_t
         stream_drop(client->state, stream.object);
         return NULL;
     }
-    WITHOUT_LOCK(r = gpupool_internal_is_captured(client->handle, device, stream.handle, &is_captured));
+    WITHOUT_LOCK(r = gpupool_stream_is_captured(client->handle, device, stream.handle, &is_captured));
     client_unuse(client);
     if (r < 0)
         error_raise(client->state, r);

@@ -96,7 +96,7 @@ PyObject *share_send_held(PyObject *module, PyObject *const *given, Py_ssize_t c
 
     if (count != 3 || Py_TYPE(given[0]) != state->buffer_type)
         return PyErr_Format(PyExc_TypeError, "_send_held() takes a gpupool.Buffer, a stream and a lifetime");
-    return convert_and_send((struct buffer_object *)given[0], gpupool_internal_send_held,
+    return convert_and_send((struct buffer_object *)given[0], gpupool_send_held,
                             (PyObject *[]){given[1], NULL, given[2]});
 }
 

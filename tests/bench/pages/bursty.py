@@ -2,15 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Puts the tables of tests/bench/bursty into docs/benchmarks.md, behind those of the PyTorch programs:
 
-    docs/bursty.py RESULTS.json…
+    tests/bench/pages/bursty.py RESULTS.json…
 
-Several files are runs on one machine, with other limits, kinds or allocators, each beside native programs of its own. docs/plots.py
+Several files are runs on one machine, with other limits, kinds or allocators, each beside native programs of its own. tests/bench/pages/plots.py
 takes the tables away: this is for after it."""
 import json
 import pathlib
 import sys
 
-DOCS = pathlib.Path(__file__).resolve().parent
+DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs"
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(DOCS.parent / "tests" / "bench" / "driver"))
 import bars  # noqa: E402

@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Remakes docs/benchmarks.md's figures from a run of ./dev bench:
 
-    docs/plots.py RESULTS.json
+    tests/bench/pages/plots.py RESULTS.json
 
 It draws docs/plots/*.svg from the results, and puts the tables and the plots into docs/benchmarks.md between its two markers. The
 results themselves are not kept: the page says by which commit they were measured. The tables of bursty workers come behind it, by
-docs/bursty.py. Needs matplotlib (Debian: python3-matplotlib)."""
+tests/bench/pages/bursty.py. Needs matplotlib (Debian: python3-matplotlib)."""
 import json
 import pathlib
 import sys
@@ -16,7 +16,7 @@ import matplotlib
 matplotlib.use("svg")
 from matplotlib import pyplot, ticker  # noqa: E402
 
-DOCS = pathlib.Path(__file__).resolve().parent
+DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs"
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(DOCS.parent / "tests" / "bench" / "driver"))
 import cases  # noqa: E402
@@ -25,8 +25,8 @@ import timeline  # noqa: E402
 from results import Results  # noqa: E402
 
 PLOTS, PAGE = DOCS / "plots", DOCS / "benchmarks.md"
-OF_OTHERS = (timeline.NAME, "overview")  # pictures there that docs/timeline.py and docs/picture.py draw
-BEGIN, END = "<!-- made by docs/plots.py: begin -->", "<!-- made by docs/plots.py: end -->"
+OF_OTHERS = (timeline.NAME, "overview")  # pictures there that tests/bench/pages/timeline.py and tests/bench/pages/picture.py draw
+BEGIN, END = "<!-- made by tests/bench/pages/plots.py: begin -->", "<!-- made by tests/bench/pages/plots.py: end -->"
 
 # Equal input gives equal bytes: no date, no random names. Text stays text.
 matplotlib.rcParams.update({"svg.hashsalt": "gpupool", "svg.fonttype": "none", "font.size": 10, "axes.grid": True,

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the picture of the README, docs/plots/overview.svg: workers, the daemon and the pools. It needs the standard library only.
 
-    docs/picture.py docs/plots/overview.svg
+    tests/bench/pages/picture.py docs/plots/overview.svg
 
 A test draws it again and compares.
 """

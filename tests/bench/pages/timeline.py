@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws the timeline of a pipeline, from the times that the example `pipeline` measured:
 
-    docs/timeline.py PIPELINE.json [PICTURE.svg]
+    tests/bench/pages/timeline.py PIPELINE.json [PICTURE.svg]
 
 Without a second argument it draws docs/plots/pipeline.svg, and puts picture and figures into docs/streams.md between its two markers. Needs nothing but Python."""
 import json
@@ -11,9 +11,9 @@ import pathlib
 import sys
 from xml.sax.saxutils import escape
 
-DOCS = pathlib.Path(__file__).resolve().parent
+DOCS = pathlib.Path(__file__).resolve().parents[3] / "docs"
 PLOTS, PAGE = DOCS / "plots", DOCS / "streams.md"
-BEGIN, END = "<!-- made by docs/timeline.py: begin -->", "<!-- made by docs/timeline.py: end -->"
+BEGIN, END = "<!-- made by tests/bench/pages/timeline.py: begin -->", "<!-- made by tests/bench/pages/timeline.py: end -->"
 NAME = "pipeline"
 COLOURS = {"copy in": "#1565c0", "compute": "#00695c", "copy out": "#e65100"}
 BATCHES_SHOWN = 5  # of one stream with pool memory: the time that these take is drawn of all ways
