@@ -21,13 +21,24 @@
 #include "client/session/error.h"
 #include "client/session/session.h"
 
+struct gpupool_client;
+
 /* State that an object of the library keeps with a client, from the first use of the object until the client
  * closes. The object makes it, so that a program which does not use the object links nothing of it. */
 struct client_attachment {
     /* Ends and frees it. No call is under way. is_child: in a forked child, which has none of the threads,
      * and whose locks are the parent's. */
     void (*end)(struct client_attachment *attachment, bool is_child);
+    struct client_attachment *next;
 };
+
+/* The client's attachment with this end(); NULL: there is none. Thread-safe, waits for nothing. */
+struct client_attachment *client_attachment_of(const struct gpupool_client *client,
+                                               void (*end)(struct client_attachment *attachment,
+                                                           bool is_child));
+
+/* Attaches it, unless another thread was quicker with one of its kind. Returns the one that the client has. */
+struct client_attachment *client_attach(struct gpupool_client *client, struct client_attachment *attachment);
 
 struct gpupool_client {
     struct cache cache; /* first: a hit compares its address with the owner of the thread's cache */
@@ -38,7 +49,7 @@ struct gpupool_client {
     uint64_t alloc_timeout_ns;
     char *socket_path;
     struct copy_options copying;
-    _Atomic(struct client_attachment *) staging; /* NULL: nothing was copied yet */
+    _Atomic(struct client_attachment *) attachments; /* one of each kind */
     bool has_no_thread;                          /* GPUPOOL_OPEN_NO_THREAD */
     struct requests requests;
     struct list link; /* among the open ones (farewell.h) */

@@ -39,11 +39,35 @@ static void client_freep(struct gpupool_client **client) {
         client_free(*client);
 }
 
-/* Ends what an object of the library has attached. */
-static void client_end_attachment(struct gpupool_client *client, bool is_child) {
-    struct client_attachment *attachment = atomic_load(&client->staging);
-    if (attachment != NULL)
+struct client_attachment *client_attachment_of(const struct gpupool_client *client,
+                                               void (*end)(struct client_attachment *attachment,
+                                                           bool is_child)) {
+    struct client_attachment *attachment = atomic_load(&client->attachments);
+
+    while (attachment != NULL && attachment->end != end)
+        attachment = attachment->next;
+    return attachment;
+}
+
+struct client_attachment *client_attach(struct gpupool_client *client, struct client_attachment *attachment) {
+    attachment->next = atomic_load(&client->attachments);
+    do { /* a failed exchange leaves the newer first one in next */
+        struct client_attachment *other = client_attachment_of(client, attachment->end);
+        if (other != NULL)
+            return other;
+    } while (!atomic_compare_exchange_weak(&client->attachments, &attachment->next, attachment));
+    return attachment;
+}
+
+/* Ends what objects of the library have attached. */
+static void client_end_attachments(struct gpupool_client *client, bool is_child) {
+    struct client_attachment *attachment = atomic_exchange(&client->attachments, NULL);
+
+    while (attachment != NULL) {
+        struct client_attachment *next = attachment->next;
         attachment->end(attachment, is_child);
+        attachment = next;
+    }
 }
 
 /* The cache counts in the page that is shared with the daemon. Without a page only the statistics are
@@ -183,7 +207,7 @@ int gpupool_open(const struct gpupool_options *options, struct gpupool_client **
 
 /* Host mappings are not in a forked child (DONTFORK); driver, socket and locks are the parent's. */
 static void client_forget(struct gpupool_client *client) {
-    client_end_attachment(client, true);
+    client_end_attachments(client, true);
     requests_forget(&client->requests);
     cache_forget(&client->cache);
     recorded_forget(&client->recorded);
@@ -210,7 +234,7 @@ void gpupool_close(struct gpupool_client *client) {
     }
     error_save(text); /* closing cannot fail, so it leaves the thread's last error as it is */
     int error = client_thread()->error;
-    client_end_attachment(client, false);
+    client_end_attachments(client, false);
     requests_close(client);
     cache_stop(&client->cache);
     bool is_idle = devices_synchronize(&client->session.devices) == 0;

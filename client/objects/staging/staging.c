@@ -25,7 +25,7 @@ static void end(struct client_attachment *attachment, bool is_child) {
 }
 
 struct staging *staging_of(struct gpupool_client *client) {
-    struct client_attachment *attachment = atomic_load(&client->staging);
+    struct client_attachment *attachment = client_attachment_of(client, end);
     return attachment == NULL ? NULL : container_of(attachment, struct staging, attachment);
 }
 
@@ -34,14 +34,13 @@ static int staging_need(struct gpupool_client *client, struct staging **ret_stag
     struct staging *staging = staging_of(client);
 
     if (staging == NULL) {
-        struct client_attachment *attached = NULL;
         staging = calloc(1, sizeof *staging);
         if (staging == NULL)
             return error_no_memory();
         staging->attachment.end = end;
         copy_workers_init(&staging->workers);
-        /* Another thread may have been quicker. */
-        if (!atomic_compare_exchange_strong(&client->staging, &attached, &staging->attachment)) {
+        struct client_attachment *attached = client_attach(client, &staging->attachment);
+        if (attached != &staging->attachment) { /* another thread was quicker */
             end(&staging->attachment, false);
             staging = container_of(attached, struct staging, attachment);
         }
