@@ -56,6 +56,13 @@ static const struct command commands[] = {
     {"trim", view_trim, "give memory that nobody uses back to the driver and the kernel",
      "Gives back to the driver and the kernel those segments of which nothing is leased, and which no "
      "process has mapped. For root and the daemon's user."},
+    {"metrics", NULL, "the daemon's state as metrics for Prometheus",
+     "Shows the daemon's state in Prometheus' text format: of the daemon, its pools and its users. Write it "
+     "to a "
+     "file and rename that, for node_exporter's textfile collector. For root and the daemon's user the "
+     "numbers "
+     "are those of all users.",
+     .is_metrics = true},
     {"ping", view_ping, "ask whether the daemon answers",
      "Shows the version, the process and the age of the daemon, if it answers."},
     {"run", NULL, "run a CUDA program with gpupoold's memory", NULL},
@@ -167,7 +174,7 @@ static void print_help(void) {
 static void print_command_help(const struct command *command) {
     bool has_own = false;
 
-    if (command->view == NULL) {
+    if (command->text == NULL) {
         if (strcmp(command->name, "run") == 0)
             run_print_help();
         else
@@ -343,9 +350,9 @@ static int read_words(int argc, char **argv, struct options *options, bool *help
     options->command = find_command(argv[optind]);
     if (options->command == NULL)
         return EXIT_USAGE;
-    if (options->command->view == NULL && !*help)
+    if (options->command->text == NULL && !*help)
         return usage_error(complain(EXIT_USAGE, "'run' comes first: gpupoolctl run [OPTION...] PROGRAM"));
-    if (optind + 1 < argc && options->command->view != NULL)
+    if (optind + 1 < argc && options->command->text != NULL)
         return usage_error(
             complain(EXIT_USAGE, "one command at a time: '%s' is one too many", argv[optind + 1]));
     return -1;

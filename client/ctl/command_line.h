@@ -19,9 +19,10 @@ enum exit_code {
 
 struct command {
     const char *name;
-    void (*view)(struct output *output, const struct cJSON *reply); /* NULL: the daemon is not asked */
+    void (*view)(struct output *output, const struct cJSON *reply); /* NULL: there is none */
     const char *summary;
     const char *text; /* of its own help; NULL where the daemon is not asked */
+    bool is_metrics;  /* prints metrics of several replies, and has no view */
 };
 
 #define ALL_SENDERS UINT64_MAX
@@ -46,7 +47,7 @@ struct options {
 };
 
 /* Reads the command line. Options that are not given keep their values. Returns -1 to go on with
- * options->command, which has a view, or the code to exit with: help was printed, or a mistake was told. */
+ * options->command, which asks the daemon, or the code to exit with: help was printed, or a mistake was told. */
 int command_line_read(int argc, char **argv, struct options *options);
 
 /* Flushes the output. Returns code, or EXIT_REFUSED after a complaint: a full disk must not look like

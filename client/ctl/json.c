@@ -221,6 +221,20 @@ const cJSON *reply_next(const cJSON *element) {
     return element->next;
 }
 
+const cJSON *reply_object(const cJSON *object, const char *key) {
+    return find(object, key);
+}
+
+uint64_t reply_item(const cJSON *array, unsigned place) {
+    const cJSON *item = array->child;
+
+    while (item != NULL && place-- > 0)
+        item = item->next;
+    return cJSON_IsNumber(item) && item->valuedouble >= 0 && item->valuedouble <= INTEGER_MAX
+               ? (uint64_t)item->valuedouble
+               : REPLY_NULL;
+}
+
 const char *reply_string(const cJSON *element) {
     return cJSON_GetStringValue(element);
 }

@@ -52,6 +52,12 @@ const char *reply_text(const struct cJSON *object, const char *key);
 const struct cJSON *reply_first(const struct cJSON *object, const char *key);
 const struct cJSON *reply_next(const struct cJSON *element);
 
+/* An object that is a member, borrowed. */
+const struct cJSON *reply_object(const struct cJSON *object, const char *key);
+
+/* The integer at a place of an element that is an array; REPLY_NULL where there is null or nothing. */
+uint64_t reply_item(const struct cJSON *array, unsigned place);
+
 /* An element that is a string. */
 const char *reply_string(const struct cJSON *element);
 

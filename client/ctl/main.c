@@ -23,6 +23,7 @@
 #include "client/ctl/admin_client.h"
 #include "client/ctl/command_line.h"
 #include "client/ctl/json.h"
+#include "client/ctl/metrics.h"
 #include "client/ctl/run.h"
 #include "client/ctl/text.h"
 #include "client/ctl/user.h"
@@ -316,6 +317,25 @@ static int run_revoke(const struct options *options) {
     return code != EXIT_SUCCESS ? code : show(options, &done, view_revoked);
 }
 
+/* Metrics are made of two replies. */
+static int run_metrics(const struct options *options) {
+    _cleanup_(answer_deinit) struct answer stats = {0}, quotas = {0};
+
+    if (options->json)
+        return refuse(options, "invalid-request", "metrics have a format of their own: leave --json out");
+    int code = ask(options, "stats", "{\"command\":\"stats\"}", &stats);
+    if (code == EXIT_SUCCESS && stats.reply->error_code != NULL)
+        return show(options, &stats, view_stats);
+    if (code == EXIT_SUCCESS)
+        code = ask(options, "quota", "{\"command\":\"quota\"}", &quotas);
+    if (code == EXIT_SUCCESS && quotas.reply->error_code != NULL)
+        return show(options, &quotas, view_quota);
+    if (code != EXIT_SUCCESS)
+        return code;
+    metrics_print(stats.reply->root, quotas.reply->root);
+    return finish_output(EXIT_SUCCESS);
+}
+
 static int run(const struct options *options) {
     _cleanup_(answer_deinit) struct answer answer = {0};
     char request[64];
@@ -324,6 +344,8 @@ static int run(const struct options *options) {
         return run_release(options);
     if (options->revoke != 0)
         return run_revoke(options);
+    if (options->command->is_metrics)
+        return run_metrics(options);
     if (options->pool != 0)
         snprintf(request, sizeof request, "{\"command\":\"%s\",\"pool\":%" PRIu64 "}", options->command->name,
                  options->pool);

@@ -117,6 +117,12 @@ static void print_pools_condition(struct output *output, const struct cJSON *rep
                        "  pool %" PRIu64 ", last error: %s", reply_count(pool, "id"), error);
     }
     reply_each(pool, reply, "pools") {
+        uint64_t oldest_ns = reply_count(pool, "waiting_oldest_ns");
+        if (oldest_ns != REPLY_NULL && oldest_ns >= NS_PER_S)
+            print_line(output, STYLE_WARNING, "  pool %" PRIu64 ": the oldest request has waited for %s",
+                       reply_count(pool, "id"), NS_TEXT(oldest_ns));
+    }
+    reply_each(pool, reply, "pools") {
         if (reply_count(pool, "parcels") > 0)
             print_line(output, STYLE_PLAIN,
                        "  pool %" PRIu64 ": %s sent and not taken yet; no process has %s of that",

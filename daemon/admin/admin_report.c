@@ -16,6 +16,7 @@
 #include "daemon/core/question.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/use.h"
+#include "daemon/core/wait_queue.h"
 #include "daemon/data/client.h"
 #include "daemon/data/lingering.h"
 #include "daemon/loop/identity.h"
@@ -186,6 +187,9 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     report_integer(object, "parcels", pool->n_parcels);
     report_integer(object, "parcel_bytes", pool->parcel_bytes);
     report_integer(object, "waiters", pool->waiters.count);
+    const struct request *oldest = wait_queue_oldest(pool);
+    put_optional(object, "waiting_oldest_ns", oldest != NULL,
+                 oldest != NULL ? clock_now_ns() - oldest->asked_ns : 0);
     put_counters(object, pool);
     put_quarantine_age(object, pool, clock_now_ns());
     cJSON *histograms = cJSON_AddObjectToObject(object, "histograms");

@@ -34,7 +34,7 @@ DEVICE_POOL = {
     "reserve_bytes": 0, "low_water_bytes": 32 << 20, "reserved_bytes": 3 * GIB, "leased_bytes": 2 * GIB, "in_use_bytes": 5 * GIB // 4,
     "cached_bytes": 3 * GIB // 4, "hit_ratio": 0.9375, "moves": 1_133, "free_bytes": GIB - (2 << 20),
     "fenced_bytes": 6 << 20, "quarantined_bytes": 2 << 20, "largest_free_bytes": 512 << 20, "growing_bytes": 0, "segments": 3, "leases": 12,
-    "parcels": 5, "parcel_bytes": 640 << 20, "waiters": 1, "acquires": 2**53, "releases": 1_234_567, "grows": 3, "retires": 0, "failures": 7, "timeouts": 5, "quota_refusals": 4, "probes": 92,
+    "parcels": 5, "parcel_bytes": 640 << 20, "waiters": 1, "waiting_oldest_ns": 2_500_000_000, "acquires": 2**53, "releases": 1_234_567, "grows": 3, "retires": 0, "failures": 7, "timeouts": 5, "quota_refusals": 4, "probes": 92,
     "closes": 2, "close_ns": 104_000_000, "leased_peak_bytes": 9 * GIB // 4, "reserved_peak_bytes": 13 * GIB // 4,
     "quarantined_peak_bytes": 48 << 20, "quarantine_oldest_ns": 3_000_000_000, "histograms": TIMES,
     "worker_call": "cudaMalloc", "worker_call_ns": 12_000_000_000, "last_error": "cudaErrorMemoryAllocation: out of memory"}
@@ -342,7 +342,7 @@ class Commands(unittest.TestCase):
     def test_each_command_has_help_of_its_own(self):
         general = ctl("--help").stdout
         commands = re.findall(r"^  (\w+) ", general.partition("Commands:\n")[2].partition("\nOptions:")[0], re.MULTILINE)
-        self.assertEqual(set(commands), {*REPLIES, "run", "help"})
+        self.assertEqual(set(commands), {*REPLIES, "metrics", "run", "help"})
         own = {"trim": {"--pool"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"}}
         for command in commands:
             with self.subTest(command):
@@ -869,7 +869,7 @@ class Failures(unittest.TestCase):
                         continue
                     if wrong is None and member in ("end_rule", "own_bytes", "uuid", "device", "numa_node", "pages", "last_error", "worker_call", "worker_call_ns",
                                                     "quarantine_reason", "quarantined_ns", "unanswered_ns", "owed_ns", "cuda_toolkit", "hit_ratio",
-                                                    "quarantine_oldest_ns", "lingering_oldest_ns", "left_ns") or (
+                                                    "quarantine_oldest_ns", "waiting_oldest_ns", "lingering_oldest_ns", "left_ns") or (
                             path[0] == "sessions" and member in ("pools", "requests")):
                         continue
                     reply = copy.deepcopy(REPLIES[command])

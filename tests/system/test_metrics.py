@@ -1,0 +1,108 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""gpupoolctl metrics: what Prometheus' own parser makes of it, and whether the numbers are the daemon's."""
+import json
+import os
+import shutil
+import subprocess
+import unittest
+
+from gpupool_system import WAIT_S, Daemon, FakeAdmin, ctl
+from prometheus_client.parser import text_string_to_metric_families
+from test_ctl import REPLIES
+
+HOLDER = os.environ["GPUPOOL_HOLDER"]
+
+
+def read(text):
+    """The samples by name and labels."""
+    samples = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())))
+            assert key not in samples, f"{key} comes twice"
+            samples[key] = sample.value
+        assert family.documentation and family.type != "unknown", family.name
+    return samples
+
+
+def of(samples, name, **labels):
+    """The sample of this name that has these labels, and perhaps more."""
+    found = [value for (sample, given), value in samples.items() if sample == name and labels.items() <= dict(given).items()]
+    assert len(found) == 1, (name, labels, found)
+    return found[0]
+
+
+class Metrics(unittest.TestCase):
+    def test_the_numbers_are_those_of_the_stats(self):
+        with Daemon("[host]\nlimit = 8MiB\n") as daemon:
+            variables = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0"}
+            with subprocess.Popen([HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables) as holder:
+                self.assertEqual(holder.stdout.readline(), b"holding\n")
+                done = ctl("metrics", socket_path=daemon.admin_socket)
+                with daemon.admin() as admin:
+                    stats = admin.ask("stats")
+                holder.stdin.close()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        samples = read(done.stdout)
+        self.assertTrue(done.stdout.endswith("# EOF\n"))
+        for pool in stats["pools"]:
+            labels = {"pool": str(pool["id"]), "kind": pool["kind"]}
+            for member in ("limit_bytes", "reserved_bytes", "leased_bytes", "free_bytes", "segments", "leases", "waiters"):
+                self.assertEqual(of(samples, "gpupool_pool_" + member, **labels), pool[member], member)
+            self.assertEqual(of(samples, "gpupool_pool_acquires_total", **labels), pool["acquires"])
+            self.assertEqual(of(samples, "gpupool_pool_state", state="ready", **labels), 1)
+            self.assertEqual(of(samples, "gpupool_pool_state", state="lost", **labels), 0)
+            self.assertEqual(of(samples, "gpupool_pool_acquire_seconds_count", **labels), pool["histograms"]["acquire_ns"]["count"])
+            if pool["uuid"] is not None:
+                self.assertEqual(of(samples, "gpupool_pool_limit_bytes", UUID=pool["uuid"], gpu=str(pool["device"])), pool["limit_bytes"])
+        self.assertEqual(of(samples, "gpupool_sessions"), 1)
+        self.assertEqual(of(samples, "gpupool_user_sessions", uid=str(os.getuid())), 1)
+
+    def answer(self, **replies):
+        """The tool's output for these replies, which are named by their commands."""
+        def send(connection, line):
+            connection.sendall(json.dumps(replies[json.loads(line)["command"]]).encode() + b"\n")
+
+        admin = FakeAdmin(send)
+        self.addCleanup(admin.close)
+        return ctl("metrics", socket_path=admin.path)
+
+    def test_histograms_grow_with_their_bounds(self):
+        done = self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        samples = read(done.stdout)
+        for name in ("acquire", "waiting", "growth"):
+            buckets = {}
+            for (sample, labels), value in samples.items():
+                labels = dict(labels)
+                if sample == f"gpupool_pool_{name}_seconds_bucket" and labels["pool"] == "1":
+                    buckets[float(labels["le"])] = value
+            values = [buckets[bound] for bound in sorted(buckets)]
+            self.assertEqual(values, sorted(values))
+            self.assertEqual(values[-1], of(samples, f"gpupool_pool_{name}_seconds_count", pool="1"))
+        # of the three that waited, one took less than 2^23 ns; the others are longer than any bound
+        self.assertEqual(of(samples, "gpupool_pool_waiting_seconds_bucket", pool="1", le="0.016777216"), 1)
+        self.assertEqual(of(samples, "gpupool_pool_waiting_seconds_bucket", pool="1", le="0.004194304"), 0)
+        self.assertEqual(of(samples, "gpupool_pool_waiting_seconds_bucket", pool="1", le="+Inf"), 3)
+        self.assertEqual(of(samples, "gpupool_pool_waiting_oldest_seconds", pool="1"), 2.5)
+        self.assertEqual(of(samples, "gpupool_pool_growth_failing", pool="1"), 1)
+        self.assertEqual(of(samples, "gpupool_pool_growth_failing", pool="2"), 0)
+
+    @unittest.skipIf(shutil.which("promtool") is None, "no promtool (Debian: prometheus)")
+    def test_promtool_finds_nothing(self):
+        done = self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"])
+        checked = subprocess.run(["promtool", "check", "metrics"], input=done.stdout, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        self.assertEqual((checked.returncode, checked.stdout, checked.stderr), (0, "", ""))
+
+    def test_a_refusal_and_json_are_told(self):
+        done = self.answer(stats=REPLIES["stats"], quota={"error": {"code": "internal", "message": "no"}})
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("no (internal)", done.stderr)
+        done = ctl("metrics", "--json", socket_path="/nonexistent")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("leave --json out", done.stdout + done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
