@@ -38,6 +38,7 @@ FILES = {
     "lib/systemd/system/gpupoold.service", "lib/systemd/system/gpupoold.socket",
     "lib/systemd/system/gpupoold-admin.socket", "lib/sysusers.d/gpupool.conf", "lib/tmpfiles.d/gpupool.conf",
     *(f"share/gpupool/schema/{path.name}" for path in gpupool_system.SCHEMAS.glob("*.json")),
+    "share/gpupool/gpupool.rules.yml",
 }
 MANUAL_PAGES = {"share/man/man1/gpupoolctl.1", "share/man/man3/gpupool.3", "share/man/man3/gpupool_fence.3",
                 "share/man/man3/gpupool_hooks.3",

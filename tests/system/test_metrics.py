@@ -3,15 +3,19 @@
 """gpupoolctl metrics: what Prometheus' own parser makes of it, and whether the numbers are the daemon's."""
 import json
 import os
+import pathlib
+import re
 import shutil
 import subprocess
+import tempfile
 import unittest
 
-from gpupool_system import WAIT_S, Daemon, FakeAdmin, ctl
+from gpupool_system import SOURCE, WAIT_S, Daemon, FakeAdmin, ctl
 from prometheus_client.parser import text_string_to_metric_families
 from test_ctl import REPLIES
 
 HOLDER = os.environ["GPUPOOL_HOLDER"]
+RULES = SOURCE / "systemd" / "gpupool.rules.yml"
 
 
 def read(text):
@@ -94,6 +98,21 @@ class Metrics(unittest.TestCase):
         done = self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"])
         checked = subprocess.run(["promtool", "check", "metrics"], input=done.stdout, capture_output=True, text=True, timeout=WAIT_S, check=False)
         self.assertEqual((checked.returncode, checked.stdout, checked.stderr), (0, "", ""))
+
+    def test_the_alerts_are_about_metrics_that_there_are(self):
+        names = {name for name, _ in read(self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"]).stdout)}
+        used = set(re.findall(r"\b(gpupool_\w+)", " ".join(re.findall(r"(?m)^ *expr: (.*)$", RULES.read_text()))))
+        self.assertGreaterEqual(len(used), 10)
+        self.assertEqual(used - names, set())
+
+    @unittest.skipIf(shutil.which("promtool") is None, "no promtool (Debian: prometheus)")
+    def test_each_alert_fires_on_its_trouble_and_resolves(self):
+        with tempfile.TemporaryDirectory() as directory:
+            for path in (RULES, pathlib.Path(__file__).parent / "gpupool.rules.test.yml"):
+                shutil.copy(path, directory)
+            checked = subprocess.run(["promtool", "test", "rules", "gpupool.rules.test.yml"], cwd=directory, capture_output=True, text=True,
+                                     timeout=WAIT_S, check=False)
+        self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
 
     def test_a_refusal_and_json_are_told(self):
         done = self.answer(stats=REPLIES["stats"], quota={"error": {"code": "internal", "message": "no"}})
