@@ -125,9 +125,9 @@ class DevDemo(unittest.TestCase):
         self.assertEqual((done.returncode, done.stderr), (0, ""), done.stdout)
         asked = {word for line in (self.root / "asked").read_text().splitlines() if line.startswith("install")
                  for word in line.split()[1:] if not word.startswith("-")}
-        self.assertEqual(asked, {"cmake", "ninja-build", "gcc", "libc6-dev", "pkg-config", "libuv1-dev", "libcjson-dev",
+        self.assertEqual(asked, {"cmake", "ninja-build", "gcc", "libc6-dev", "pkg-config", "python3", "libuv1-dev", "libcjson-dev",
                                  "libinih-dev", "libsystemd-dev"})
-        self.assertIn("installs nine packages", (SOURCE / "README.md").read_text())
+        self.assertIn("installs ten packages", (SOURCE / "README.md").read_text())
         for name in ("installed", "asked"):
             (self.root / name).unlink()
         self.assertEqual(self.dev("setup").returncode, 0)
