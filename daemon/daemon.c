@@ -227,7 +227,7 @@ static void daemon_apply(void *user, struct config *fresh) {
     config_deinit(config);
     config_move(config, fresh);
     if (user_policy_apply(daemon->core, config) < 0)
-        log_error("no memory: quotas and who may use which pool stay as they were");
+        log_error("no memory: the quotas and the users of the pools stay as they were");
 }
 
 /* Makes the objects and hands each what it works with. */
@@ -246,6 +246,7 @@ static void daemon_connect(struct daemon *daemon) {
                                       .scheduler = &daemon->scheduler,
                                       .closer = daemon->closer,
                                       .core = daemon->core,
+                                      .config = daemon->config,
                                       .watcher = &daemon->watcher,
                                       .reload = &daemon->reload,
                                       .lingering = &daemon->lingering,
@@ -254,7 +255,7 @@ static void daemon_connect(struct daemon *daemon) {
                                       .admin_listener = &daemon->admin_listener,
                                       .identity = &daemon->identity,
                                       .notices = &daemon->notices,
-                                      .n_descriptors = &daemon->n_descriptors};
+                                      .n_descriptors = daemon->n_descriptors};
     const struct reload_terms reload = {.config = daemon->config,
                                         .path = daemon->options.config_path,
                                         .reread = daemon->options.reread,

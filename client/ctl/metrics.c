@@ -7,102 +7,82 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/clock.h"
 #include "client/ctl/json.h"
 
 #define LABELS_SIZE 512u
 
-enum unit {
-    UNIT_NONE,
-    UNIT_BYTES,
-    UNIT_SECONDS, /* the reply has nanoseconds */
-};
-
-/* A metric of an object of the reply: a gauge, or a counter where its name ends in _total. */
+/* A metric of an object of the reply: a gauge, or a counter if its name ends in _total. A key that ends in
+ * _ns is of a time, which the metric has in seconds. */
 struct metric {
     const char *name, *key, *help;
-    enum unit unit;
 };
 
 static const struct metric of_daemon[] = {
-    {"gpupool_uptime_seconds", "uptime_ns", "Time since the daemon started.", UNIT_SECONDS},
-    {"gpupool_sessions", "sessions", "Connected processes, and those whose memory is in quarantine.",
-     UNIT_NONE},
-    {"gpupool_sessions_limit", "sessions_limit", "Sessions that there may be.", UNIT_NONE},
-    {"gpupool_sessions_refused_total", "sessions_refused", "Sessions that were refused.", UNIT_NONE},
-    {"gpupool_lingering_sockets", "lingering_sockets", "Ended connections with answers that nobody has read.",
-     UNIT_NONE},
-    {"gpupool_descriptors_limit", "descriptors_limit", "Descriptors that the daemon may have.", UNIT_NONE},
-    {"gpupool_described_segments", "described_segments", "Segments that take a descriptor of the daemon.",
-     UNIT_NONE},
-    {"gpupool_described_segments_limit", "described_segments_limit", "Such segments that there may be.",
-     UNIT_NONE},
+    {"gpupool_uptime_seconds", "uptime_ns", "Time since the daemon started."},
+    {"gpupool_sessions", "sessions", "Connected processes, and those whose memory is in quarantine."},
+    {"gpupool_sessions_limit", "sessions_limit", "Sessions that there may be."},
+    {"gpupool_sessions_refused_total", "sessions_refused", "Sessions that were refused."},
+    {"gpupool_lingering_sockets", "lingering_sockets",
+     "Ended connections with answers that nobody has read."},
+    {"gpupool_descriptors_limit", "descriptors_limit", "Descriptors that the daemon may have."},
+    {"gpupool_described_segments", "described_segments", "Segments that take a descriptor of the daemon."},
+    {"gpupool_described_segments_limit", "described_segments_limit", "Such segments that there may be."},
 };
 
 static const struct metric of_pool[] = {
-    {"gpupool_pool_limit_bytes", "limit_bytes", "What the pool may grow to.", UNIT_BYTES},
-    {"gpupool_pool_reserved_bytes", "reserved_bytes", "What the pool has from the driver or the kernel.",
-     UNIT_BYTES},
-    {"gpupool_pool_leased_bytes", "leased_bytes", "In use, or idle in clients' caches.", UNIT_BYTES},
-    {"gpupool_pool_in_use_bytes", "in_use_bytes", "In use, as far as clients say.", UNIT_BYTES},
-    {"gpupool_pool_cached_bytes", "cached_bytes", "Idle in clients' caches.", UNIT_BYTES},
-    {"gpupool_pool_free_bytes", "free_bytes", "Free in the daemon.", UNIT_BYTES},
-    {"gpupool_pool_largest_free_bytes", "largest_free_bytes", "The longest free range in one segment.",
-     UNIT_BYTES},
-    {"gpupool_pool_fenced_bytes", "fenced_bytes", "Given back, and free when the streams are done with it.",
-     UNIT_BYTES},
+    {"gpupool_pool_limit_bytes", "limit_bytes", "What the pool may grow to."},
+    {"gpupool_pool_reserved_bytes", "reserved_bytes", "What the pool has from the driver or the kernel."},
+    {"gpupool_pool_leased_bytes", "leased_bytes", "In use, or idle in clients' caches."},
+    {"gpupool_pool_in_use_bytes", "in_use_bytes", "In use, as far as clients say."},
+    {"gpupool_pool_cached_bytes", "cached_bytes", "Idle in clients' caches."},
+    {"gpupool_pool_free_bytes", "free_bytes", "Free in the daemon."},
+    {"gpupool_pool_largest_free_bytes", "largest_free_bytes", "The longest free range in one segment."},
+    {"gpupool_pool_fenced_bytes", "fenced_bytes", "Given back, and free when the streams are done with it."},
     {"gpupool_pool_quarantined_bytes", "quarantined_bytes",
-     "Of processes that ended without a farewell and may still have work on a GPU.", UNIT_BYTES},
-    {"gpupool_pool_parcel_bytes", "parcel_bytes", "Held by buffers that were sent and not taken yet.",
-     UNIT_BYTES},
-    {"gpupool_pool_growing_bytes", "growing_bytes", "Asked of the driver or the kernel and not there yet.",
-     UNIT_BYTES},
-    {"gpupool_pool_leased_peak_bytes", "leased_peak_bytes", "The most that was leased since the start.",
-     UNIT_BYTES},
-    {"gpupool_pool_reserved_peak_bytes", "reserved_peak_bytes", "The most that was reserved since the start.",
-     UNIT_BYTES},
-    {"gpupool_pool_segments", "segments", "Segments of the pool.", UNIT_NONE},
-    {"gpupool_pool_leases", "leases", "Leases of sessions.", UNIT_NONE},
-    {"gpupool_pool_parcels", "parcels", "Buffers that were sent and not taken yet.", UNIT_NONE},
-    {"gpupool_pool_waiters", "waiters", "Requests that wait for room.", UNIT_NONE},
+     "Of processes that ended without a farewell and may still have work on a GPU."},
+    {"gpupool_pool_parcel_bytes", "parcel_bytes", "Held by buffers that were sent and not taken yet."},
+    {"gpupool_pool_growing_bytes", "growing_bytes", "Asked of the driver or the kernel and not there yet."},
+    {"gpupool_pool_leased_peak_bytes", "leased_peak_bytes", "The most that was leased since the start."},
+    {"gpupool_pool_reserved_peak_bytes", "reserved_peak_bytes",
+     "The most that was reserved since the start."},
+    {"gpupool_pool_segments", "segments", "Segments of the pool."},
+    {"gpupool_pool_leases", "leases", "Leases of sessions."},
+    {"gpupool_pool_parcels", "parcels", "Buffers that were sent and not taken yet."},
+    {"gpupool_pool_waiters", "waiters", "Requests that wait for room."},
     {"gpupool_pool_waiting_oldest_seconds", "waiting_oldest_ns",
-     "How long the oldest request for room has waited; 0: none waits.", UNIT_SECONDS},
+     "How long the oldest request for room has waited; 0: none waits."},
     {"gpupool_pool_quarantine_oldest_seconds", "quarantine_oldest_ns",
-     "How long the oldest session in quarantine has had memory there; 0: there is none.", UNIT_SECONDS},
+     "How long the oldest session in quarantine has had memory there; 0: there is none."},
     {"gpupool_pool_worker_call_seconds", "worker_call_ns",
-     "How long the worker has been in its driver call; 0: it is in none.", UNIT_SECONDS},
-    {"gpupool_pool_acquires_total", "acquires", "Leases given.", UNIT_NONE},
-    {"gpupool_pool_releases_total", "releases", "Leases ended, whole.", UNIT_NONE},
-    {"gpupool_pool_grows_total", "grows", "Segments made.", UNIT_NONE},
-    {"gpupool_pool_retires_total", "retires", "Segments given back to the driver or the kernel.", UNIT_NONE},
-    {"gpupool_pool_failures_total", "failures", "Requests that ended in an error for their caller.",
-     UNIT_NONE},
-    {"gpupool_pool_timeouts_total", "timeouts", "Failures of requests that waited until their deadline.",
-     UNIT_NONE},
-    {"gpupool_pool_quota_refusals_total", "quota_refusals", "Failures for a quota.", UNIT_NONE},
-    {"gpupool_pool_closes_total", "closes", "Mappings that clients closed because the daemon asked.",
-     UNIT_NONE},
-    {"gpupool_pool_close_seconds_total", "close_ns", "Time that closing them took the clients.",
-     UNIT_SECONDS},
+     "How long the worker has been in its driver call; 0: it is in none."},
+    {"gpupool_pool_acquires_total", "acquires", "Leases given."},
+    {"gpupool_pool_releases_total", "releases", "Leases ended, whole."},
+    {"gpupool_pool_grows_total", "grows", "Segments made."},
+    {"gpupool_pool_retires_total", "retires", "Segments given back to the driver or the kernel."},
+    {"gpupool_pool_failures_total", "failures", "Requests that ended in an error for their caller."},
+    {"gpupool_pool_timeouts_total", "timeouts", "Failures of requests that waited until their deadline."},
+    {"gpupool_pool_quota_refusals_total", "quota_refusals", "Failures for a quota."},
+    {"gpupool_pool_closes_total", "closes", "Mappings that clients closed because the daemon asked."},
+    {"gpupool_pool_close_seconds_total", "close_ns", "Time that closing them took the clients."},
 };
 
 static const struct metric of_user[] = {
-    {"gpupool_user_sessions", "sessions", "Sessions of the user.", UNIT_NONE},
-    {"gpupool_user_leases", "leases", "Leases of the user.", UNIT_NONE},
-    {"gpupool_user_waiting", "waiting", "Requests of the user that wait.", UNIT_NONE},
-    {"gpupool_user_refusals_total", "refusals", "Refusals for a quota of the user.", UNIT_NONE},
+    {"gpupool_user_sessions", "sessions", "Sessions of the user."},
+    {"gpupool_user_leases", "leases", "Leases of the user."},
+    {"gpupool_user_waiting", "waiting", "Requests of the user that wait."},
+    {"gpupool_user_refusals_total", "refusals", "Refusals for a quota of the user."},
 };
 
 static const struct metric of_user_in_pool[] = {
-    {"gpupool_user_pool_bytes", "bytes", "The user's bytes in the pool.", UNIT_BYTES},
-    {"gpupool_user_pool_limit_bytes", "bytes_limit", "The user's quota in the pool, if there is one.",
-     UNIT_BYTES},
+    {"gpupool_user_pool_bytes", "bytes", "The user's bytes in the pool."},
+    {"gpupool_user_pool_limit_bytes", "bytes_limit", "The user's quota in the pool, if there is one."},
 };
 
 static const struct metric histograms[] = {
-    {"gpupool_pool_acquire_seconds", "histograms.acquire_ns", "Acquires that were answered at once.",
-     UNIT_SECONDS},
-    {"gpupool_pool_waiting_seconds", "histograms.waiting_ns", "Acquires that waited for room.", UNIT_SECONDS},
-    {"gpupool_pool_growth_seconds", "histograms.growth_ns", "Growths of the pool.", UNIT_SECONDS},
+    {"gpupool_pool_acquire_seconds", "histograms.acquire_ns", "Acquires that were answered at once."},
+    {"gpupool_pool_waiting_seconds", "histograms.waiting_ns", "Acquires that waited for room."},
+    {"gpupool_pool_growth_seconds", "histograms.growth_ns", "Growths of the pool."},
 };
 
 /* The upper bounds of the histograms' buckets: powers of four from 1 us to 69 s. */
@@ -149,29 +129,34 @@ static void label_pool(char labels[LABELS_SIZE], const struct cJSON *pool) {
 
 /* --- samples --- */
 
-static bool is_counter(const char *name) {
-    size_t length = strlen(name);
-    return length > 6 && strcmp(name + length - 6, "_total") == 0;
+static bool ends_in(const char *text, const char *end) {
+    size_t length = strlen(text), end_length = strlen(end);
+    return length > end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-static void print_head(const struct metric *metric, const char *type) {
+static void print_head_as(const struct metric *metric, const char *type) {
     printf("# HELP %s %s\n# TYPE %s %s\n", metric->name, metric->help, metric->name, type);
 }
 
-static void print_seconds(uint64_t ns) {
-    printf("%" PRIu64 ".%09" PRIu64 "\n", ns / 1000000000, ns % 1000000000);
+static void print_head(const struct metric *metric) {
+    print_head_as(metric, ends_in(metric->name, "_total") ? "counter" : "gauge");
 }
 
-/* Where the reply has null there is nothing to count; of a limit, none. */
+static void print_seconds(uint64_t ns) {
+    printf("%" PRIu64 ".%09" PRIu64 "\n", ns / NS_PER_S, ns % NS_PER_S);
+}
+
+/* A time that is null has not begun: 0. Another number that is null is no number: a limit that is not set. */
 static void print_sample(const struct metric *metric, const char *labels, const struct cJSON *object) {
     uint64_t value = reply_count(object, metric->key);
+    bool is_time = ends_in(metric->key, "_ns");
 
-    if (value == REPLY_NULL && metric->unit == UNIT_BYTES)
+    if (value == REPLY_NULL && !is_time)
         return;
     if (value == REPLY_NULL)
         value = 0;
     printf(labels[0] != '\0' ? "%s{%s} " : "%s%s ", metric->name, labels);
-    if (metric->unit == UNIT_SECONDS)
+    if (is_time)
         print_seconds(value);
     else
         printf("%" PRIu64 "\n", value);
@@ -180,7 +165,7 @@ static void print_sample(const struct metric *metric, const char *labels, const 
 static void print_pools(const struct metric *metric, const struct cJSON *stats) {
     char labels[LABELS_SIZE];
 
-    print_head(metric, is_counter(metric->name) ? "counter" : "gauge");
+    print_head(metric);
     reply_each(pool, stats, "pools") {
         label_pool(labels, pool);
         print_sample(metric, labels, pool);
@@ -202,14 +187,14 @@ static uint64_t count_below(const struct cJSON *times, uint64_t bound_ns) {
 static void print_histogram(const struct metric *metric, const struct cJSON *stats) {
     char labels[LABELS_SIZE];
 
-    print_head(metric, "histogram");
+    print_head_as(metric, "histogram");
     reply_each(pool, stats, "pools") {
         const struct cJSON *times = reply_object(pool, metric->key);
         label_pool(labels, pool);
         for (unsigned i = 0; i < BUCKETS; i++) {
             uint64_t bound_ns = BUCKET_FIRST_NS << (2 * i);
-            printf("%s_bucket{%s,le=\"%.9g\"} %" PRIu64 "\n", metric->name, labels, (double)bound_ns / 1e9,
-                   count_below(times, bound_ns));
+            printf("%s_bucket{%s,le=\"%.9g\"} %" PRIu64 "\n", metric->name, labels,
+                   (double)bound_ns / (double)NS_PER_S, count_below(times, bound_ns));
         }
         printf("%s_bucket{%s,le=\"+Inf\"} %" PRIu64 "\n", metric->name, labels, reply_count(times, "count"));
         printf("%s_sum{%s} ", metric->name, labels);
@@ -220,20 +205,19 @@ static void print_histogram(const struct metric *metric, const struct cJSON *sta
 
 static void print_states(const struct cJSON *stats) {
     static const char *const states[] = {"starting", "ready", "failed", "lost"};
-    static const struct metric state = {"gpupool_pool_state", NULL, "1 for the state that the pool is in.",
-                                        UNIT_NONE};
+    static const struct metric state = {"gpupool_pool_state", NULL, "1 for the state that the pool is in."};
     static const struct metric failing = {"gpupool_pool_growth_failing", NULL,
-                                          "1 if the last growth failed, or the pool's device.", UNIT_NONE};
+                                          "1 if the last growth failed, or the pool's device."};
     char labels[LABELS_SIZE];
 
-    print_head(&state, "gauge");
+    print_head(&state);
     reply_each(pool, stats, "pools") {
         label_pool(labels, pool);
         for (size_t i = 0; i < ARRAY_LENGTH(states); i++)
             printf("%s{%s,state=\"%s\"} %d\n", state.name, labels, states[i],
                    strcmp(reply_text(pool, "state"), states[i]) == 0);
     }
-    print_head(&failing, "gauge");
+    print_head(&failing);
     reply_each(pool, stats, "pools") {
         label_pool(labels, pool);
         printf("%s{%s} %d\n", failing.name, labels, reply_text(pool, "last_error") != NULL);
@@ -244,7 +228,7 @@ static void print_users(const struct cJSON *quotas) {
     char labels[LABELS_SIZE];
 
     for (size_t i = 0; i < ARRAY_LENGTH(of_user); i++) {
-        print_head(&of_user[i], is_counter(of_user[i].name) ? "counter" : "gauge");
+        print_head(&of_user[i]);
         reply_each(user, quotas, "quotas") {
             labels[0] = '\0';
             add_number_label(labels, "uid", reply_count(user, "uid"));
@@ -252,7 +236,7 @@ static void print_users(const struct cJSON *quotas) {
         }
     }
     for (size_t i = 0; i < ARRAY_LENGTH(of_user_in_pool); i++) {
-        print_head(&of_user_in_pool[i], "gauge");
+        print_head(&of_user_in_pool[i]);
         reply_each(user, quotas, "quotas") {
             reply_each(pool, user, "pools") {
                 labels[0] = '\0';
@@ -275,7 +259,7 @@ void metrics_print(const struct cJSON *stats, const struct cJSON *quotas) {
            "# TYPE gpupool_build_info gauge\ngpupool_build_info{%s} 1\n",
            labels);
     for (size_t i = 0; i < ARRAY_LENGTH(of_daemon); i++) {
-        print_head(&of_daemon[i], is_counter(of_daemon[i].name) ? "counter" : "gauge");
+        print_head(&of_daemon[i]);
         print_sample(&of_daemon[i], "", daemon);
     }
     print_states(stats);

@@ -86,7 +86,7 @@ static const struct config_change *find_pending(const struct admin_terms *terms,
 /* Describes a key of a section, and what became of it. Takes effect's value. */
 static cJSON *describe(const struct admin_terms *terms, const struct config_view *view,
                        const struct config_key *key, struct effect *effect) {
-    const struct config *config = terms->reload->terms.config;
+    const struct config *config = terms->config;
     const struct config_view holder = config_holder(config, view, key);
     char section[CONFIG_SECTION_NAME_SIZE];
     _cleanup_(freep) char *value = NULL, *in_force = effect->value;
@@ -136,7 +136,7 @@ static void group_in_force(struct effect *effect, const struct admin_terms *term
 static void daemon_effect(const struct admin_terms *terms, const struct config_key *key,
                           struct effect *effect) {
     static const char *const gpus[] = {"none", "cuda", "sim"};
-    const struct config *config = terms->reload->terms.config;
+    const struct config *config = terms->config;
 
     if (is_key(key, "socket")) {
         socket_in_force(effect, terms->data_listener);
@@ -152,7 +152,7 @@ static void daemon_effect(const struct admin_terms *terms, const struct config_k
         give_reason(effect, kind == 0 ? "the driver finds no GPU" : "the driver finds a GPU");
     } else if (is_key(key, "sessions_limit") && terms->core->sessions_limit < config->sessions_limit) {
         number_in_force(effect, terms->core->sessions_limit);
-        give_reason(effect, "%" PRIu64 " descriptors (RLIMIT_NOFILE) allow no more", *terms->n_descriptors);
+        give_reason(effect, "%" PRIu64 " descriptors (RLIMIT_NOFILE) allow no more", terms->n_descriptors);
     }
 }
 
@@ -162,10 +162,10 @@ static void quota_effect(const struct admin_terms *terms, const struct config_ke
 
     if (policy == NULL)
         return;
-    if (is_key(key, "sessions") && !terms->reload->terms.config->quota.sessions.set) {
+    if (is_key(key, "sessions") && !terms->config->quota.sessions.set) {
         number_in_force(effect, policy->everybody[QUOTA_SESSIONS]);
         give_reason(effect, "all but a 64th of the sessions that there may be");
-    } else if (is_key(key, "segments") && !terms->reload->terms.config->quota.segments.set) {
+    } else if (is_key(key, "segments") && !terms->config->quota.segments.set) {
         number_in_force(effect, policy->everybody[QUOTA_SEGMENTS]);
         give_reason(effect, "half of the segments that there are descriptors for");
     }
@@ -177,7 +177,7 @@ static void put_settings(cJSON *reply, const struct admin_terms *terms) {
     cJSON *settings = cJSON_AddArrayToObject(reply, "settings");
     struct config_view view = {0};
 
-    while (config_next_section(terms->reload->terms.config, &view))
+    while (config_next_section(terms->config, &view))
         for (unsigned i = 0; i < view.table->count; i++) {
             const struct config_key *key = &view.table->keys[i];
             struct effect effect = {0};
@@ -239,7 +239,7 @@ static void pool_effect(const struct pool *pool, const struct config_view *holde
 }
 
 static cJSON *describe_pool(const struct admin_terms *terms, const struct pool *pool) {
-    const struct config *config = terms->reload->terms.config;
+    const struct config *config = terms->config;
     bool is_host = pool->kind == PROTO_POOL_HOST;
     const struct config_view view = config_pool_view(config, pool->kind, is_host ? NULL : pool->uuid,
                                                      is_host ? pool->numa_node : pool->device);
@@ -260,7 +260,7 @@ static cJSON *describe_pool(const struct admin_terms *terms, const struct pool *
 }
 
 static const char *file_of(const struct admin_terms *terms) {
-    return terms->reload->terms.config->has_file ? terms->reload->terms.path : NULL;
+    return terms->config->has_file ? terms->reload->terms.path : NULL;
 }
 
 void report_config(cJSON *reply, const struct admin_terms *terms) {

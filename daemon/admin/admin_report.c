@@ -82,7 +82,7 @@ void report_daemon(cJSON *reply, const struct admin_terms *terms, bool brief) {
     report_integer(object, "lingering_sockets", terms->lingering->n_sockets);
     put_optional(object, "lingering_oldest_ns", any_lingers,
                  any_lingers ? clock_now_ns() - lingering_oldest_ns(terms->lingering) : 0);
-    report_integer(object, "descriptors_limit", *terms->n_descriptors);
+    report_integer(object, "descriptors_limit", terms->n_descriptors);
     report_integer(object, "described_segments", pools_descriptors(terms->core));
     report_integer(object, "described_segments_limit", terms->core->segments_limit);
     cJSON *notices = cJSON_AddArrayToObject(object, "notices");

@@ -10,6 +10,7 @@ struct admin_terms {
     struct scheduler *scheduler;
     struct closer *closer; /* of sockets */
     struct core *core;
+    const struct config *config;
     struct watcher *watcher;
     struct reload *reload;
     struct lingering *lingering;
@@ -17,7 +18,7 @@ struct admin_terms {
     struct listener *data_listener, *admin_listener;
     const struct identity *identity;
     const struct notices *notices;
-    const uint64_t *n_descriptors; /* that the daemon may have; 0: not known */
+    uint64_t n_descriptors; /* that the daemon may have; 0: not known */
 };
 
 #endif

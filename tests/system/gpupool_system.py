@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The common part of the system tests: the schemas, a scripted admin server, and a real daemon in a temporary directory.
 
-Where things are built comes from the environment, which ctest sets: GPUPOOLCTL, GPUPOOLD (empty where the daemon is not
-built), GPUPOOL_UNITS, GPUPOOL_SOURCE. Nothing here sleeps: each wait is for an event, with WAIT_S as bound.
+Where things are built comes from the environment, which ctest sets: GPUPOOLCTL, GPUPOOLD and GPUPOOL_HOLDER (empty where the
+daemon is not built), GPUPOOL_UNITS, GPUPOOL_SOURCE. Nothing here sleeps: each wait is for an event, with WAIT_S as bound.
 """
+import contextlib
 import fcntl
 import json
 import os
@@ -24,6 +25,7 @@ WAIT_S = 60
 SOURCE = pathlib.Path(os.environ["GPUPOOL_SOURCE"])
 CTL = os.environ.get("GPUPOOLCTL", "")
 DAEMON = os.environ.get("GPUPOOLD", "")
+HOLDER = os.environ.get("GPUPOOL_HOLDER", "")
 SCHEMAS = SOURCE / "docs" / "schema"
 
 
@@ -216,6 +218,17 @@ class Daemon:
 
     def __exit__(self, *_):
         self.close()
+
+
+@contextlib.contextmanager
+def holding(daemon):
+    """A process that has buffers of the daemon, until the end of its standard input."""
+    variables = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0"}
+    with subprocess.Popen([HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables) as holder:
+        if not select.select([holder.stdout], [], [], WAIT_S)[0] or holder.stdout.readline() != b"holding\n":
+            holder.kill()
+            raise AssertionError("the holder got no buffers:\n" + daemon.log_text())
+        yield holder
 
 
 def ctl(*arguments, socket_path=None, environment=None, **keywords):

@@ -15,11 +15,10 @@ import tempfile
 import time
 import unittest
 
-from gpupool_system import CTL, DAEMON, SOURCE, WAIT_S, Admin, Daemon, check_schema, ctl
+from gpupool_system import CTL, DAEMON, SOURCE, WAIT_S, Admin, Daemon, check_schema, ctl, holding
 
 MIB = 1 << 20
 LINE_MAX = 16384
-HOLDER = os.environ["GPUPOOL_HOLDER"]
 CONFIG = "[host]\nlimit = 256MiB\n"
 
 
@@ -263,11 +262,8 @@ class Workers(unittest.TestCase):
     def setUp(self):
         self.daemon = Daemon(CONFIG)
         self.addCleanup(self.daemon.close)
-        variables = {**os.environ, "GPUPOOL_SOCKET": str(self.daemon.socket), "GPUPOOL_SIM_LATENCY": "0"}
-        self.worker = subprocess.Popen([HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables)
+        self.worker = self.enterContext(holding(self.daemon))
         self.addCleanup(self.end_worker)
-        if not select.select([self.worker.stdout], [], [], WAIT_S)[0] or self.worker.stdout.readline() != b"holding\n":
-            self.fail("the worker got no buffers:\n" + self.daemon.log_text())
 
     def end_worker(self):
         self.worker.stdin.close()

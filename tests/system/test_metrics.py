@@ -10,11 +10,10 @@ import subprocess
 import tempfile
 import unittest
 
-from gpupool_system import SOURCE, WAIT_S, Daemon, FakeAdmin, ctl
+from gpupool_system import SOURCE, WAIT_S, Daemon, FakeAdmin, ctl, holding
 from prometheus_client.parser import text_string_to_metric_families
 from test_ctl import REPLIES
 
-HOLDER = os.environ["GPUPOOL_HOLDER"]
 RULES = SOURCE / "systemd" / "gpupool.rules.yml"
 
 
@@ -40,9 +39,7 @@ def of(samples, name, **labels):
 class Metrics(unittest.TestCase):
     def test_the_numbers_are_those_of_the_stats(self):
         with Daemon("[host]\nlimit = 8MiB\n") as daemon:
-            variables = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0"}
-            with subprocess.Popen([HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables) as holder:
-                self.assertEqual(holder.stdout.readline(), b"holding\n")
+            with holding(daemon) as holder:
                 done = ctl("metrics", socket_path=daemon.admin_socket)
                 with daemon.admin() as admin:
                     stats = admin.ask("stats")

@@ -11,10 +11,9 @@ import tempfile
 import time
 import unittest
 
-from gpupool_system import DAEMON, SCHEMAS, SOURCE, WAIT_S, Daemon, check_schema, ctl
+from gpupool_system import DAEMON, SCHEMAS, SOURCE, WAIT_S, Daemon, check_schema, ctl, holding
 
 MIB = 1 << 20
-HOLDER = os.environ["GPUPOOL_HOLDER"]
 
 # Makes files of more than 1 MiB impossible, and so host memory: segments are memfds.
 NO_HOST_MEMORY = ["env", "--ignore-signal=XFSZ", "prlimit", "--fsize=1048576:1048576"]
@@ -64,9 +63,7 @@ def host_pool(daemon):
 class Stats(unittest.TestCase):
     def test_a_session_shows_what_it_has_of_each_pool_and_an_error_free_run_no_failures(self):
         with Daemon("[host]\nlimit = 64MiB\n") as daemon:
-            variables = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0"}
-            with subprocess.Popen([HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables) as holder:
-                self.assertEqual(holder.stdout.readline(), b"holding\n")
+            with holding(daemon) as holder:
                 session, = daemon.ask("sessions")["sessions"]
                 pools = {pool["id"]: pool for pool in daemon.ask("pools")["pools"]}
                 self.assertEqual({pools[has["id"]]["kind"] for has in session["pools"]}, {"device", "host"})
@@ -340,16 +337,13 @@ class Manual(unittest.TestCase):
 class Log(unittest.TestCase):
     def test_sessions_begin_and_end_with_their_reason(self):
         with Daemon("[host]\nlimit = 4MiB\n") as daemon:
-            variables = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0"}
-            with subprocess.Popen([HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables) as holder:
-                self.assertEqual(holder.stdout.readline(), b"holding\n")
+            with holding(daemon) as holder:
                 self.assertRegex(daemon.log_text(), rf"info: session 1 begins: pid {holder.pid} \(.*holder.*\) of user {os.getuid()}\n")
                 holder.stdin.close()
                 holder.wait(WAIT_S)
             wait_until(lambda: "session 1 ends" in daemon.log_text(), "the log tells of the farewell")
             self.assertRegex(daemon.log_text(), r"info: session 1 ends with a farewell: pid \d+ \(.*holder.*\), connected for ")
-            with subprocess.Popen([HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables) as holder:
-                self.assertEqual(holder.stdout.readline(), b"holding\n")
+            with holding(daemon) as holder:
                 holder.kill()
                 wait_until(lambda: "session 2 ends" in daemon.log_text(), "the log tells of the crash")
                 self.assertRegex(daemon.log_text(), rf"info: session 2 ends without a farewell: pid {holder.pid} \(.*holder.*\) "

@@ -122,16 +122,15 @@ static struct machine machine = {.gpu_kind = PROTO_GPU_SIM};
 static struct listener listener;
 static struct identity identity;
 static struct notices notices;
-static uint64_t n_descriptors;
-static struct admin_terms terms = {.reload = &the_reload,
+static struct admin_terms terms = {.config = &configuration,
+                                   .reload = &the_reload,
                                    .watcher = &watcher,
                                    .lingering = &lingering,
                                    .machine = &machine,
                                    .data_listener = &listener,
                                    .admin_listener = &listener,
                                    .identity = &identity,
-                                   .notices = &notices,
-                                   .n_descriptors = &n_descriptors};
+                                   .notices = &notices};
 
 static int make_daemon(void **state) {
     (void)state;
