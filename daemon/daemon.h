@@ -75,9 +75,9 @@ int daemon_run(const struct daemon_options *options);
 
 /*
  * The parts of daemon_run(), for tests that bring GPU and clients themselves: a daemon without sockets,
- * signals and GPU. daemon->machine may then be set; daemon_start() adds the pools and starts their workers and
- * the timers; clients_accept() and admin_accept() take clients, and uv_run() serves them. Both return 0 or
- * a negative errno; after a daemon_start() that failed the daemon still wants its daemon_free().
+ * signals and GPU. daemon->machine may then be set; daemon_start() adds the pools and starts their workers
+ * and the timers; clients_accept() and admin_accept() take clients, and uv_run() serves them. Both return 0
+ * or a negative errno; after a daemon_start() that failed the daemon still wants its daemon_free().
  */
 int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon);
 int daemon_start(struct daemon *daemon);

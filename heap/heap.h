@@ -10,9 +10,9 @@
  * two, divided linearly into HEAP_SUBCLASSES. The search looks at two classes: first the request's own, whose
  * members may fit, then the first class whose members surely fit, which a bitmap finds in constant time. It
  * takes the smallest of the first HEAP_CHOICE_MAX members. To take any member of a class that surely fits
- * needed up to a seventh more memory, on traces of programs' allocations. (Taking what lies lowest instead spoils as much memory, and
- * has to look at far more ranges.) Where only the request's own class is left, up to HEAP_SCAN_MAX of its
- * members are looked at. Freed ranges are joined with free neighbours at once.
+ * needed up to a seventh more memory, on traces of programs' allocations. (Taking what lies lowest instead
+ * spoils as much memory, and has to look at far more ranges.) Where only the request's own class is left, up
+ * to HEAP_SCAN_MAX of its members are looked at. Freed ranges are joined with free neighbours at once.
  *
  * Among the members of a class, a range that is the whole of its span is taken last: it could also go back to
  * where it came from.

@@ -219,7 +219,8 @@ struct proto_share {
     uint64_t lease, generation;
     uint64_t offset_bytes,
         part_bytes; /* the part, relative to the block's start; 0 and 0: all of the lease */
-    /* The size that sessions which attach are told: up to the part's, or the block's capacity; 0: as it is. */
+    /* The size that sessions which attach are told: up to the part's, or the block's capacity; 0: as it is.
+     */
     uint64_t size_bytes;
 };
 

@@ -37,7 +37,8 @@ struct client_attachment *client_attachment_of(const struct gpupool_client *clie
                                                void (*end)(struct client_attachment *attachment,
                                                            bool is_child));
 
-/* Attaches it, unless another thread was quicker with one of its kind. Returns the one that the client has. */
+/* Attaches it, unless another thread was quicker with one of its kind. Returns the one that the client has.
+ */
 struct client_attachment *client_attach(struct gpupool_client *client, struct client_attachment *attachment);
 
 struct gpupool_client {

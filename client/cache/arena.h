@@ -18,9 +18,9 @@
  *                                        └──a miss elsewhere──▶ BUSY ──its segment moved──▶ VACANT
  *
  * An idle segment may be moved to another slot at once, also while the GPU still works on it. The old mapping
- * stays, and the new one is made beside it. The stream orders old and new uses, as it does for all free memory
- * of the heap. (CUDA keeps two mappings of one memory coherent from one operation of a stream to the next:
- * CUDA Programming Guide, "Virtual Aliasing Support".)
+ * stays, and the new one is made beside it. The stream orders old and new uses, as it does for all free
+ * memory of the heap. (CUDA keeps two mappings of one memory coherent from one operation of a stream to the
+ * next: CUDA Programming Guide, "Virtual Aliasing Support".)
  *
  * A slot that is VACANT may still map a segment that was moved or released. Another one is mapped there only
  * when the fences that were left then are ready, for only then may the old mapping go. Where the daemon has

@@ -48,10 +48,10 @@ struct growth {
 };
 
 /* Begins to get memory for a request. probe: as in buffer_acquire(). Returns:
- *   ASKING_WAITS           growth->asking has a request for the daemon; growth_answer() goes on with its answer
+ *   ASKING_WAITS           growth->asking has a request for the daemon; growth_answer() goes on with it
  *   0, and *ret_piece      the piece that was leased for the request; it is taken out of the stream heap
- *   0, and NULL            the stream heap has more memory than before. The caller asks it again: other threads
- *                          may have been quicker
+ *   0, and NULL            the stream heap has more memory than before. The caller asks it again:
+ *                          other threads may have been quicker
  *   EXHAUSTED, or another  the error; *ret_piece is NULL */
 int growth_begin(struct growth *growth, struct cache *cache, struct stream_heap *stream_heap,
                  uint64_t size_bytes, uint64_t deadline_ns, uint32_t probe, struct piece **ret_piece);

@@ -47,7 +47,8 @@ struct options {
 };
 
 /* Reads the command line. Options that are not given keep their values. Returns -1 to go on with
- * options->command, which asks the daemon, or the code to exit with: help was printed, or a mistake was told. */
+ * options->command, which asks the daemon, or the code to exit with: help was printed, or a mistake was told.
+ */
 int command_line_read(int argc, char **argv, struct options *options);
 
 /* Flushes the output. Returns code, or EXIT_REFUSED after a complaint: a full disk must not look like

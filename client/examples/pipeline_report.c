@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The report of a run: a table, and a file with the times of all steps, from which tests/bench/pages/timeline.py draws the
- * picture.
+ * The report of a run: a table, and a file with the times of all steps, from which
+ * tests/bench/pages/timeline.py draws the picture.
  */
 #include <errno.h>
 #include <stdio.h>

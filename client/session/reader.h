@@ -28,8 +28,8 @@ void reader_pass_on_locked(struct connection *connection);
 void reader_make_release(struct proto_message *message, uint64_t lease, uint64_t generation,
                          uint64_t request_id);
 
-/* Revokes the parcel that the reply to a SEND brought, whose token no caller gets. Takes the request, which is
- * not in a list. */
+/* Revokes the parcel that the reply to a SEND brought, whose token no caller gets. Takes the request, which
+ * is not in a list. */
 void reader_revoke(struct request *request);
 
 #endif

@@ -39,8 +39,8 @@ struct reload_waiter {
 struct reload_terms {
     struct config *config; /* in force */
     const char *path;      /* of the file, which may not be there; NULL: none */
-    /* File and command line again, on the reload's thread. Returns 0, or a negative errno with mistakes. NULL:
-     * there are none to read. */
+    /* File and command line again, on the reload's thread. Returns 0, or a negative errno with mistakes.
+     * NULL: there are none to read. */
     int (*reread)(void *user, struct config *ret_config, struct config_mistakes *mistakes);
     void *reread_user;
     /* Puts a fresh configuration in force, on the loop. Takes it. */

@@ -190,15 +190,16 @@ int core_merge(struct session *session, const struct proto_merge *merge);
  */
 int core_merge_one_way(struct session *session, const struct proto_merge *merge);
 
-/* Gives the lease's block a token, or returns the one that it has. Where the request names a part, that becomes
- * a lease first, as by core_split(). *ret_lease: the lease that is shared. fresh: random bytes for a new token.
- * Returns 0, PROTO_E_STALE, PROTO_E_INVALID (a size above the part or the block; or of the block a part has
- * come back), the errors of core_split() for a part, -ENOMEM. After an error nothing was split. */
+/* Gives the lease's block a token, or returns the one that it has. Where the request names a part, that
+ * becomes a lease first, as by core_split(). *ret_lease: the lease that is shared. fresh: random bytes for a
+ * new token. Returns 0, PROTO_E_STALE, PROTO_E_INVALID (a size above the part or the block; or of the block a
+ * part has come back), the errors of core_split() for a part, -ENOMEM. After an error nothing was split. */
 int core_share(struct session *session, const struct proto_share *wanted, const struct proto_token *fresh,
                uint64_t now_ns, struct lease **ret_lease, struct proto_token *ret_token);
 
 /* As core_share(), and makes a parcel (parcel.h) of the block, of which it returns the token. fresh: random
- * bytes for two new tokens. Returns also PROTO_E_LIMIT: the tenant has as many parcels or leases as it may. */
+ * bytes for two new tokens. Returns also PROTO_E_LIMIT: the tenant has as many parcels or leases as it may.
+ */
 int core_send(struct session *session, const struct proto_send *send,
               const struct proto_token fresh[static 2], uint64_t now_ns, struct lease **ret_lease,
               struct proto_token *ret_token);

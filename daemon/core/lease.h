@@ -73,9 +73,9 @@ int lease_release_part(struct lease_part *part);
  * were. Returns 0 or -ENOMEM. */
 int lease_split(struct lease_part *part, struct lease **ret_lease);
 
-/* lease_split() in two steps. After the first, the part is charged twice, and the new lease has no ranges yet:
- * what can fail beside it is done now. Then lease_end_split(), which cannot fail, or lease_close() of the new
- * lease. */
+/* lease_split() in two steps. After the first, the part is charged twice, and the new lease has no ranges
+ * yet: what can fail beside it is done now. Then lease_end_split(), which cannot fail, or lease_close() of
+ * the new lease. */
 int lease_begin_split(struct lease_part *part, struct lease **ret_lease);
 void lease_end_split(struct lease_part *part, struct lease *lease);
 

@@ -4,8 +4,8 @@
 /*
  * Serving clients: reads their packets in their turns, and sends the core's answers.
  *
- * A turn serves up to PROTO_ONE_WAY_PER_TURN messages: it ends with the first that is answered. The packets of
- * a process that has ended are still read: its farewell may be among them.
+ * A turn serves up to PROTO_ONE_WAY_PER_TURN messages: it ends with the first that is answered. The packets
+ * of a process that has ended are still read: its farewell may be among them.
  */
 #include "daemon/core/core.h"
 

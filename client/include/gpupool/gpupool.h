@@ -588,8 +588,8 @@ GPUPOOL_API int gpupool_send(struct gpupool_client *client, const struct gpupool
                              uint32_t takers, uint64_t lifetime_ns, struct gpupool_token *ret_token);
 
 /**
- * As gpupool_send(), but the lifetime counts from the end of this client's session: for a program that revokes
- * the tokens whose receivers have ended, and may take any time to send.
+ * As gpupool_send(), but the lifetime counts from the end of this client's session: for a program that
+ * revokes the tokens whose receivers have ended, and may take any time to send.
  */
 GPUPOOL_API int gpupool_send_held(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                                   void *stream, uint32_t takers, uint64_t lifetime_ns,
