@@ -20,6 +20,7 @@
 #include "base/units.h"
 #include "daemon/config/user_policy.h"
 #include "daemon/core/core.h"
+#include "daemon/core/recorder.h"
 #include "daemon/loop/closer.h"
 #include "daemon/loop/descriptors.h"
 #include "daemon/loop/log.h"
@@ -107,6 +108,7 @@ static void daemon_on_housekeeping(uv_timer_t *timer) {
     struct daemon *daemon = timer->data;
 
     clients_housekeep(&daemon->clients);
+    record_file_set_clock(daemon->core);
     listener_retry(&daemon->data_listener);
     listener_retry(&daemon->admin_listener);
 }
@@ -226,6 +228,8 @@ static void daemon_apply(void *user, struct config *fresh) {
     config_check_sections(fresh);
     config_deinit(config);
     config_move(config, fresh);
+    recorder_set_time(daemon->core, clock_now_ns());
+    record(daemon->core, &(struct recorded){.kind = PROTO_RECORD_RELOAD});
     if (user_policy_apply(daemon->core, config) < 0)
         log_error("no memory: the quotas and the users of the pools stay as they were");
 }
@@ -314,6 +318,10 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
 int daemon_start(struct daemon *daemon) {
     int r = pools_add(daemon->core, &daemon->machine, daemon->config, &daemon->n_warnings);
     if (r == 0) {
+        if (daemon->admin_listener.fd >= 0 &&
+            !daemon->options.private) /* the program's own tools tell of that */
+            record_file_open(&daemon->record_file, daemon->core, daemon->admin_listener.path,
+                             daemon->config->records_bytes, daemon->config->history_hours);
         daemon_share_descriptors(daemon, daemon->config->sessions_limit);
         log_info("%" PRIu64 " descriptors (RLIMIT_NOFILE): up to %s, and %s with a descriptor",
                  daemon->n_descriptors, COUNT_TEXT(daemon->core->sessions_limit, "session"),
@@ -374,6 +382,8 @@ static void daemon_close_sockets(struct daemon *daemon) {
 
 void daemon_free(struct daemon *daemon) {
     daemon->stopping = true;
+    recorder_set_time(daemon->core, clock_now_ns());
+    record(daemon->core, &(struct recorded){.kind = PROTO_RECORD_STOP, .value = (uint64_t)getpid()});
     daemon_close_sockets(daemon);
     watcher_stop(&daemon->watcher);
     lingering_stop(&daemon->lingering);
@@ -390,6 +400,7 @@ void daemon_free(struct daemon *daemon) {
     uv_run(&daemon->loop, UV_RUN_DEFAULT);
     pools_free_suppliers(daemon->core);
     core_free(daemon->core);
+    record_file_close(&daemon->record_file);
     int r = uv_loop_close(&daemon->loop);
     assert(r == 0);
     (void)r;

@@ -21,6 +21,7 @@
 #include "daemon/loop/listener.h"
 #include "daemon/loop/notices.h"
 #include "daemon/loop/notifier.h"
+#include "daemon/loop/record_file.h"
 #include "daemon/loop/scheduler.h"
 #include "daemon/supply/pools.h"
 
@@ -46,6 +47,7 @@ struct daemon {
     struct notices notices;
     struct core *core;
     struct listener data_listener, admin_listener;
+    struct record_file record_file;
     struct closer *closer; /* of clients' sockets */
     struct lingering lingering;
     struct scheduler scheduler;

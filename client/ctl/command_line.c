@@ -10,8 +10,12 @@
 #include "base/array.h"
 #include "base/nearest.h"
 #include "base/units.h"
+#include "client/ctl/events.h"
+#include "client/ctl/history.h"
+#include "client/ctl/moment.h"
 #include "client/ctl/run.h"
 #include "client/ctl/text.h"
+#include "client/ctl/user.h"
 #include "client/ctl/view.h"
 
 /* JSON's numbers are exact up to this one. */
@@ -63,6 +67,18 @@ static const struct command commands[] = {
      "numbers "
      "are those of all users.",
      .is_metrics = true},
+    {"events", NULL, "what happened to memory: leases, waits, refusals, deaths, growth",
+     "Shows the flight recorder's records, the oldest first: of the last hour, unless --since says "
+     "otherwise. The daemon "
+     "is not asked and need not live. For root and the daemon's user.",
+     .read_records = events_run, .since = "1h"},
+    {"history", NULL, "by day and hour: peaks, whose they were, waits and refusals",
+     "Shows how each day and each hour was for each pool: the peak of what it lent, the user who had most of "
+     "that and "
+     "this user's largest process, the waits and the refusals. Since yesterday, unless --since says "
+     "otherwise. For root "
+     "and the daemon's user.",
+     .read_records = history_run, .since = "yesterday"},
     {"ping", view_ping, "ask whether the daemon answers",
      "Shows the version, the process and the age of the daemon, if it answers."},
     {"run", NULL, "run a CUDA program with gpupoold's memory", NULL},
@@ -72,6 +88,12 @@ static const struct command commands[] = {
 enum option_value {
     OPTION_JSON = 256,
     OPTION_POOL,
+    OPTION_SINCE,
+    OPTION_UNTIL,
+    OPTION_PID,
+    OPTION_USER,
+    OPTION_FOLLOW,
+    OPTION_RECORDS,
     OPTION_RELEASE,
     OPTION_REVOKE,
     OPTION_YES,
@@ -82,14 +104,31 @@ enum option_value {
     OPTION_HELP = 'h',
 };
 
+#define COMMANDS_MAX 3u
+#define NAMES_SIZE   64u /* of that many commands */
+
 /* An option is for the commands that it names, or for all that ask the daemon. */
 static const struct option_row {
     enum option_value value;
     const char *name, *argument;
-    const char *commands[2];
+    const char *commands[COMMANDS_MAX];
     const char *text;
 } option_rows[] = {
-    {OPTION_POOL, "pool", "ID", {"trim"}, "this pool only"},
+    {OPTION_POOL, "pool", "ID", {"trim", "events", "history"}, "this pool only"},
+    {OPTION_SINCE,
+     "since",
+     "TIME",
+     {"events", "history"},
+     "from then on: 1h, 2d, 14:05, yesterday, 2026-11-26, '2026-11-26 14:05'"},
+    {OPTION_UNTIL, "until", "TIME", {"events", "history"}, "until then, likewise"},
+    {OPTION_PID, "pid", "PID", {"events"}, "of this process only"},
+    {OPTION_USER, "user", "USER", {"events"}, "of this user only, by name or number"},
+    {OPTION_FOLLOW, "follow", NULL, {"events"}, "go on with those that come, until interrupted"},
+    {OPTION_RECORDS,
+     "records",
+     "PATH",
+     {"events", "history"},
+     "the file to read, by default the one beside the admin socket"},
     {OPTION_RELEASE,
      "release",
      "ID",
@@ -106,7 +145,8 @@ static const struct option_row {
      "admin-socket",
      "PATH",
      {NULL},
-     "where the daemon listens, by default $GPUPOOL_ADMIN_SOCKET, else that of the daemon at $GPUPOOL_SOCKET, "
+     "where the daemon listens, by default $GPUPOOL_ADMIN_SOCKET, else that of the daemon at "
+     "$GPUPOOL_SOCKET, "
      "else " ADMIN_SOCKET_DEFAULT},
     {OPTION_TIMEOUT, "timeout", "TIME", {NULL}, "how long to wait for the answer, by default 10s"},
     {OPTION_COLOR,
@@ -141,14 +181,23 @@ static void print_entry(const char *word, size_t column, const char *text) {
     text_wrap(stdout, text, column, HELP_COLUMNS);
 }
 
+/* "events, history". Returns names. */
+static const char *command_names(const struct option_row *row, const char *between, char names[NAMES_SIZE]) {
+    names[0] = '\0';
+    for (size_t i = 0; i < ARRAY_LENGTH(row->commands) && row->commands[i] != NULL; i++) {
+        size_t length = strlen(names);
+        snprintf(names + length, NAMES_SIZE - length, "%s%s", i > 0 ? between : "", row->commands[i]);
+    }
+    return names;
+}
+
 static void print_option(const struct option_row *row, bool with_commands) {
-    char word[64], text[256] = "";
+    char word[64], text[256] = "", names[NAMES_SIZE];
 
     snprintf(word, sizeof word, "  %s--%s%s%s", row->value == OPTION_HELP ? "-h, " : "    ", row->name,
              row->argument != NULL ? "=" : "", row->argument != NULL ? row->argument : "");
     if (with_commands && !is_for_all(row))
-        snprintf(text, sizeof text, "%s%s%s: ", row->commands[0], row->commands[1] != NULL ? ", " : "",
-                 row->commands[1] != NULL ? row->commands[1] : "");
+        snprintf(text, sizeof text, "%s: ", command_names(row, ", ", names));
     strncat(text, row->text, sizeof text - strlen(text) - 1);
     print_entry(word, HELP_OPTION_COLUMN, text);
 }
@@ -271,6 +320,26 @@ static int take_value(enum option_value option, const char *value, struct option
             return complain(EXIT_USAGE, "--pool: '%s' is not a pool's number; 'gpupoolctl pools' lists them",
                             value);
         return -1;
+    case OPTION_SINCE:
+    case OPTION_UNTIL:
+        if (moment_parse(value, moment_now_ns(),
+                         option == OPTION_SINCE ? &options->filter.since_ns : &options->filter.until_ns) < 0)
+            return complain(
+                EXIT_USAGE,
+                "--%s: '%s' is no time; give such as 90s, 1h, 2d, 14:05, yesterday, or '2026-11-26 14:05'",
+                option == OPTION_SINCE ? "since" : "until", value);
+        return -1;
+    case OPTION_PID:
+        if (parse_id(value, INT32_MAX, &options->filter.pid) < 0)
+            return complain(EXIT_USAGE, "--pid: '%s' is not a process's number", value);
+        return -1;
+    case OPTION_USER:
+        if (user_find(value, &options->filter.uid) < 0)
+            return complain(EXIT_USAGE, "--user: there is no user '%s'", value);
+        return -1;
+    case OPTION_RECORDS:
+        options->records = value;
+        return -1;
     case OPTION_RELEASE:
         if (parse_id(value, SESSION_ID_MAX, &options->release) < 0)
             return complain(EXIT_USAGE,
@@ -323,6 +392,9 @@ static int read_options(int argc, char **argv, struct options *options, bool *re
         case OPTION_YES:
             options->yes = true;
             break;
+        case OPTION_FOLLOW:
+            options->follow = true;
+            break;
         case OPTION_HELP:
             *ret_help = true;
             break;
@@ -360,6 +432,7 @@ static int read_words(int argc, char **argv, struct options *options, bool *help
 
 int command_line_read(int argc, char **argv, struct options *options) {
     bool help = false, given[ROWS] = {0};
+    char names[NAMES_SIZE];
 
     int code = read_options(argc, argv, options, &help, given);
     if (code < 0)
@@ -375,9 +448,11 @@ int command_line_read(int argc, char **argv, struct options *options) {
     }
     for (size_t i = 0; i < ROWS; i++)
         if (given[i] && !is_for(&option_rows[i], options->command))
-            return usage_error(
-                complain(EXIT_USAGE, "--%s is for %s%s%s only", option_rows[i].name,
-                         option_rows[i].commands[0], option_rows[i].commands[1] != NULL ? " and " : "",
-                         option_rows[i].commands[1] != NULL ? option_rows[i].commands[1] : ""));
+            return usage_error(complain(EXIT_USAGE, "--%s is for %s only", option_rows[i].name,
+                                        command_names(&option_rows[i], " and ", names)));
+    const char *since = options->command->since;
+    if (since != NULL && options->filter.since_ns == 0 && options->filter.until_ns == 0)
+        moment_parse(since, moment_now_ns(), &options->filter.since_ns);
+    options->filter.pool = options->pool;
     return -1;
 }

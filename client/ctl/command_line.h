@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "client/ctl/address.h"
+#include "client/ctl/records.h"
 #include "client/ctl/table.h"
 
 enum exit_code {
@@ -17,12 +18,17 @@ enum exit_code {
     EXIT_UNREACHABLE = 3,
 };
 
+struct options;
+
 struct command {
     const char *name;
     void (*view)(struct output *output, const struct cJSON *reply); /* NULL: there is none */
     const char *summary;
     const char *text; /* of its own help; NULL where the daemon is not asked */
     bool is_metrics;  /* prints metrics of several replies, and has no view */
+    int (*read_records)(
+        const struct options *options); /* reads the flight recorder's file; NULL: asks the daemon */
+    const char *since; /* of such a command: from when on it shows, where the options do not say */
 };
 
 #define ALL_SENDERS UINT64_MAX
@@ -41,6 +47,9 @@ struct options {
     uint64_t pool;    /* 0: all */
     uint64_t release; /* a session in quarantine; 0: none */
     uint64_t revoke;  /* the session whose parcels are to end, ALL_SENDERS, or 0: none */
+    const char *records; /* the flight recorder's file; NULL: not named */
+    struct records_filter filter;
+    bool follow;
     bool yes;
     bool json;
     enum color_when color;

@@ -374,7 +374,7 @@ static bool names_a_locale(void) {
 }
 
 int main(int argc, char **argv) {
-    struct options options = {.timeout_ns = TIMEOUT_DEFAULT_NS};
+    struct options options = {.timeout_ns = TIMEOUT_DEFAULT_NS, .filter.uid = USER_NONE};
 
     if (standard_streams_fill(O_RDONLY) < 0) /* a socket among them would be printed to */
         return complain(EXIT_REFUSED, "/dev/null: %s", strerror(errno));
@@ -386,6 +386,8 @@ int main(int argc, char **argv) {
     int code = command_line_read(argc, argv, &options);
     if (code >= 0)
         return code;
+    if (options.command->read_records != NULL)
+        return options.command->read_records(&options);
     code = address_find(&options.address, options.admin_socket, options.timeout_ns, EXIT_UNREACHABLE);
     return code != 0 ? code : run(&options);
 }

@@ -14,4 +14,7 @@
  * thread-safe. */
 const char *user_text(uint64_t uid);
 
+/* The uid of a user who is named, or whose number is given. Returns 0 or -ENOENT. */
+int user_find(const char *user, uint64_t *ret_uid);
+
 #endif

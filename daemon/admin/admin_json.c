@@ -20,6 +20,7 @@
 #include "daemon/admin/admin_terms.h"
 #include "daemon/config/reload.h"
 #include "daemon/core/core.h"
+#include "daemon/core/recorder.h"
 #include "daemon/data/client.h"
 #include "daemon/death/watcher.h"
 #include "daemon/loop/identity.h"
@@ -310,6 +311,8 @@ static char *answer_quarantine_release(const struct admin_terms *terms, const st
     report_integer(reply, "pid", session->peer.pid > 0 ? (uint64_t)session->peer.pid : 0);
     report_integer(reply, "released_bytes", bytes);
     report_string(reply, "quarantine_reason", session->quarantine_reason);
+    recorder_set_time(terms->core, clock_now_ns());
+    record(terms->core, &(struct recorded){.kind = PROTO_RECORD_FORCE, .session = session, .bytes = bytes});
     client_force(session->owner);
     return finish(reply);
 }

@@ -21,6 +21,8 @@ void config_init(struct config *config) {
         .sim_gpus = 1,
         .sim_memory_bytes = 8 * GIB,
         .sessions_limit = SESSIONS_MAX_DEFAULT,
+        .records_bytes = 16 * MIB,
+        .history_hours = 14 * 24,
         .session_leases_limit = SESSION_LEASES_DEFAULT,
         .subuid = SUBUID_FILE_DEFAULT,
         .log_level = LOG_LEVEL_INFO,

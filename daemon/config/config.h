@@ -103,6 +103,8 @@ struct config {
     uint32_t sim_gpus;
     uint64_t sim_memory_bytes;
     uint32_t sessions_limit, session_leases_limit;
+    uint64_t records_bytes; /* of the flight recorder's records */
+    uint32_t history_hours;
     char group[CONFIG_NAME_SIZE]; /* of the data socket; "": what there is */
     char subuid[CONFIG_PATH_SIZE]; /* the file of subordinate uids; "": they have quotas of their own */
     enum log_level log_level;

@@ -14,6 +14,9 @@
 #define SESSIONS_MAX 100000u
 #define LEASES_MAX   16777216u
 
+#define RECORDS_MIN       UINT64_C(65536) /* a thousand records */
+#define HISTORY_HOURS_MAX 8784u           /* a year */
+
 #define COUNT(array) (sizeof(array) / sizeof *(array))
 
 /* In the order of the enums in config.h and log.h. */
@@ -34,6 +37,8 @@ static const struct config_key daemon_keys[] = {
     {"sim_memory", CONFIG_BYTES, true, AT(sim_memory_bytes), NULL, SEGMENT_GRANULE, NULL},
     {"sessions_limit", CONFIG_NUMBER, false, AT(sessions_limit), NULL, SESSIONS_MAX, NULL},
     {"session_leases_limit", CONFIG_NUMBER, false, AT(session_leases_limit), NULL, LEASES_MAX, NULL},
+    {"records", CONFIG_BYTES, true, AT(records_bytes), NULL, RECORDS_MIN, NULL},
+    {"history_hours", CONFIG_NUMBER, true, AT(history_hours), NULL, HISTORY_HOURS_MAX, NULL},
     {"group", CONFIG_GROUP, true, AT(group), NULL, 0, NULL},
     {"subuid", CONFIG_PATH_OR_NO, false, AT(subuid), NULL, 0, SUBUID_FILE_DEFAULT},
     {"log_level", CONFIG_CHOICE, false, AT(log_level), levels, 0, NULL},

@@ -7,7 +7,7 @@
  */
 #include "daemon/config/config_value.h"
 
-#define CONFIG_KEYS_MAX 10u /* of a section */
+#define CONFIG_KEYS_MAX 16u /* of a section */
 
 /* The origin of a value: a line of the file, from 1 on, or one of these. */
 #define CONFIG_UNSET        0

@@ -13,6 +13,7 @@
 #include "daemon/core/lease.h"
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
+#include "daemon/core/recorder.h"
 #include "daemon/core/request.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/session.h"
@@ -144,6 +145,8 @@ struct pool *core_find_pool(const struct core *core, uint32_t id) {
 void core_pool_ready(struct pool *pool, uint64_t now_ns) {
     assert(pool->state == POOL_STARTING);
     pool->state = POOL_READY;
+    recorder_set_time(pool->core, now_ns);
+    record(pool->core, &(struct recorded){.kind = PROTO_RECORD_POOL_READY, .pool = pool});
     pool_mark_ready(pool);
     core_serve(pool->core, now_ns);
 }
@@ -151,6 +154,8 @@ void core_pool_ready(struct pool *pool, uint64_t now_ns) {
 void core_pool_failed(struct pool *pool, const char *error, uint64_t now_ns) {
     assert(pool->state == POOL_STARTING);
     pool->state = POOL_FAILED;
+    recorder_set_time(pool->core, now_ns);
+    record(pool->core, &(struct recorded){.kind = PROTO_RECORD_POOL_LOST, .pool = pool});
     snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
     pool_mark_ready(pool);
     core_serve(pool->core, now_ns);
@@ -164,6 +169,8 @@ void core_pool_lost(struct pool *pool, const char *error, uint64_t now_ns) {
         pool->growth.bytes = 0;
     }
     pool->state = POOL_LOST;
+    recorder_set_time(pool->core, now_ns);
+    record(pool->core, &(struct recorded){.kind = PROTO_RECORD_POOL_LOST, .pool = pool});
     pool->reclaim.is_stuck = pool->reclaim.is_owed = false;
     pool->growth.demand = NULL;
     snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
@@ -216,6 +223,7 @@ static void pool_growth_over(struct pool *pool) {
 int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uint64_t now_ns) {
     struct core *core = pool->core;
 
+    recorder_set_time(core, now_ns);
     assert(size_bytes == pool->growth.bytes && size_bytes % SEGMENT_GRANULE == 0);
     struct segment *segment = calloc(1, sizeof *segment);
     if (segment != NULL) {
@@ -238,6 +246,8 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
     pool->n_segments++;
     pool->stats.n_grows++;
     pool->reserved_bytes += size_bytes;
+    record(core, &(struct recorded){
+                     .kind = PROTO_RECORD_GROW, .pool = pool, .bytes = size_bytes, .value = segment->id});
     pool_note_peaks(pool);
     pool->unassigned_bytes += size_bytes;
     pool->growth.is_exact = false;
@@ -257,6 +267,11 @@ void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
     bool ahead = pool->growth.is_ahead;
     const struct request *first = wait_queue_oldest(pool);
 
+    recorder_set_time(pool->core, now_ns);
+    record(pool->core, &(struct recorded){.kind = PROTO_RECORD_GROW_FAIL, .pool = pool, .bytes = tried});
+    struct proto_hour *hour = recorder_hour(pool);
+    if (hour != NULL)
+        hour->n_grow_fails++;
     pool_growth_over(pool);
     if (pool->takes_descriptors)
         pool_mark_descriptors(pool->core);
@@ -304,10 +319,13 @@ uint64_t core_trim(struct pool *pool) {
         return 0;
     pool->growth.demand = NULL;
     pool->growth.is_trimmed = pool->growth.is_ahead;
-    return pool_retire_idle(pool, UINT64_MAX, pool->reserve_bytes, NULL);
+    uint64_t bytes = pool_retire_idle(pool, UINT64_MAX, pool->reserve_bytes, NULL);
+    record(pool->core, &(struct recorded){.kind = PROTO_RECORD_TRIM, .pool = pool, .bytes = bytes});
+    return bytes;
 }
 
 void core_tick(struct core *core, uint64_t now_ns) {
+    recorder_set_time(core, now_ns);
     parcels_expire(core, now_ns);
     core_serve(core, now_ns);
     for (unsigned i = 0; i < core->n_pools; i++)
@@ -384,6 +402,7 @@ bool core_next_reclaim(struct core *core, struct session **ret_session) {
     if (session == NULL)
         return false;
     list_remove(&session->reclaim_link);
+    record(core, &(struct recorded){.kind = PROTO_RECORD_ASK, .session = session});
     *ret_session = session;
     return true;
 }

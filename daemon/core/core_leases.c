@@ -11,6 +11,7 @@
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/question.h"
+#include "daemon/core/recorder.h"
 #include "daemon/core/request.h"
 #include "daemon/core/row.h"
 #include "daemon/core/session.h"
@@ -25,6 +26,7 @@ static int acquire_either(struct session *session, uint64_t request_id, const st
     struct request *request;
 
     assert(session->state == SESSION_ACTIVE);
+    recorder_set_time(session->core, now_ns);
     if (pool != NULL && !session_may_use(session, pool))
         pool = NULL; /* as if there were none */
     int r = request_new(session, pool, request_id, acquire, now_ns, &request);
@@ -67,6 +69,7 @@ int core_acquire_segments(struct session *session, uint64_t request_id,
 }
 
 void core_cancel(struct session *session, uint64_t request_id, uint64_t now_ns) {
+    recorder_set_time(session->core, now_ns);
     list_for_each_entry(struct request, request, &session->requests, session_link) {
         if (request->id != request_id || request->state != REQUEST_WAITING)
             continue;
@@ -83,6 +86,7 @@ int core_idle(struct session *session, const struct proto_idle *idle, uint64_t n
     struct pool *pool = core_find_pool(session->core, idle->pool);
 
     *ret_segments = (struct proto_segments){0};
+    recorder_set_time(session->core, now_ns);
     if (pool == NULL || (idle->size_bytes != 0 && !session_may_use(session, pool)))
         return PROTO_E_NO_POOL;
     struct tenant_heap *heap = tenant_heap_find(session->tenant, pool);
@@ -98,6 +102,7 @@ int core_offer(struct session *session, const struct proto_offer *offer, uint64_
     struct pool *pool = core_find_pool(session->core, offer->pool);
 
     *ret_segments = (struct proto_segments){0};
+    recorder_set_time(session->core, now_ns);
     if (pool == NULL || !session_may_use(session, pool))
         return PROTO_E_NO_POOL;
     struct tenant_heap *heap = tenant_heap_find(session->tenant, pool);
@@ -125,6 +130,10 @@ int core_closed(struct session *session, const struct proto_closed *closed, uint
 
     if (pool == NULL)
         return PROTO_E_INVALID;
+    recorder_set_time(session->core, now_ns);
+    record(session->core,
+           &(struct recorded){
+               .kind = PROTO_RECORD_CLOSE, .pool = pool, .session = session, .value = closed->segment});
     question_note_came(session, pool, 0, now_ns);
     pool->stats.n_closes++;
     pool->stats.close_ns += closed->time_ns < CLOSE_NS_MAX ? closed->time_ns : CLOSE_NS_MAX;
@@ -191,6 +200,7 @@ static int release(struct session *session, const struct proto_release *release,
     struct lease *lease = lease_find(session->core, session, release->lease, release->generation);
     struct fence_queue *queue = NULL;
 
+    recorder_set_time(session->core, now_ns);
     if (lease == NULL)
         return PROTO_E_STALE;
     struct pool *pool = lease->block->segment->pool;
@@ -279,6 +289,7 @@ static int share(struct session *session, const struct proto_share *wanted, cons
     bool is_part = wanted->part_bytes > 0;
     struct lease_part part;
 
+    recorder_set_time(session->core, now_ns);
     if (lease == NULL)
         return PROTO_E_STALE;
     if (send != NULL &&
@@ -326,6 +337,8 @@ int core_send(struct session *session, const struct proto_send *send,
 
 int core_revoke(struct session *session, const struct proto_token *token, uint64_t now_ns) {
     struct parcel *parcel = parcel_find(session->core, token);
+
+    recorder_set_time(session->core, now_ns);
     if (parcel == NULL || parcel->block->segment->owner->tenant != session->tenant)
         return PROTO_E_NO_TOKEN;
     parcel_close(session->core, parcel);
@@ -334,6 +347,7 @@ int core_revoke(struct session *session, const struct proto_token *token, uint64
 }
 
 unsigned core_revoke_all(struct core *core, uint64_t sender, uint64_t now_ns, uint64_t *ret_bytes) {
+    recorder_set_time(core, now_ns);
     unsigned n = parcels_close(core, sender, ret_bytes);
     core_serve(core, now_ns);
     return n;
@@ -362,9 +376,16 @@ int core_attach(struct session *session, const struct proto_token *token, struct
             return r;
     }
     int r = lease_join(session, block, ret_lease);
-    if (r == 0 && parcel != NULL)
+    if (r != 0)
+        return r;
+    record(core, &(struct recorded){.kind = PROTO_RECORD_ATTACH,
+                                    .pool = block->segment->pool,
+                                    .session = session,
+                                    .bytes = block->held_bytes,
+                                    .value = (*ret_lease)->id});
+    if (parcel != NULL)
         parcel_take(core, parcel);
-    return r;
+    return 0;
 }
 
 int core_query(struct session *session, const struct proto_lease_name *name, struct proto_info *ret_info) {

@@ -16,6 +16,7 @@
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/question.h"
+#include "daemon/core/recorder.h"
 #include "daemon/core/request.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
@@ -95,6 +96,7 @@ static int session_open(struct core *core, const struct peer *peer, uint64_t now
     list_append(&tenant->members, &session->tenant_link);
     list_append(&core->sessions, &session->link);
     core->n_sessions++;
+    record(core, &(struct recorded){.kind = PROTO_RECORD_OPEN, .session = session});
     tenant_mark_ready(tenant); /* its groups may have raised the quota */
     *ret_session = session;
     return 0;
@@ -102,6 +104,7 @@ static int session_open(struct core *core, const struct peer *peer, uint64_t now
 
 int core_session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
                       struct session **ret_session) {
+    recorder_set_time(core, now_ns);
     int r = session_open(core, peer, now_ns, ret_session);
     if (r != 0)
         core_session_refused(core);
@@ -219,14 +222,40 @@ static void session_free(struct session *session, uint64_t now_ns) {
     core_serve(core, now_ns);
 }
 
+/* Records the session's end, with what it has of each pool; of none: once without a pool. */
+static void record_end(const struct session *session, enum proto_record_kind kind, uint64_t value) {
+    struct core *core = session->core;
+    struct recorded recorded = {.kind = kind, .session = session, .value = value};
+    bool is_recorded = false;
+
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        const struct session_pool *has = &session->pools[i];
+        if (!has_of(session, core->pools[i]))
+            continue;
+        recorded.pool = core->pools[i];
+        recorded.bytes = has->leased_bytes + has->fenced_bytes;
+        record(core, &recorded);
+        is_recorded = true;
+        struct proto_hour *hour = recorder_hour(core->pools[i]);
+        if (hour != NULL && kind == PROTO_RECORD_DEATH)
+            hour->n_deaths++;
+    }
+    if (!is_recorded)
+        record(core, &recorded);
+}
+
 void core_session_close(struct session *session, uint64_t now_ns) {
     assert(session->state == SESSION_ACTIVE);
+    recorder_set_time(session->core, now_ns);
+    record_end(session, PROTO_RECORD_FAREWELL, 0);
     parcels_let_go(session, now_ns);
     session_free(session, now_ns);
 }
 
 void core_session_lose(struct session *session, uint64_t now_ns, const char *reason) {
     assert(session->state == SESSION_ACTIVE);
+    recorder_set_time(session->core, now_ns);
+    record_end(session, PROTO_RECORD_DEATH, 0);
     while (!list_is_empty(&session->requests))
         request_free(container_of(session->requests.next, struct request, session_link));
     list_for_each_entry(struct lease, lease, &session->leases, session_link) {
@@ -247,5 +276,7 @@ void core_session_lose(struct session *session, uint64_t now_ns, const char *rea
 
 void core_session_gone(struct session *session, uint64_t now_ns) {
     assert(session->state == SESSION_QUARANTINED);
+    recorder_set_time(session->core, now_ns);
+    record_end(session, PROTO_RECORD_RETURN, now_ns - session->lost_ns);
     session_free(session, now_ns);
 }

@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "daemon/core/fence.h"
 #include "daemon/core/pool.h"
+#include "daemon/core/recorder.h"
 #include "daemon/core/row.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/session.h"
@@ -256,6 +257,17 @@ void lease_close(struct lease *lease) {
     block_free_if_unused(core, block);
 }
 
+/* Records what has become of the lease, or of a part of it. */
+static void record_lease(const struct lease *lease, enum proto_record_kind kind, uint64_t bytes,
+                         uint8_t flags) {
+    record(lease->session->core, &(struct recorded){.kind = kind,
+                                                    .flags = flags,
+                                                    .pool = lease->block->segment->pool,
+                                                    .session = lease->session,
+                                                    .bytes = bytes,
+                                                    .value = lease->id});
+}
+
 static uint64_t range_end(const struct heap_range *range) {
     return range->offset + range->size;
 }
@@ -398,6 +410,7 @@ int lease_release_part(struct lease_part *part) {
     if (r != 0)
         return r;
     list_init(&ranges);
+    record_lease(part->lease, PROTO_RECORD_RELEASE, part->end - part->start, PROTO_RECORD_SPLIT);
     part_cut(part, &ranges);
     ranges_give(&ranges);
     return 0;
@@ -451,6 +464,7 @@ bool lease_join_fenced(struct lease_part *part, struct fence_queue *queue, uint6
         (is_later && queue->leases.next == queue->leases.previous) || part_mark(part) != 0)
         return false;
     list_init(&ranges);
+    record_lease(part->lease, PROTO_RECORD_FENCE, size_bytes, PROTO_RECORD_SPLIT);
     part_cut(part, &ranges);
     block_take_ranges(session, block, &ranges);
     block->held_bytes += size_bytes;
@@ -602,6 +616,7 @@ bool lease_is_all(const struct lease *lease, uint64_t offset_bytes, uint64_t siz
 
 static void lease_fence(struct lease *lease, struct fence_queue *queue, uint64_t value) {
     struct block *block = lease->block;
+    record_lease(lease, PROTO_RECORD_FENCE, block->held_bytes, 0);
     block_count(block, -1, +1, 0);
     session_hold(lease->session, block, -block->held_bytes);
     session_count_fenced(lease->session, block, block->held_bytes);
@@ -615,10 +630,12 @@ void lease_give_up(struct lease *lease, struct fence_queue *queue, uint64_t valu
         queue = fence_queue_next_withheld(lease->session, lease->block->segment->pool, 0);
         value = queue != NULL ? queue->withheld_value : 0;
     }
-    if (queue == NULL)
-        lease_close(lease);
-    else
+    if (queue != NULL) {
         lease_fence(lease, queue, value);
+        return;
+    }
+    record_lease(lease, PROTO_RECORD_RELEASE, lease->block->held_bytes, 0);
+    lease_close(lease);
 }
 
 void lease_pass_fence(struct lease *lease) {
@@ -627,6 +644,7 @@ void lease_pass_fence(struct lease *lease) {
     if (lease->is_withheld_by_fences)
         next = fence_queue_next_withheld(lease->session, lease->block->segment->pool, lease->fence->word + 1);
     if (next == NULL) {
+        record_lease(lease, PROTO_RECORD_PASS, lease->block->held_bytes, 0);
         lease_close(lease);
         return;
     }

@@ -10,6 +10,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "daemon/core/lease.h"
+#include "daemon/core/recorder.h"
 #include "daemon/core/tenant.h"
 
 #define ROOM_AT_FIRST 64u
@@ -117,6 +118,10 @@ int parcel_open(struct session *session, struct block *block, const struct proto
     else
         parcel->deadline_ns = clock_deadline_ns(now_ns, parcel->lifetime_ns);
     insert(table, take_ptr(&parcel));
+    record(session->core, &(struct recorded){.kind = PROTO_RECORD_SEND,
+                                             .pool = block->segment->pool,
+                                             .session = session,
+                                             .bytes = block->held_bytes});
     return 0;
 }
 
@@ -133,6 +138,10 @@ void parcel_take(struct core *core, struct parcel *parcel) {
 
 /* Frees a parcel that is not in the heap any more. */
 static void parcel_free(struct core *core, struct parcel *parcel) {
+    record(core, &(struct recorded){.kind = PROTO_RECORD_ARRIVE,
+                                    .pool = parcel->block->segment->pool,
+                                    .bytes = parcel->block->held_bytes,
+                                    .value = parcel->sender});
     parcel_tenant(parcel)->n_parcels--;
     list_remove(&parcel->held_link);
     tdelete(parcel, &core->parcels.by_token, parcel_compare_tokens);

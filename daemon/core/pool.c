@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "daemon/core/account.h"
+#include "daemon/core/recorder.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/tenant.h"
 
@@ -91,6 +92,7 @@ void pool_note_peaks(struct pool *pool) {
     note_peak(&pool->stats.leased_peak_bytes, pool->leased_bytes);
     note_peak(&pool->stats.reserved_peak_bytes, pool->reserved_bytes);
     note_peak(&pool->stats.quarantined_peak_bytes, pool->quarantined_bytes);
+    recorder_note_peaks(pool);
 }
 
 uint64_t pool_free_bytes(const struct pool *pool) {
@@ -218,6 +220,10 @@ void pool_retire(struct segment *segment) {
     pool->n_retiring++;
     pool->stats.n_retires++;
     pool->retiring_bytes += segment->size_bytes;
+    record(pool->core, &(struct recorded){.kind = PROTO_RECORD_RETIRE,
+                                          .pool = pool,
+                                          .bytes = segment->size_bytes,
+                                          .value = segment->id});
 }
 
 /* Whether the idle segment does not suit the request, and is not needed for the bytes that are kept. */

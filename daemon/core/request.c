@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/types.h>
 
+#include "daemon/core/recorder.h"
 #include "daemon/core/session.h"
 #include "daemon/core/wait_queue.h"
 
@@ -82,6 +83,36 @@ void request_grant(struct request *request, struct lease *lease) {
     list_append(&request->session->core->answered, &request->link);
 }
 
+static void record_refusal(const struct request *request) {
+    struct core *core = request->session->core;
+    struct recorded recorded = {
+        .kind = PROTO_RECORD_REFUSE,
+        .reason = request->error,
+        .quota_item = request->quota_item + 1,
+        .pool = request->pool,
+        .session = request->session,
+        .bytes = request->size_bytes,
+        .value = request->waited ? core->recorder.now_ns - request->asked_ns : 0,
+    };
+    bool is_probe = request_is_probe(request);
+    bool is_timeout = request->waited && core->recorder.now_ns >= request->deadline_ns;
+
+    recorded.flags =
+        (uint8_t)((request->waited ? PROTO_RECORD_WAITED : 0) | (is_timeout ? PROTO_RECORD_DEADLINE : 0) |
+                  (is_probe ? PROTO_RECORD_PROBE : 0));
+    record(core, &recorded);
+    struct proto_hour *hour = request->pool != NULL ? recorder_hour(request->pool) : NULL;
+    if (hour == NULL)
+        return;
+    if (request->waited)
+        recorder_note_wait(request->pool, recorded.value);
+    if (is_probe)
+        return;
+    hour->n_refused++;
+    hour->n_timeouts += is_timeout;
+    hour->n_quota += request->quota_item >= 0;
+}
+
 void request_refuse(struct request *request, enum proto_error error) {
     assert(request->state == REQUEST_WAITING);
     request_end_wait(request);
@@ -91,6 +122,7 @@ void request_refuse(struct request *request, enum proto_error error) {
         request->pool->stats.n_probes++;
     else if (request->pool != NULL)
         request->pool->stats.n_failures++;
+    record_refusal(request);
     list_append(&request->session->core->answered, &request->link);
 }
 

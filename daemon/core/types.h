@@ -19,7 +19,7 @@
  *   fence, wait_queue, pool, undelivered
  *   tenant
  *   account
- *   session, question, policy, segment, death, use, row
+ *   session, question, policy, segment, death, use, row, recorder
  *   types
  *   quota, histogram, limits
  *
@@ -39,6 +39,7 @@
 #include "proto/limits.h"
 #include "proto/page.h"
 #include "proto/proto.h"
+#include "proto/records.h"
 
 struct account;
 struct core;
@@ -523,6 +524,16 @@ static inline uint64_t request_piece_bytes(const struct request *request) {
     return request->n_segments > 0 ? request->segment_bytes : request->least_bytes;
 }
 
+/* See recorder.h. */
+struct recorder {
+    struct proto_records *file;           /* borrowed; NULL: nothing is recorded */
+    uint64_t next;                        /* number of the next record */
+    uint64_t now_ns;                      /* of the event that is being recorded, on CLOCK_MONOTONIC */
+    uint64_t ahead_ns;                    /* CLOCK_REALTIME less CLOCK_MONOTONIC, modulo 2^64 */
+    uint64_t hour, hour_end_ns;           /* the current one, since 1970; its end on CLOCK_MONOTONIC */
+    uint64_t held_bytes[PROTO_POOLS_MAX]; /* by id - 1: the hour's peak when its holders were looked for */
+};
+
 /* See core.h. */
 struct core {
     struct pool *pools[PROTO_POOLS_MAX]; /* pools[i]->id == i + 1; pools never go away */
@@ -550,6 +561,7 @@ struct core {
     uint32_t passes_limit;      /* PASSES_MAX; smaller in simulations */
     uint64_t long_wait_ns;      /* LONG_WAIT_NS; smaller in simulations */
     struct policy *policy;      /* NULL: nothing is limited or forbidden */
+    struct recorder recorder;
 };
 
 /* Whether its segments are handed over as descriptors for the driver. */

@@ -11,6 +11,7 @@
 #include "daemon/core/long_wait.h"
 #include "daemon/core/plan.h"
 #include "daemon/core/pool.h"
+#include "daemon/core/recorder.h"
 #include "daemon/core/request.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/session.h"
@@ -67,10 +68,30 @@ static uint64_t take_rest(const struct request *request, struct heap_range *rang
     return range->size;
 }
 
+static void record_grant(struct pool *pool, const struct request *request, const struct lease *lease) {
+    struct core *core = pool->core;
+    struct recorded recorded = {.pool = pool, .session = request->session};
+
+    recorded.kind = PROTO_RECORD_LEASE;
+    for (unsigned n = request_n_leases(request); n > 0; n--, lease = session_next_lease(lease)) {
+        recorded.bytes = lease->block->held_bytes;
+        recorded.value = lease->id;
+        record(core, &recorded);
+    }
+    if (!request->waited)
+        return;
+    recorded.kind = PROTO_RECORD_SERVE;
+    recorded.bytes = request->size_bytes;
+    recorded.value = core->recorder.now_ns - request->asked_ns;
+    record(core, &recorded);
+    recorder_note_wait(pool, recorded.value);
+}
+
 /* The request was granted the lease, and those that follow it. */
 static void note_grant(struct pool *pool, struct request *request, struct lease *lease) {
     pool->reclaim.refused_bytes = 0;
     request_grant(request, lease);
+    record_grant(pool, request, lease);
     pool_note_peaks(pool);
     wait_queue_count_passes(request);
     pool->growth.demand = lease->block->segment->owner;
@@ -551,6 +572,11 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
      * they may be. */
     if (request->deadline_ns > now_ns) {
         request->waited = true;
+        record(pool->core, &(struct recorded){.kind = PROTO_RECORD_WAIT,
+                                              .pool = pool,
+                                              .session = request->session,
+                                              .bytes = request->size_bytes,
+                                              .value = request->id});
         if (charge_make(&request->charge, &request->session->tenant->quota, QUOTA_WAITING, 1) != 0)
             request_refuse_for_quota(request, PROTO_E_LIMIT, QUOTA_WAITING);
         else
@@ -647,6 +673,7 @@ uint64_t pool_next_tick_ns(const struct pool *pool) {
 void core_serve(struct core *core, uint64_t now_ns) {
     const struct list *last = core->ready.previous, *served = NULL;
 
+    recorder_set_time(core, now_ns);
     while (served != last && !list_is_empty(&core->ready)) {
         struct pool *pool = container_of(core->ready.next, struct pool, ready_link);
         served = &pool->ready_link;

@@ -12,6 +12,7 @@
 #include "daemon/core/explain.h"
 #include "daemon/core/lease.h"
 #include "daemon/core/pool.h"
+#include "daemon/core/recorder.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 #include "daemon/data/client.h"
@@ -494,6 +495,7 @@ static int handle_revoke(struct client *client, const struct proto_message *mess
 static int handle_attach(struct client *client, const struct proto_message *message) {
     struct lease *lease = NULL;
 
+    recorder_set_time(client->session->core, clock_now_ns());
     int r = core_attach(client->session, &message->attach, &lease);
     return conclude_with_lease(client, message, r, lease);
 }

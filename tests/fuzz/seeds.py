@@ -85,7 +85,7 @@ def configurations():
     yield "# nothing\n\n[daemon]\n"
     yield (
         "[daemon]\nsocket = /run/gpupool/gpupool.sock\nadmin_socket = /run/gpupool/admin.sock\ngpu = auto\nsim_gpus = 2\n"
-        "sim_memory = 8GiB\nsessions_limit = 1024\nsession_leases_limit = 65536\nlog_level = info\n"
+        "sim_memory = 8GiB\nsessions_limit = 1024\nsession_leases_limit = 65536\nrecords = 1MiB\nhistory_hours = 48\nlog_level = info\n"
     )
     yield "[device]\nlimit = 90%\nstep = 512MiB\nreserve = 0\nlow_water = 256MiB\nenabled = yes\n"
     yield "[host]\nlimit=50%\nstep=64MiB\nreserve=1GiB\nlow_water=0\nhuge_pages=auto\nenabled=no\n"

@@ -134,6 +134,7 @@ static void world_make(struct world *world) {
     draw_weights(world);
     for (unsigned p = 0; p < world->n_pools; p++)
         add_pool(world, p);
+    records_begin(world);
 }
 
 static void step_any(struct world *world) {
@@ -174,6 +175,7 @@ static void world_end(struct world *world) {
         step_shell(world);
         shell_drain(world);
         check_all(world);
+        records_check(world);
     }
     world->now_ns += 100 * NS_PER_S; /* no parcel has more */
     parcels_pass(world);
@@ -206,6 +208,7 @@ static void world_end(struct world *world) {
         free(world->segments[g].hot);
     }
     core_free(world->core);
+    records_end(world);
 }
 
 void history(uint64_t seed, uint64_t n_steps, unsigned validate_every, struct tally *tally, uint64_t *step) {
@@ -225,6 +228,7 @@ void history(uint64_t seed, uint64_t n_steps, unsigned validate_every, struct ta
         if (world->drain_late == 0 || !one_in(world, world->drain_late))
             shell_drain(world);
         check_all(world);
+        records_check(world);
         if (world->step % validate_every == 0)
             must(core_is_valid(world->core), "the core is not valid");
         tally->out_of_memory += memory_failed();

@@ -13,6 +13,7 @@
  *   policy.c   quotas and access, as an operator changes them
  *   model.c    the reference model: the owner of each grain, the waiting requests, the answers
  *   turns.c    the order in which the model serves requests
+ *   records.c  what the flight recorder says of each session's memory
  *   alone.c    requests that no other process can serve
  *   check.c    the invariants that hold between steps
  *   history.c  one seed's world from its first step to its last
@@ -281,6 +282,7 @@ struct world {
     uint64_t questions; /* so far */
     struct list_question list;
     struct look look;
+    struct recordings *recordings;
     struct tally *tally;
 };
 
@@ -461,6 +463,13 @@ void step_reply(struct world *world);
 
 /* --- check.c: the core and the model agree, and no request waits that could be served now. */
 void check_all(struct world *world);
+
+/* The core records from now on; nothing is left of that at the end. */
+void records_begin(struct world *world);
+void records_end(struct world *world);
+
+/* Reads what was recorded since, and compares. To be called after each step. */
+void records_check(struct world *world);
 
 /* --- client.c */
 void step_acquire(struct world *world);

@@ -342,8 +342,9 @@ class Commands(unittest.TestCase):
     def test_each_command_has_help_of_its_own(self):
         general = ctl("--help").stdout
         commands = re.findall(r"^  (\w+) ", general.partition("Commands:\n")[2].partition("\nOptions:")[0], re.MULTILINE)
-        self.assertEqual(set(commands), {*REPLIES, "metrics", "run", "help"})
-        own = {"trim": {"--pool"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"}}
+        self.assertEqual(set(commands), {*REPLIES, "events", "history", "metrics", "run", "help"})
+        own = {"events": {"--since", "--until", "--pool", "--pid", "--user", "--follow", "--records"},
+               "history": {"--since", "--until", "--pool", "--records"}, "trim": {"--pool"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"}}
         for command in commands:
             with self.subTest(command):
                 done = ctl("help", command, socket_path="/nonexistent")

@@ -1,0 +1,324 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/ctl/events.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/array.h"
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/units.h"
+#include "client/ctl/command_line.h"
+#include "client/ctl/moment.h"
+#include "client/ctl/records.h"
+#include "client/ctl/text.h"
+#include "client/ctl/user.h"
+#include "proto/proto.h"
+
+/* A follower looks so often for new records: often enough for a person. */
+#define FOLLOW_NS (100 * NS_PER_MS)
+
+/* The names of the sessions that are there, by their ids, which a daemon counts up. */
+struct names {
+    struct name {
+        uint64_t session;
+        char name[PROTO_RECORD_NAME_SIZE];
+    } * entries;
+    size_t count, room;
+};
+
+static void names_add(struct names *names, const struct proto_record *record) {
+    if (names->count == names->room) {
+        size_t room = names->room == 0 ? 64 : 2 * names->room;
+        struct name *entries = realloc(names->entries, room * sizeof *entries);
+        if (entries == NULL) /* the session is shown without its name */
+            return;
+        names->entries = entries;
+        names->room = room;
+    }
+    struct name *name = &names->entries[names->count++];
+    name->session = record->session;
+    snprintf(name->name, sizeof name->name, "%.*s", (int)sizeof record->name, record->name);
+}
+
+static const char *names_find(const struct names *names, uint64_t session) {
+    size_t low = 0, high = names->count;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (names->entries[middle].session < session)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < names->count && names->entries[low].session == session ? names->entries[low].name : NULL;
+}
+
+/* Learns from a record, whether or not it is shown. A daemon's start begins the sessions' ids anew. */
+static void names_learn(struct names *names, const struct proto_record *record) {
+    if (record->kind == PROTO_RECORD_START)
+        names->count = 0;
+    else if (record->kind == PROTO_RECORD_OPEN)
+        names_add(names, record);
+}
+
+/* --- what happened, in words --- */
+
+static const char *quota_words(unsigned detail) {
+    static const char *const words[] = {
+        [PROTO_RECORD_QUOTA_SESSIONS] = "sessions",
+        [PROTO_RECORD_QUOTA_LEASES] = "leases",
+        [PROTO_RECORD_QUOTA_RANGES] = "ranges",
+        [PROTO_RECORD_QUOTA_SEGMENTS] = "segments",
+        [PROTO_RECORD_QUOTA_WAITING] = "waiting requests",
+        [PROTO_RECORD_QUOTA_REPLIES] = "replies",
+        [PROTO_RECORD_QUOTA_POOL] = "memory of the pool",
+    };
+    return detail < ARRAY_LENGTH(words) && words[detail] != NULL ? words[detail] : "?";
+}
+
+static const char *reason_words(unsigned reason) {
+    switch ((enum proto_error)reason) {
+    case PROTO_E_NO_POOL:
+        return "there is no such pool for the user";
+    case PROTO_E_TOO_LARGE:
+        return "more than the pool may ever have";
+    case PROTO_E_EXHAUSTED:
+        return "nothing was free that it could have";
+    case PROTO_E_LIMIT:
+        return "the session has as many leases or requests as it may";
+    case PROTO_E_DRIVER:
+        return "the driver or the kernel gave no more";
+    case PROTO_E_NO_MEMORY:
+        return "the daemon had no memory for its bookkeeping";
+    case PROTO_E_CANCELLED:
+        return "its client cancelled it";
+    case PROTO_E_INVALID:
+        return "the pool has no such segments";
+    default:
+        return "?";
+    }
+}
+
+static void print_refusal(const struct proto_record *record) {
+    printf("%s refused", BYTES_TEXT(record->bytes));
+    if ((record->flags & PROTO_RECORD_DEADLINE) != 0)
+        printf(" at its deadline, after a wait of %s", NS_TEXT(record->value));
+    else if ((record->flags & PROTO_RECORD_WAITED) != 0)
+        printf(" after a wait of %s", NS_TEXT(record->value));
+    if (record->detail != PROTO_RECORD_QUOTA_NONE)
+        printf(": the user's quota of %s", quota_words(record->detail));
+    else
+        printf(": %s", reason_words(record->reason));
+    if ((record->flags & PROTO_RECORD_PROBE) != 0)
+        fputs(" (the client tries something else)", stdout);
+    if (record->pool != 0)
+        printf("; the pool lent %s", BYTES_TEXT(record->leased_bytes));
+}
+
+static void print_text(const struct proto_record *record) {
+    uint64_t bytes = record->bytes, value = record->value;
+
+    switch ((enum proto_record_kind)record->kind) {
+    case PROTO_RECORD_START:
+        printf("the daemon started, pid %" PRIu64, value);
+        break;
+    case PROTO_RECORD_STOP:
+        printf("the daemon stops, pid %" PRIu64, value);
+        break;
+    case PROTO_RECORD_RELOAD:
+        fputs("a fresh configuration is in force", stdout);
+        break;
+    case PROTO_RECORD_POOL_READY:
+        fputs("the pool can lend", stdout);
+        break;
+    case PROTO_RECORD_POOL_LOST:
+        fputs("the pool's device cannot be used any more", stdout);
+        break;
+    case PROTO_RECORD_OPEN:
+        printf("session %" PRIu64 " began", record->session);
+        break;
+    case PROTO_RECORD_FAREWELL:
+        printf("session %" PRIu64 " ended; %s came back", record->session, BYTES_TEXT(bytes));
+        break;
+    case PROTO_RECORD_DEATH:
+        printf("session %" PRIu64 " ended without a farewell; %s in quarantine", record->session,
+               BYTES_TEXT(bytes));
+        break;
+    case PROTO_RECORD_RETURN:
+        printf("%s came back from quarantine after %s", BYTES_TEXT(bytes), NS_TEXT(value));
+        break;
+    case PROTO_RECORD_FORCE:
+        printf("an operator ended session %" PRIu64 "; %s", record->session, BYTES_TEXT(bytes));
+        break;
+    case PROTO_RECORD_LEASE:
+    case PROTO_RECORD_ATTACH:
+        printf("%s %s, lease %" PRIu64 "; the pool lends %s", BYTES_TEXT(bytes),
+               record->kind == PROTO_RECORD_LEASE ? "leased" : "shared with it", value,
+               BYTES_TEXT(record->leased_bytes));
+        break;
+    case PROTO_RECORD_RELEASE:
+    case PROTO_RECORD_FENCE:
+    case PROTO_RECORD_PASS:
+        printf("%s %s, %slease %" PRIu64, BYTES_TEXT(bytes),
+               record->kind == PROTO_RECORD_RELEASE ? "came back"
+               : record->kind == PROTO_RECORD_FENCE ? "given back behind a fence"
+                                                    : "came back: the fence was reached",
+               (record->flags & PROTO_RECORD_SPLIT) != 0 ? "part of " : "", value);
+        break;
+    case PROTO_RECORD_WAIT:
+        printf("%s asked for: the request waits; the pool lends %s", BYTES_TEXT(bytes),
+               BYTES_TEXT(record->leased_bytes));
+        break;
+    case PROTO_RECORD_SERVE:
+        printf("%s granted after a wait of %s", BYTES_TEXT(bytes), NS_TEXT(value));
+        break;
+    case PROTO_RECORD_REFUSE:
+        print_refusal(record);
+        break;
+    case PROTO_RECORD_GROW:
+        printf("segment %" PRIu64 " of %s was made", value, BYTES_TEXT(bytes));
+        break;
+    case PROTO_RECORD_GROW_FAIL:
+        printf("no segment of %s: the driver or the kernel refused", BYTES_TEXT(bytes));
+        break;
+    case PROTO_RECORD_CLOSE:
+        printf("segment %" PRIu64 " closed by the process", value);
+        break;
+    case PROTO_RECORD_RETIRE:
+        printf("segment %" PRIu64 " of %s goes back to the driver", value, BYTES_TEXT(bytes));
+        break;
+    case PROTO_RECORD_TRIM:
+        printf("trimmed: %s go back to the driver", BYTES_TEXT(bytes));
+        break;
+    case PROTO_RECORD_ASK:
+        fputs("asked for memory that it keeps idle", stdout);
+        break;
+    case PROTO_RECORD_SEND:
+        printf("a buffer of %s was sent", BYTES_TEXT(bytes));
+        break;
+    case PROTO_RECORD_ARRIVE:
+        printf("a buffer of %s, sent by session %" PRIu64 ", was taken, revoked or too late",
+               BYTES_TEXT(bytes), value);
+        break;
+    case PROTO_RECORD_KINDS_END:
+        break;
+    }
+}
+
+/* name: of the record's session; NULL: it is not known. */
+static void print_line_of(const struct proto_record *record, const char *name) {
+    char time[MOMENT_TEXT_SIZE], pool[8] = "-", process[64] = "-", *printable = NULL;
+
+    if (record->pool != 0)
+        snprintf(pool, sizeof pool, "%u", record->pool);
+    if (record->session != 0) {
+        printable = name != NULL ? text_printable(name, NULL) : NULL;
+        snprintf(process, sizeof process, "%" PRIu32 "%s%.40s", record->pid, printable != NULL ? " " : "",
+                 printable != NULL ? printable : "");
+        free(printable);
+    }
+    printf("%s  %4s  %-22s  %-9s  ", moment_text(record->time_ns, MOMENT_MILLISECOND, time), pool, process,
+           proto_record_word(record->kind));
+    print_text(record);
+    putchar('\n');
+}
+
+/* Prints a text as JSON's strings are: what is no printable ASCII as an escape. */
+static void print_json_text(const char *text) {
+    putchar('"');
+    for (; *text != '\0'; text++) {
+        unsigned char byte = (unsigned char)*text;
+        if (byte < ' ' || byte > '~' || byte == '"' || byte == '\\')
+            printf("\\u%04x", byte);
+        else
+            putchar(byte);
+    }
+    putchar('"');
+}
+
+static void print_json_of(const struct proto_record *record, const char *name) {
+    bool is_open = record->kind == PROTO_RECORD_OPEN;
+
+    printf("{\"number\":%" PRIu64 ",\"time_ns\":%" PRIu64 ",\"kind\":\"%s\",\"pool\":%u,\"session\":%" PRIu64
+           ",\"pid\":%" PRIu32 ",\"uid\":%" PRIu32 ",\"name\":",
+           atomic_load(&record->number), record->time_ns, proto_record_word(record->kind), record->pool,
+           record->session, record->pid, record->uid);
+    print_json_text(name != NULL ? name : "");
+    printf(",\"bytes\":%" PRIu64 ",\"leased_bytes\":%" PRIu64 ",\"value\":%" PRIu64
+           ",\"reason\":%u,\"quota\":%u,"
+           "\"flags\":%u}\n",
+           is_open ? 0 : record->bytes, is_open ? 0 : record->leased_bytes, is_open ? 0 : record->value,
+           record->reason, record->detail, record->flags);
+}
+
+/* Prints the records from one number on. Returns the number of the next one. */
+static uint64_t print_from(const struct records *records, uint64_t number,
+                           const struct records_filter *filter, struct names *names, bool json) {
+    uint64_t first = records_first(records), next = atomic_load(&records->file->next);
+    struct proto_record record;
+
+    for (number = number > first ? number : first; number < next; number++) {
+        if (!proto_records_read(records->file, number, &record)) /* overwritten meanwhile */
+            continue;
+        names_learn(names, &record);
+        if (!records_pass(filter, &record))
+            continue;
+        const char *name = record.session != 0 ? names_find(names, record.session) : NULL;
+        if (json)
+            print_json_of(&record, name);
+        else
+            print_line_of(&record, name);
+    }
+    return number;
+}
+
+static void print_heading(const struct records *records) {
+    uint64_t first = records_first(records), next = atomic_load(&records->file->next);
+    struct proto_record oldest;
+
+    while (first < next && !proto_records_read(records->file, first, &oldest))
+        first++;
+    if (first == next)
+        printf("%s: no records yet, room for %" PRIu64 "\n", records->path, records->file->records_count);
+    else
+        printf("%s: %" PRIu64 " records since %s, room for %" PRIu64 "\n", records->path, next - first,
+               MOMENT_TEXT(oldest.time_ns, MOMENT_DAY_SECOND), records->file->records_count);
+    printf("%-23s  %4s  %-22s  %-9s\n", "TIME", "POOL", "PROCESS", "EVENT");
+}
+
+static int follow(struct records *records, const struct options *options, uint64_t number,
+                  struct names *names) {
+    while (finish_output(EXIT_SUCCESS) == EXIT_SUCCESS) {
+        nanosleep(&(struct timespec){.tv_nsec = FOLLOW_NS}, NULL);
+        number = print_from(records, number, &options->filter, names, options->json);
+        if (!records_are_replaced(records))
+            continue;
+        records_close(records);
+        int code = records_open(records, options, EXIT_UNREACHABLE);
+        if (code != 0)
+            return code;
+        number = 1;
+    }
+    return EXIT_REFUSED;
+}
+
+int events_run(const struct options *options) {
+    struct names names = {0};
+    struct records records;
+
+    int code = records_open(&records, options, EXIT_UNREACHABLE);
+    if (code != 0)
+        return code;
+    if (!options->json)
+        print_heading(&records);
+    uint64_t next = print_from(&records, 1, &options->filter, &names, options->json);
+    code = options->follow ? follow(&records, options, next, &names) : finish_output(EXIT_SUCCESS);
+    if (records.file != NULL)
+        records_close(&records);
+    free(names.entries);
+    return code;
+}

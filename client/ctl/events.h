@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CTL_EVENTS_H
+#define CLIENT_CTL_EVENTS_H
+/* "gpupoolctl events": the flight recorder's records, a line each. */
+struct options;
+
+/* Prints the records that the options choose, and with --follow those that come, until it is interrupted.
+ * Returns the code to exit with. */
+int events_run(const struct options *options);
+
+#endif

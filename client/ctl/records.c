@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/ctl/records.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "base/cleanup.h"
+#include "client/ctl/command_line.h"
+#include "client/ctl/text.h"
+#include "client/ctl/user.h"
+
+static char path_buffer[ADDRESS_PATH_SIZE]; /* of the one file that a command reads */
+
+/* The path of the file beside an admin socket. */
+static const char *beside(const char *socket) {
+    size_t length = strlen(socket), suffix = strlen(".sock");
+
+    if (length > suffix && strcmp(socket + length - suffix, ".sock") == 0)
+        length -= suffix;
+    snprintf(path_buffer, sizeof path_buffer, "%.*s" PROTO_RECORDS_SUFFIX, (int)length, socket);
+    return path_buffer;
+}
+
+static const char *find_path(const struct options *options) {
+    const char *admin =
+                   options->admin_socket != NULL ? options->admin_socket : getenv("GPUPOOL_ADMIN_SOCKET"),
+               *data = getenv("GPUPOOL_SOCKET");
+
+    if (options->records != NULL)
+        return options->records;
+    if (admin != NULL && admin[0] != '\0')
+        return beside(admin);
+    if (data == NULL || strchr(data, '/') == NULL)
+        return beside(ADMIN_SOCKET_DEFAULT);
+    snprintf(path_buffer, sizeof path_buffer, "%.*s/admin" PROTO_RECORDS_SUFFIX,
+             (int)(strrchr(data, '/') - data), data);
+    return path_buffer;
+}
+
+int records_open(struct records *records, const struct options *options, int code) {
+    const char *path = find_path(options);
+    struct stat status;
+
+    _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0 && errno == EACCES)
+        return complain(code, "%s: %s: the records are for root and the daemon's user", path,
+                        strerror(errno));
+    if (fd < 0)
+        return complain(code,
+                        "%s: %s: a daemon writes its records beside its admin socket; name that with "
+                        "--admin-socket, or the file with --records",
+                        path, strerror(errno));
+    if (fstat(fd, &status) < 0 || !S_ISREG(status.st_mode) || (uint64_t)status.st_size < PROTO_RECORDS_PAGE)
+        return complain(code, "%s is no file of records", path);
+    void *memory = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
+    if (memory == MAP_FAILED)
+        return complain(code, "%s: %s", path, strerror(errno));
+    *records = (struct records){
+        .file = memory, .file_bytes = (uint64_t)status.st_size, .inode = status.st_ino, .path = path};
+    if (proto_records_are_sane(records->file, records->file_bytes))
+        return 0;
+    records_close(records);
+    return complain(code,
+                    "%s is no file of records that this version knows: are daemon and gpupoolctl of the same "
+                    "version?",
+                    path);
+}
+
+void records_close(struct records *records) {
+    munmap(records->file, records->file_bytes);
+    records->file = NULL;
+}
+
+uint64_t records_first(const struct records *records) {
+    uint64_t next = atomic_load(&records->file->next), count = records->file->records_count;
+    return next > count ? next - count : 1;
+}
+
+bool records_are_replaced(const struct records *records) {
+    struct stat status;
+    return stat(records->path, &status) == 0 && status.st_ino != records->inode;
+}
+
+bool records_pass(const struct records_filter *filter, const struct proto_record *record) {
+    return record->time_ns >= filter->since_ns &&
+           (filter->until_ns == 0 || record->time_ns < filter->until_ns) &&
+           (filter->pool == 0 || record->pool == filter->pool) &&
+           (filter->pid == 0 || record->pid == filter->pid) &&
+           (filter->uid == USER_NONE || (record->session != 0 && record->uid == filter->uid));
+}
