@@ -249,6 +249,18 @@ static const char *check_reclaimed(const struct proto_message *message) {
     return NULL;
 }
 
+static const char *check_name(const struct proto_message *message) {
+    const char *name = message->name.name;
+    size_t length = strnlen(name, PROTO_PROCESS_NAME_SIZE);
+    if (length == 0)
+        return "NAME.name: empty";
+    if (length == PROTO_PROCESS_NAME_SIZE || !bytes_are_zero(name + length, PROTO_PROCESS_NAME_SIZE - length))
+        return "NAME.name: not ended and filled up by NUL";
+    if (!text_is_printable(name, length))
+        return "NAME.name: not printable UTF-8";
+    return NULL;
+}
+
 static const char *check_closed(const struct proto_message *message) {
     return message->closed.segment == 0 ? "CLOSED.segment: 0" : NULL;
 }

@@ -12,6 +12,7 @@
 #define PROTO_HANDLE_BYTES  64u    /* CUDA_IPC_HANDLE_SIZE */
 #define PROTO_UUID_BYTES    16u    /* CUuuid */
 #define PROTO_IDENTITY_BYTES 16u    /* 128 random bits: no two daemons have the same */
+#define PROTO_PROCESS_NAME_SIZE 48u    /* with NUL: fits a column of a table */
 #define PROTO_PATH_SIZE      112u   /* a socket's path with NUL: the kernel takes 108 bytes */
 #define PROTO_TOKEN_BYTES   32u    /* 256 random bits: cannot be guessed, whatever the rate */
 #define PROTO_SIZE_MAX      (UINT64_C(1) << 56) /* bytes of one request: sums of a few stay within 64 bits */

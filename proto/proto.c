@@ -43,6 +43,7 @@ SIZE_OF(proto_opened, 8);
 SIZE_OF(proto_cancel, 8);
 SIZE_OF(proto_closed, 16);
 SIZE_OF(proto_reclaimed, 24);
+SIZE_OF(proto_name, PROTO_PROCESS_NAME_SIZE);
 SIZE_OF(proto_idle, 16);
 SIZE_OF(proto_segments, 8 + 8 * PROTO_CLOSE_MAX);
 SIZE_OF(proto_offer, 8 + 8 * PROTO_CLOSE_MAX);

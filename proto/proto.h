@@ -271,6 +271,11 @@ struct proto_reclaimed {
     uint64_t kept_bytes; /* up to PROTO_SIZE_MAX: what the program keeps idle, which counts as in use */
 };
 
+/* NAME: the process's name for people, in place of the kernel's. It may come again. */
+struct proto_name {
+    char name[PROTO_PROCESS_NAME_SIZE]; /* printable UTF-8, not empty, filled up with NULs */
+};
+
 #define PROTO_IDLE_BUSY                                                                                      \
     UINT32_C(1) /* the session's process has work on the GPU: closing a segment would stop it */
 #define PROTO_IDLE_FLAGS PROTO_IDLE_BUSY

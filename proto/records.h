@@ -37,7 +37,7 @@ enum proto_record_kind {
 #define RECORD(name, number, word) PROTO_RECORD_##name = (number),
 #include "proto/records.def"
 #undef RECORD
-    PROTO_RECORD_KINDS_END
+    PROTO_RECORD_KINDS_END = 255
 };
 
 /* Bits of proto_record.flags. */
@@ -57,7 +57,7 @@ struct proto_record {
             uint64_t leased_bytes; /* of the pool: with a lease that was taken, or that is being given back */
             uint64_t value;
         };
-        char name[PROTO_RECORD_NAME_SIZE]; /* of OPEN */
+        char name[PROTO_RECORD_NAME_SIZE]; /* of OPEN and NAME */
     };
     uint64_t session;  /* 0: of none */
     uint32_t pid, uid; /* of the session */

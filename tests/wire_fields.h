@@ -86,6 +86,7 @@ static const struct wire_field wire_fields[] = {
     WIRE_FIELD(PROTO_RECLAIMED, proto_reclaimed, outcome),
     WIRE_FIELD(PROTO_RECLAIMED, proto_reclaimed, asked),
     WIRE_FIELD(PROTO_RECLAIMED, proto_reclaimed, kept_bytes),
+    WIRE_AS(PROTO_NAME, proto_name, name, "name", WIRE_TEXT),
     WIRE_FIELD(PROTO_SPLIT, proto_release, lease),
     WIRE_FIELD(PROTO_SPLIT, proto_release, generation),
     WIRE_FIELD(PROTO_SPLIT, proto_release, offset_bytes),

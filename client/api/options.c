@@ -88,6 +88,8 @@ int options_read(const struct gpupool_options *options, struct gpupool_options *
         own.socket = getenv("GPUPOOL_SOCKET");
     if (own.socket == NULL || *own.socket == '\0')
         own.socket = DEFAULT_SOCKET;
+    if (own.client_name == NULL)
+        own.client_name = setting("GPUPOOL_CLIENT_NAME");
     if (own.connect_timeout_ns == 0)
         own.connect_timeout_ns = DEFAULT_CONNECT_TIMEOUT_NS;
     if (own.answer_timeout_ns == 0)

@@ -37,6 +37,19 @@ static const struct command commands[] = {
      "Shows the connected processes and those whose memory is in quarantine: what each has of each pool, and "
      "what it waits "
      "for."},
+    {"leases", view_leases, "the leases, the oldest of each session first",
+     "Shows which session has which block of which segment, since when, and how many hold it. At most 512 "
+     "leases: --session "
+     "chooses a session."},
+    {"sharing", view_sharing, "the blocks that processes share, and which processes hold each",
+     "Shows the blocks that have a token: each with the sessions that hold it, and with the number of those "
+     "that are on "
+     "their way to another process."},
+    {"session", NULL, "session end ID: end a session; for root and the daemon's user",
+     "Gives a session an end: the process loses its connection, and all calls of it fail. The memory stays "
+     "in quarantine "
+     "until the process has ended. First a question is asked. For root and the daemon's user.",
+     .words = "end ID"},
     {"quota", view_quota, "what each user has and may have",
      "Shows for each user the sessions, leases, waiting requests and bytes of each pool, with their limits."},
     {"quarantine", view_quarantine,
@@ -94,6 +107,7 @@ enum option_value {
     OPTION_USER,
     OPTION_FOLLOW,
     OPTION_RECORDS,
+    OPTION_SESSION,
     OPTION_RELEASE,
     OPTION_REVOKE,
     OPTION_YES,
@@ -129,6 +143,7 @@ static const struct option_row {
      "PATH",
      {"events", "history"},
      "the file to read, by default the one beside the admin socket"},
+    {OPTION_SESSION, "session", "ID", {"leases"}, "of this session only"},
     {OPTION_RELEASE,
      "release",
      "ID",
@@ -139,7 +154,7 @@ static const struct option_row {
      "ID|all",
      {"parcels"},
      "end those that this session sent, or all; for root and the daemon's user"},
-    {OPTION_YES, "yes", NULL, {"quarantine", "parcels"}, "do not ask before --release or --revoke"},
+    {OPTION_YES, "yes", NULL, {"quarantine", "parcels", "session"}, "do not ask before something is ended"},
     {OPTION_JSON, "json", NULL, {NULL}, "print the daemon's reply: one line of JSON"},
     {OPTION_ADMIN_SOCKET,
      "admin-socket",
@@ -230,7 +245,8 @@ static void print_command_help(const struct command *command) {
             print_help();
         return;
     }
-    printf("Usage: gpupoolctl [OPTION...] %s\n", command->name);
+    printf("Usage: gpupoolctl [OPTION...] %s%s%s\n", command->name, command->words != NULL ? " " : "",
+           command->words != NULL ? command->words : "");
     text_wrap(stdout, command->text, 0, HELP_COLUMNS);
     for (size_t i = 0; i < ROWS; i++)
         if (!is_for_all(&option_rows[i]) && is_for(&option_rows[i], command)) {
@@ -340,6 +356,12 @@ static int take_value(enum option_value option, const char *value, struct option
     case OPTION_RECORDS:
         options->records = value;
         return -1;
+    case OPTION_SESSION:
+        if (parse_id(value, SESSION_ID_MAX, &options->session) < 0)
+            return complain(EXIT_USAGE,
+                            "--session: '%s' is not a session's number; 'gpupoolctl sessions' lists them",
+                            value);
+        return -1;
     case OPTION_RELEASE:
         if (parse_id(value, SESSION_ID_MAX, &options->release) < 0)
             return complain(EXIT_USAGE,
@@ -410,6 +432,17 @@ static int read_options(int argc, char **argv, struct options *options, bool *re
     return code;
 }
 
+/* Reads the words behind "session". Returns as read_options(). */
+static int read_session_end(int count, char **words, uint64_t *ret_session) {
+    if (count != 2 || strcmp(words[0], "end") != 0)
+        return usage_error(complain(EXIT_USAGE, "after 'session' come 'end' and a session's number"));
+    if (parse_id(words[1], SESSION_ID_MAX, ret_session) < 0)
+        return complain(EXIT_USAGE,
+                        "session end: '%s' is not a session's number; 'gpupoolctl sessions' lists them",
+                        words[1]);
+    return -1;
+}
+
 /* Reads the words behind the options: a command, or "help" and a command. Returns as read_options(). */
 static int read_words(int argc, char **argv, struct options *options, bool *help) {
     if (optind == argc)
@@ -424,6 +457,8 @@ static int read_words(int argc, char **argv, struct options *options, bool *help
         return EXIT_USAGE;
     if (options->command->text == NULL && !*help)
         return usage_error(complain(EXIT_USAGE, "'run' comes first: gpupoolctl run [OPTION...] PROGRAM"));
+    if (options->command->words != NULL && !*help)
+        return read_session_end(argc - optind - 1, argv + optind + 1, &options->session);
     if (optind + 1 < argc && options->command->text != NULL)
         return usage_error(
             complain(EXIT_USAGE, "one command at a time: '%s' is one too many", argv[optind + 1]));

@@ -28,6 +28,7 @@ struct command {
     bool is_metrics;  /* prints metrics of several replies, and has no view */
     int (*read_records)(
         const struct options *options); /* reads the flight recorder's file; NULL: asks the daemon */
+    const char *words;                  /* that follow it on the command line; NULL: none do */
     const char *since; /* of such a command: from when on it shows, where the options do not say */
 };
 
@@ -46,6 +47,7 @@ struct options {
     uint64_t timeout_ns;
     uint64_t pool;    /* 0: all */
     uint64_t release; /* a session in quarantine; 0: none */
+    uint64_t session; /* of which leases are shown, or that is to end; 0: all, none */
     uint64_t revoke;  /* the session whose parcels are to end, ALL_SENDERS, or 0: none */
     const char *records; /* the flight recorder's file; NULL: not named */
     struct records_filter filter;

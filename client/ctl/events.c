@@ -30,21 +30,12 @@ struct names {
     size_t count, room;
 };
 
-static void names_add(struct names *names, const struct proto_record *record) {
-    if (names->count == names->room) {
-        size_t room = names->room == 0 ? 64 : 2 * names->room;
-        struct name *entries = realloc(names->entries, room * sizeof *entries);
-        if (entries == NULL) /* the session is shown without its name */
-            return;
-        names->entries = entries;
-        names->room = room;
-    }
-    struct name *name = &names->entries[names->count++];
-    name->session = record->session;
-    snprintf(name->name, sizeof name->name, "%.*s", (int)sizeof record->name, record->name);
+static bool record_has_name(const struct proto_record *record) {
+    return record->kind == PROTO_RECORD_OPEN || record->kind == PROTO_RECORD_NAME;
 }
 
-static const char *names_find(const struct names *names, uint64_t session) {
+/* The place of a session in the order of the ids. */
+static size_t names_place(const struct names *names, uint64_t session) {
     size_t low = 0, high = names->count;
 
     while (low < high) {
@@ -54,14 +45,44 @@ static const char *names_find(const struct names *names, uint64_t session) {
         else
             high = middle;
     }
-    return low < names->count && names->entries[low].session == session ? names->entries[low].name : NULL;
+    return low;
+}
+
+static bool names_has(const struct names *names, size_t place, uint64_t session) {
+    return place < names->count && names->entries[place].session == session;
+}
+
+/* A name that comes later replaces an earlier one. A session that began before the ring's oldest record may
+ * lie between others. */
+static void names_add(struct names *names, const struct proto_record *record) {
+    size_t place = names_place(names, record->session);
+    bool is_new = !names_has(names, place, record->session);
+
+    if (is_new && names->count == names->room) {
+        size_t room = names->room == 0 ? 64 : 2 * names->room;
+        struct name *entries = realloc(names->entries, room * sizeof *entries);
+        if (entries == NULL) /* the session is shown without its name */
+            return;
+        names->entries = entries;
+        names->room = room;
+    }
+    struct name *name = &names->entries[place];
+    if (is_new)
+        memmove(name + 1, name, (names->count++ - place) * sizeof *name);
+    name->session = record->session;
+    snprintf(name->name, sizeof name->name, "%.*s", (int)sizeof record->name, record->name);
+}
+
+static const char *names_find(const struct names *names, uint64_t session) {
+    size_t place = names_place(names, session);
+    return names_has(names, place, session) ? names->entries[place].name : NULL;
 }
 
 /* Learns from a record, whether or not it is shown. A daemon's start begins the sessions' ids anew. */
 static void names_learn(struct names *names, const struct proto_record *record) {
     if (record->kind == PROTO_RECORD_START)
         names->count = 0;
-    else if (record->kind == PROTO_RECORD_OPEN)
+    else if (record_has_name(record))
         names_add(names, record);
 }
 
@@ -140,6 +161,9 @@ static void print_text(const struct proto_record *record) {
         break;
     case PROTO_RECORD_OPEN:
         printf("session %" PRIu64 " began", record->session);
+        break;
+    case PROTO_RECORD_NAME:
+        printf("session %" PRIu64 " says its name", record->session);
         break;
     case PROTO_RECORD_FAREWELL:
         printf("session %" PRIu64 " ended; %s came back", record->session, BYTES_TEXT(bytes));
@@ -241,7 +265,7 @@ static void print_json_text(const char *text) {
 }
 
 static void print_json_of(const struct proto_record *record, const char *name) {
-    bool is_open = record->kind == PROTO_RECORD_OPEN;
+    bool is_open = record_has_name(record);
 
     printf("{\"number\":%" PRIu64 ",\"time_ns\":%" PRIu64 ",\"kind\":\"%s\",\"pool\":%u,\"session\":%" PRIu64
            ",\"pid\":%" PRIu32 ",\"uid\":%" PRIu32 ",\"name\":",

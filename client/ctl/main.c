@@ -317,6 +317,22 @@ static int run_revoke(const struct options *options) {
     return code != EXIT_SUCCESS ? code : show(options, &done, view_revoked);
 }
 
+/* Ends a session, after a question, unless --yes was given. */
+static int run_session_end(const struct options *options) {
+    _cleanup_(answer_deinit) struct answer done = {0};
+    char request[96], question[96];
+
+    snprintf(question, sizeof question, "End session %" PRIu64 "? All calls of its process fail then.",
+             options->session);
+    int code = confirm(options, question, "ended");
+    if (code != EXIT_SUCCESS)
+        return code;
+    snprintf(request, sizeof request, "{\"command\":\"session-end\",\"session\":%" PRIu64 "}",
+             options->session);
+    code = ask(options, "session-end", request, &done);
+    return code != EXIT_SUCCESS ? code : show(options, &done, view_session_end);
+}
+
 /* Metrics are made of two replies. */
 static int run_metrics(const struct options *options) {
     _cleanup_(answer_deinit) struct answer stats = {0}, quotas = {0};
@@ -344,11 +360,16 @@ static int run(const struct options *options) {
         return run_release(options);
     if (options->revoke != 0)
         return run_revoke(options);
+    if (options->command->words != NULL)
+        return run_session_end(options);
     if (options->command->is_metrics)
         return run_metrics(options);
     if (options->pool != 0)
         snprintf(request, sizeof request, "{\"command\":\"%s\",\"pool\":%" PRIu64 "}", options->command->name,
                  options->pool);
+    else if (options->session != 0)
+        snprintf(request, sizeof request, "{\"command\":\"%s\",\"session\":%" PRIu64 "}",
+                 options->command->name, options->session);
     else
         snprintf(request, sizeof request, "{\"command\":\"%s\"}", options->command->name);
     int code = ask(options, options->command->name, request, &answer);

@@ -17,6 +17,10 @@ void view_quota(struct output *output, const struct cJSON *reply);
 void view_quarantine(struct output *output, const struct cJSON *reply);
 /* The buffers that were sent and not taken yet. */
 void view_parcels(struct output *output, const struct cJSON *reply);
+/* The leases, and the shared blocks with their holders. */
+void view_leases(struct output *output, const struct cJSON *reply);
+void view_sharing(struct output *output, const struct cJSON *reply);
+void view_session_end(struct output *output, const struct cJSON *reply);
 void view_revoked(struct output *output, const struct cJSON *reply);
 void view_released(struct output *output, const struct cJSON *reply);
 /* The configuration, and the origin of each value. */

@@ -7,6 +7,7 @@
 #include "base/cleanup.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
+#include "client/session/process_name.h"
 
 void session_init(struct session *session, uint64_t answer_timeout_ns) {
     fork_guard_init(&session->guard);
@@ -61,6 +62,14 @@ static void note_daemon(struct session *session, const struct proto_hello_reply 
     memcpy(session->admin_path, reply->admin_path, sizeof session->admin_path);
 }
 
+/* name: as for process_name(). The name is of use to people alone: the session does without it. */
+static void say_name(struct session *session, const char *name, uint64_t deadline_ns) {
+    struct proto_message message = {.header.operation = PROTO_NAME};
+
+    if (process_name(name, &message.name))
+        (void)connection_tell(&session->connection, &message, deadline_ns);
+}
+
 static int greet(struct session *session, uint64_t deadline_ns, bool wants_reclaim, int *ret_reclaim_fd) {
     _cleanup_(request_recyclep) struct request *request =
         connection_request(&session->connection, PROTO_HELLO);
@@ -85,13 +94,15 @@ static int greet(struct session *session, uint64_t deadline_ns, bool wants_recla
     return 0;
 }
 
-int session_open(struct session *session, const char *path, uint64_t deadline_ns, bool wants_reclaim,
-                 int *ret_reclaim_fd) {
+int session_open(struct session *session, const char *path, const char *name, uint64_t deadline_ns,
+                 bool wants_reclaim, int *ret_reclaim_fd) {
     int r = connection_open(&session->connection, path, deadline_ns);
     if (r < 0)
         return r;
     session->devices.socket_path = path;
     r = greet(session, deadline_ns, wants_reclaim, ret_reclaim_fd);
+    if (r == 0)
+        say_name(session, name, deadline_ns);
     return r < 0 ? error_prefix(r, "greeting the daemon at %s", path) : 0;
 }
 

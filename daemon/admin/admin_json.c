@@ -234,9 +234,12 @@ enum part {
     PART_QUOTAS = 32,
     PART_PARCELS = 64,
     PART_CONFIG = 128,
+    PART_LEASES = 256,
+    PART_SHARING = 512,
 };
 
-static char *answer_parts(const struct admin_terms *terms, uid_t uid, unsigned parts) {
+static char *answer_parts(const struct admin_terms *terms, uid_t uid, const struct request_keys *keys,
+                          unsigned parts) {
     cJSON *reply = cJSON_CreateObject();
 
     if (parts != PART_DAEMON_IN_BRIEF)
@@ -253,6 +256,10 @@ static char *answer_parts(const struct admin_terms *terms, uid_t uid, unsigned p
         report_quotas(reply, terms->core);
     if ((parts & PART_PARCELS) != 0)
         report_parcels(reply, terms->core, uid);
+    if ((parts & PART_LEASES) != 0)
+        report_leases(reply, terms->core, uid, keys->session);
+    if ((parts & PART_SHARING) != 0)
+        report_sharing(reply, terms->core, uid);
     if ((parts & PART_CONFIG) != 0)
         report_config(reply, terms);
     return finish(reply);
@@ -314,6 +321,29 @@ static char *answer_quarantine_release(const struct admin_terms *terms, const st
     recorder_set_time(terms->core, clock_now_ns());
     record(terms->core, &(struct recorded){.kind = PROTO_RECORD_FORCE, .session = session, .bytes = bytes});
     client_force(session->owner);
+    return finish(reply);
+}
+
+/* Ends the connection of a session whose process may live on. Its memory is in quarantine until the process
+ * has ended, as after each end without a farewell. */
+static char *answer_session_end(const struct admin_terms *terms, const struct request_keys *keys) {
+    const struct session *found = NULL;
+
+    list_for_each_entry(const struct session, session, &terms->core->sessions, link) {
+        if (session->id == keys->session && session->state == SESSION_ACTIVE && session->owner != NULL)
+            found = session;
+    }
+    if (found == NULL)
+        return admin_json_error("no-such-session", "no active session has this id; 'sessions' lists them");
+    uint64_t bytes = found->leased_bytes + found->fenced_bytes;
+    log_warning("an operator ends session %llu (pid %d, %s)", (unsigned long long)found->id,
+                (int)found->peer.pid, found->peer.command);
+    cJSON *reply = cJSON_CreateObject();
+    report_process(reply, found);
+    report_integer(reply, "held_bytes", bytes);
+    recorder_set_time(terms->core, clock_now_ns());
+    record(terms->core, &(struct recorded){.kind = PROTO_RECORD_FORCE, .session = found, .bytes = bytes});
+    client_dismiss(found->owner);
     return finish(reply);
 }
 
@@ -390,11 +420,15 @@ static const struct command {
     {.name = "quota", .parts = PART_QUOTAS},
     {.name = "quarantine", .parts = PART_QUARANTINE},
     {.name = "parcels", .parts = PART_PARCELS},
+    {.name = "leases", .parts = PART_LEASES, .takes = KEY_SESSION},
+    {.name = "sharing", .parts = PART_SHARING},
     {.name = "config", .parts = PART_CONFIG},
     {"trim", FOR_OPERATORS, 0, KEY_POOL, 0, answer_trim, "trim is for root and for the daemon's own user"},
     {"reload", FOR_OPERATORS, 0, 0, 0, answer_reload, "reload is for root and for the daemon's own user"},
     {"quarantine-release", FOR_ROOT, 0, KEY_SESSION, KEY_SESSION, answer_quarantine_release,
      "what is in quarantine is for root alone to release"},
+    {"session-end", FOR_OPERATORS, 0, KEY_SESSION, KEY_SESSION, answer_session_end,
+     "session-end is for root and for the daemon's own user"},
     {"parcels-revoke", FOR_OPERATORS, 0, KEY_SESSION, 0, answer_parcels_revoke,
      "parcels-revoke is for root and for the daemon's own user; a process revokes by the token"},
 };
@@ -458,7 +492,8 @@ static char *answer(const struct admin_terms *terms, uid_t uid, const struct req
     if ((command->user == FOR_ROOT && uid != 0) ||
         (command->user == FOR_OPERATORS && !admin_is_operator(uid)))
         return admin_json_error("permission-denied", command->denial);
-    return command->parts != 0 ? answer_parts(terms, uid, command->parts) : command->answer(terms, keys);
+    return command->parts != 0 ? answer_parts(terms, uid, keys, command->parts)
+                               : command->answer(terms, keys);
 }
 
 char *admin_json_answer(const struct admin_terms *terms, uid_t uid, const char *line, size_t size) {

@@ -367,6 +367,113 @@ void report_parcels(cJSON *reply, const struct core *core, uid_t uid) {
     report_integer(reply, "total", core->parcels.count);
 }
 
+/* Leases that one reply names, and that it looks at: some 100 KiB, and some 300 us. */
+#define LEASES_TOLD      512u
+#define LEASES_LOOKED_AT 16384u
+/* Shared blocks that one reply names, and the holders of each. */
+#define BLOCKS_TOLD  256u
+#define HOLDERS_TOLD 32u
+
+void report_process(cJSON *object, const struct session *session) {
+    report_integer(object, "session", session->id);
+    report_integer(object, "pid", session->peer.pid > 0 ? (uint64_t)session->peer.pid : 0);
+    report_integer(object, "uid", session->peer.uid);
+    cJSON_AddStringToObject(object, "command", session->peer.command);
+}
+
+static const char *lease_state(const struct lease *lease) {
+    return lease->session->state == SESSION_QUARANTINED ? "quarantined"
+           : lease->fence != NULL                       ? "fenced"
+                                                        : "held";
+}
+
+static cJSON *describe_lease(const struct lease *lease, uint64_t now_ns) {
+    const struct block *block = lease->block;
+    cJSON *object = cJSON_CreateObject();
+
+    report_integer(object, "id", lease->id);
+    report_process(object, lease->session);
+    report_integer(object, "pool", block->segment->pool->id);
+    report_integer(object, "segment", block->segment->id);
+    report_integer(object, "offset_bytes", block->offset_bytes);
+    report_integer(object, "bytes", block->held_bytes);
+    report_integer(object, "ranges", block->n_ranges);
+    cJSON_AddStringToObject(object, "state", lease_state(lease));
+    report_integer(object, "holders", block->live + block->fenced + block->quarantined + block->n_parcels);
+    report_integer(object, "age_ns", now_ns > lease->taken_ns ? now_ns - lease->taken_ns : 0);
+    return object;
+}
+
+void report_leases(cJSON *reply, const struct core *core, uid_t uid, uint64_t session_id) {
+    cJSON *leases = cJSON_AddArrayToObject(reply, "leases");
+    uint64_t now_ns = clock_now_ns(), total = 0;
+    unsigned n_told = 0;
+
+    list_for_each_entry(const struct session, session, &core->sessions, link) {
+        if ((!admin_is_operator(uid) && uid != session->peer.uid) ||
+            (session_id != 0 && session->id != session_id))
+            continue;
+        total += session->n_leases;
+        list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
+            if (n_told++ == LEASES_TOLD)
+                break;
+            cJSON_AddItemToArray(leases, describe_lease(lease, now_ns));
+        }
+    }
+    report_integer(reply, "total", total);
+}
+
+static cJSON *describe_block(const struct block *block) {
+    cJSON *object = cJSON_CreateObject();
+    unsigned n_told = 0;
+
+    report_integer(object, "pool", block->segment->pool->id);
+    report_integer(object, "segment", block->segment->id);
+    report_integer(object, "offset_bytes", block->offset_bytes);
+    report_integer(object, "bytes", block->held_bytes);
+    report_integer(object, "parcels", block->n_parcels);
+    report_integer(object, "holders_total", block->live + block->fenced + block->quarantined);
+    cJSON *holders = cJSON_AddArrayToObject(object, "holders");
+    list_for_each_entry(const struct lease, lease, &block->leases, block_link) {
+        if (n_told++ == HOLDERS_TOLD)
+            break;
+        cJSON *holder = cJSON_CreateObject();
+        report_process(holder, lease->session);
+        report_integer(holder, "lease", lease->id);
+        cJSON_AddStringToObject(holder, "state", lease_state(lease));
+        cJSON_AddItemToArray(holders, holder);
+    }
+    return object;
+}
+
+/* A block is told of at the first of its leases. */
+static bool is_first_of_shared(const struct lease *lease) {
+    return lease->block->shared && lease->block->leases.next == &lease->block_link;
+}
+
+void report_sharing(cJSON *reply, const struct core *core, uid_t uid) {
+    cJSON *blocks = cJSON_AddArrayToObject(reply, "blocks");
+    unsigned n_told = 0, n_looked_at = 0;
+    bool is_whole = true;
+
+    list_for_each_entry(const struct session, session, &core->sessions, link) {
+        if (!admin_is_operator(uid) && uid != session->peer.uid)
+            continue;
+        list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
+            is_whole = n_looked_at++ < LEASES_LOOKED_AT && n_told < BLOCKS_TOLD;
+            if (!is_whole)
+                break;
+            if (!is_first_of_shared(lease))
+                continue;
+            cJSON_AddItemToArray(blocks, describe_block(lease->block));
+            n_told++;
+        }
+        if (!is_whole)
+            break;
+    }
+    cJSON_AddBoolToObject(reply, "is_whole", is_whole);
+}
+
 /* A limit, null where there is none. */
 static void put_limit(cJSON *object, const char *key, uint64_t limit) {
     put_optional(object, key, limit != QUOTA_UNLIMITED, limit);

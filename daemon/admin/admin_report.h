@@ -15,12 +15,16 @@
 
 struct core;
 struct admin_terms;
+struct session;
 
 /* Adds an integer; from 2^53 on it is shown as 2^53. */
 void report_integer(cJSON *object, const char *key, uint64_t integer);
 
 /* Adds a string, or null where it is NULL. */
 void report_string(cJSON *object, const char *key, const char *string);
+
+/* Adds "session", "pid", "uid" and "command" of a session's process. */
+void report_process(cJSON *object, const struct session *session);
 
 /* Adds "daemon"; brief: what ping tells. */
 void report_daemon(cJSON *reply, const struct admin_terms *terms, bool brief);
@@ -35,6 +39,14 @@ void report_sessions(cJSON *reply, const struct core *core, uid_t uid, bool quar
 /* Adds "parcels", no more than 256, in no order, and "total". Each
  * is told to root, the daemon's own user and its own user; others see no more than that there are some. */
 void report_parcels(cJSON *reply, const struct core *core, uid_t uid);
+
+/* Adds "leases", the oldest of each session first, no more than 512, and "total". session_id: of this
+ * session; 0: of all. Told as parcels are. */
+void report_leases(cJSON *reply, const struct core *core, uid_t uid, uint64_t session_id);
+
+/* Adds "blocks": those that several sessions have, or that are shared, no more than 256, and "is_whole":
+ * whether these are all. Told as parcels are. */
+void report_sharing(cJSON *reply, const struct core *core, uid_t uid);
 
 /* Adds "quotas". */
 void report_quotas(cJSON *reply, const struct core *core);

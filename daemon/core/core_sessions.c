@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "daemon/core/account.h"
@@ -151,6 +152,12 @@ int core_session_keep_reply(struct session *session, uint64_t bytes) {
 
 void core_session_drop_reply(struct session *session, uint64_t bytes) {
     charge_reduce(&session->replies, bytes);
+}
+
+void core_session_name(struct session *session, const char *name, uint64_t now_ns) {
+    snprintf(session->peer.command, sizeof session->peer.command, "%s", name);
+    recorder_set_time(session->core, now_ns);
+    record(session->core, &(struct recorded){.kind = PROTO_RECORD_NAME, .session = session});
 }
 
 void core_session_want_reclaim(struct session *session) {

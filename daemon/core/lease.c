@@ -168,6 +168,7 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
         return -ENOMEM;
     lease->block = block;
     lease->session = session;
+    lease->taken_ns = core->recorder.now_ns;
     lease_table_insert(&core->leases, lease);
     charge_force(&lease->charge, &session->tenant->quota, QUOTA_LEASES, 1);
     list_init(&lease->fence_link);

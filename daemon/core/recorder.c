@@ -69,7 +69,7 @@ void record(struct core *core, const struct recorded *recorded) {
     atomic_store_explicit(&record->number, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     record->time_ns = realtime_ns(recorder);
-    if (recorded->kind == PROTO_RECORD_OPEN) {
+    if (recorded->kind == PROTO_RECORD_OPEN || recorded->kind == PROTO_RECORD_NAME) {
         copy_name(record->name, session);
     } else {
         record->bytes = recorded->bytes;

@@ -63,6 +63,16 @@ int client_reject(struct client *client, uint64_t request, enum proto_error erro
     return -EPROTO;
 }
 
+void client_dismiss(struct client *client) {
+    struct proto_message message;
+
+    message.header = (struct proto_header){.operation = PROTO_ERROR};
+    proto_failure_set(&message.failure, PROTO_E_SHUTDOWN, "an operator has ended the session");
+    if (!is_crowded_out(client))
+        (void)outbox_send_last(&client->connection.outbox, &message);
+    client_end(client, "was ended by an operator");
+}
+
 void client_retry(struct client *client) {
     if (outbox_flush(&client->connection.outbox, client->session) < 0)
         client_end(client, "closed its socket");

@@ -126,6 +126,9 @@ void client_retry(struct client *client);
  */
 int client_reject(struct client *client, uint64_t request, enum proto_error error, const char *reason);
 
+/* Ends the session because an operator says so, and tells the client. Its process may live on. */
+void client_dismiss(struct client *client);
+
 /* Ends the connection; why is for the log. The session's memory stays until it is safe. Frees a client
  * that has none. */
 void client_end(struct client *client, const char *why);

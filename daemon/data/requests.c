@@ -455,6 +455,12 @@ static int handle_reclaimed(struct client *client, const struct proto_message *m
                           r);
 }
 
+static int handle_name(struct client *client, const struct proto_message *message) {
+    core_session_name(client->session, message->name.name, clock_now_ns());
+    client->peer = client->session->peer;
+    return 0;
+}
+
 static int handle_release(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 

@@ -169,6 +169,9 @@ static void check_body(const struct proto_message *message) {
              message->reclaimed.outcome <= PROTO_RECLAIM_PENDING &&
              message->reclaimed.kept_bytes <= PROTO_SIZE_MAX);
         return;
+    case PROTO_NAME:
+        MUST(message->name.name[0] != '\0' && message->name.name[PROTO_PROCESS_NAME_SIZE - 1] == '\0');
+        return;
     case PROTO_CLOSED:
         MUST(message->closed.segment != 0);
         return;
@@ -227,10 +230,11 @@ static void check_body(const struct proto_message *message) {
 
 static void check_message(const struct proto_message *message, enum proto_sender sender) {
     unsigned operation = message->header.operation;
-    bool one_way = operation == PROTO_OPENED || operation == PROTO_CANCEL || operation == PROTO_RECLAIMED,
+    bool one_way = operation == PROTO_OPENED || operation == PROTO_CANCEL || operation == PROTO_RECLAIMED ||
+                   operation == PROTO_NAME,
          either = operation == PROTO_RELEASE || operation == PROTO_MERGE || operation == PROTO_ERROR;
 
-    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_RECLAIMED
+    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_NAME
                                      : operation >= PROTO_HELLO_REPLY && operation <= PROTO_HOLDERS);
     MUST(message->header.reserved == 0);
     MUST(either || (message->header.request == 0) == one_way);

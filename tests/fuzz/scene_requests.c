@@ -69,7 +69,7 @@ void puppet_send_request(struct input *input) {
         PROTO_ASK_PAGE, PROTO_BYE,       PROTO_LIST_POOLS, PROTO_HELLO,       PROTO_OPENED,
         PROTO_IDLE,     PROTO_CLOSED,    PROTO_ASK_PARTS,  PROTO_DESCRIBE,    PROTO_ACQUIRE_SEGMENTS,
         PROTO_OFFER,    PROTO_ASK_BOARD, PROTO_RELEASE,    PROTO_ASK_HOLDERS, PROTO_SEND,
-        PROTO_REVOKE,   PROTO_CANCEL,    PROTO_RECLAIMED};
+        PROTO_REVOKE,   PROTO_CANCEL,    PROTO_RECLAIMED,  PROTO_NAME};
     static const uint64_t timeouts[] = {0, NS_FOREVER, NS_PER_MS, NS_PER_S};
     struct puppet *client = scene_choose_client(input);
     struct proto_message *message = &scene.message;
@@ -125,6 +125,12 @@ void puppet_send_request(struct input *input) {
         message->reclaimed.outcome = choice / 3 % (PROTO_RECLAIM_PENDING + 2);
         message->reclaimed.asked = choice >= 240 ? input_edgy(input) : choice / 24 % 4;
         message->reclaimed.kept_bytes = choice % 2 == 0 ? 0 : input_edgy(input);
+        break;
+    case PROTO_NAME: /* mostly a good one */
+        message->header.request = 0;
+        choice = input_below(input, 256);
+        memset(message->name.name, 'a', choice % PROTO_PROCESS_NAME_SIZE);
+        message->name.name[choice % 4] = choice >= 240 ? (char)choice : 'b';
         break;
     case PROTO_IDLE:
         choice = input_below(input, 6);
@@ -202,7 +208,8 @@ void puppet_send_request(struct input *input) {
                                      [PROTO_SEND] = sizeof(struct proto_send),
                                      [PROTO_REVOKE] = sizeof(struct proto_token),
                                      [PROTO_CANCEL] = sizeof(struct proto_cancel),
-                                     [PROTO_RECLAIMED] = sizeof(struct proto_reclaimed)};
+                                     [PROTO_RECLAIMED] = sizeof(struct proto_reclaimed),
+                                     [PROTO_NAME] = sizeof(struct proto_name)};
     size_t size = sizeof message->header + sizes[message->header.operation];
     message->header.length = (uint32_t)size;
     uint8_t packet[sizeof message->header + sizeof(struct proto_offer)];

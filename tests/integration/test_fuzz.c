@@ -158,6 +158,10 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
                                      .kept_bytes = test_random(random) % 5000};
         request = 0;
         break;
+    case PROTO_NAME:
+        memset(message.name.name, 'x', 1 + test_random(random) % (PROTO_PROCESS_NAME_SIZE - 1));
+        request = 0;
+        break;
     case PROTO_OPENED:
         message.opened.segment = 1 + test_random(random) % 8;
         request = 0;

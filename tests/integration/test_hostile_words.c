@@ -116,13 +116,18 @@ static size_t make_good(unsigned operation, const struct proto_lease leases[2], 
     case PROTO_RECLAIMED:
         message.reclaimed = (struct proto_reclaimed){.pool = host_pool_id, .outcome = PROTO_RECLAIM_DONE};
         break;
+    case PROTO_NAME:
+        memcpy(message.name.name, "hostile", sizeof "hostile");
+        break;
     default:
         break;
     }
-    return raw_client_encode(
-        &message, operation,
-        operation == PROTO_OPENED || operation == PROTO_CANCEL || operation == PROTO_RECLAIMED ? 0 : 77,
-        packet);
+    return raw_client_encode(&message, operation,
+                             operation == PROTO_OPENED || operation == PROTO_CANCEL ||
+                                     operation == PROTO_RECLAIMED || operation == PROTO_NAME
+                                 ? 0
+                                 : 77,
+                             packet);
 }
 
 /* One value in one field of an otherwise good message: an answer, or the end; and a session that is still

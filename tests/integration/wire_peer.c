@@ -14,7 +14,8 @@
 uint64_t peer_send(struct peer *peer, unsigned operation, struct proto_message *message) {
     uint8_t packet[PROTO_PACKET_MAX];
     message->header = (struct proto_header){.operation = (uint16_t)operation};
-    if (operation != PROTO_OPENED && operation != PROTO_CANCEL && operation != PROTO_RECLAIMED)
+    if (operation != PROTO_OPENED && operation != PROTO_CANCEL && operation != PROTO_RECLAIMED &&
+        operation != PROTO_NAME)
         message->header.request = ++peer->last_request;
     size_t size = proto_encode(message, packet);
     assert_int_equal(send(peer->fd, packet, size, MSG_NOSIGNAL), size);

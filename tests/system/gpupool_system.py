@@ -221,9 +221,9 @@ class Daemon:
 
 
 @contextlib.contextmanager
-def holding(daemon):
-    """A process that has buffers of the daemon, until the end of its standard input."""
-    variables = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0"}
+def holding(daemon, **variables):
+    """A process that has buffers of the daemon, until the end of its standard input. variables: further ones of its environment."""
+    variables = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0", **variables}
     with subprocess.Popen([HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables) as holder:
         if not select.select([holder.stdout], [], [], WAIT_S)[0] or holder.stdout.readline() != b"holding\n":
             holder.kill()

@@ -85,6 +85,12 @@ REPLIES = {
     "sessions": {"sessions": [SESSION, DEAD_SESSION, WAITING_SESSION]},
     "quarantine": {"sessions": [DEAD_SESSION]},
     "parcels": {"parcels": [PARCEL], "total": 3},
+    "leases": {"leases": [{"id": 3, "session": 7, "pid": 4242, "uid": 1000, "command": "train.py", "pool": 1, "segment": 9,
+                           "offset_bytes": 512, "bytes": 64 << 20, "ranges": 1, "state": "held", "holders": 2, "age_ns": 90_000_000_000}],
+               "total": 5},
+    "sharing": {"blocks": [{"pool": 1, "segment": 9, "offset_bytes": 512, "bytes": 64 << 20, "parcels": 1, "holders_total": 1,
+                            "holders": [{"session": 7, "pid": 4242, "uid": 1000, "command": "train.py", "lease": 3, "state": "fenced"}]}],
+                "is_whole": False},
     "config": {"file": "/etc/gpupool/gpupoold.conf",
                "settings": [setting("daemon", "gpu", "auto", needs_restart=True, in_force="none", reason="the driver finds no GPU"),
                             setting("daemon", "log_level", "debug", "command-line"),
@@ -342,8 +348,8 @@ class Commands(unittest.TestCase):
     def test_each_command_has_help_of_its_own(self):
         general = ctl("--help").stdout
         commands = re.findall(r"^  (\w+) ", general.partition("Commands:\n")[2].partition("\nOptions:")[0], re.MULTILINE)
-        self.assertEqual(set(commands), {*REPLIES, "events", "history", "metrics", "run", "help"})
-        own = {"events": {"--since", "--until", "--pool", "--pid", "--user", "--follow", "--records"},
+        self.assertEqual(set(commands), {*REPLIES, "events", "history", "metrics", "run", "session", "help"})
+        own = {"leases": {"--session"}, "session": {"--yes"}, "events": {"--since", "--until", "--pool", "--pid", "--user", "--follow", "--records"},
                "history": {"--since", "--until", "--pool", "--records"}, "trim": {"--pool"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"}}
         for command in commands:
             with self.subTest(command):
@@ -357,7 +363,7 @@ class Commands(unittest.TestCase):
                 if command == "help":
                     self.assertEqual(done.stdout, general)
                     continue
-                self.assertTrue(done.stdout.startswith(f"Usage: gpupoolctl [OPTION...] {command}\n"))
+                self.assertTrue(done.stdout.startswith(f"Usage: gpupoolctl [OPTION...] {command}" + (" end ID\n" if command == "session" else "\n")))
                 self.assertRegex(done.stdout.splitlines()[1], r"^(Shows|Gives) ")
                 options = set(re.findall(r"^ +(?:-h, )?(--[a-z-]+)", done.stdout, re.MULTILINE))
                 self.assertEqual(options, {"--json", "--admin-socket", "--timeout", "--color", "--help", "--version"} | own.get(command, set()))

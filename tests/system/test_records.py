@@ -41,6 +41,11 @@ class Events(unittest.TestCase):
                 holder.wait(WAIT_S)
             self.assertIn("farewell", kinds(events(daemon, "--pid", str(pid))))
 
+    def test_a_process_has_the_name_that_it_says(self):
+        with Daemon() as daemon, holding(daemon, GPUPOOL_CLIENT_NAME="worker \x1b[31m7"):
+            self.assertEqual(daemon.ask("sessions")["sessions"][0]["command"], "worker ?[31m7")
+            self.assertEqual(events(daemon)[-1]["name"], "worker ?[31m7")
+
     def test_a_death_is_told_from_a_farewell(self):
         with Daemon() as daemon:
             with holding(daemon) as holder:
@@ -136,6 +141,32 @@ class Events(unittest.TestCase):
                 daemon.start()
                 read_until("start")
                 follower.terminate()
+
+    def test_an_operator_ends_a_session(self):
+        with Daemon() as daemon, holding(daemon) as holder:
+            session = daemon.ask("sessions")["sessions"][0]
+            leases = daemon.ask("leases", session=session["id"])
+            self.assertEqual((leases["total"], {lease["pid"] for lease in leases["leases"]}), (session["leases"], {holder.pid}))
+            self.assertEqual(daemon.ask("leases", session=session["id"] + 1), {"leases": [], "total": 0})
+            result = ctl("session", "end", str(session["id"]), socket_path=daemon.admin_socket)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("nothing was ended: there is no terminal to ask on", result.stderr)
+            result = ctl("session", "end", str(session["id"]), "--yes", socket_path=daemon.admin_socket)
+            self.assertEqual((result.returncode, result.stderr), (0, ""))
+            self.assertIn(f"session {session['id']} ended: pid {holder.pid} (system_holder)", result.stdout)
+            ended = daemon.ask("sessions")["sessions"][0]
+            self.assertEqual((ended["state"], ended["leased_bytes"]), ("quarantined", session["leased_bytes"]))
+            result = ctl("session", "end", str(session["id"]), "--yes", socket_path=daemon.admin_socket)
+            self.assertEqual(result.returncode, 1)
+            self.assertIn("no active session has this id", result.stderr)
+            self.assertEqual(kinds(events(daemon, "--pid", str(holder.pid)))[-4:].count("force"), 1)
+
+    def test_the_words_behind_session(self):
+        for words, told in ((["end"], "come 'end' and a session's number"), (["stop", "7"], "come 'end' and"), (["end", "x"], "'x' is not a session"),
+                            (["end", "7", "8"], "come 'end' and")):
+            result = ctl("session", *words)
+            self.assertEqual(result.returncode, 2)
+            self.assertIn(told, result.stderr)
 
     def test_times_that_are_none_are_refused(self):
         for option in ("--since=never", "--until=25:99", "--since=-1h", "--pid=0", "--pid=x", "--user=nobody-of-this-name"):

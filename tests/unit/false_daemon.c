@@ -386,6 +386,8 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
         memset(&reply.segments, 0, sizeof reply.segments);
         false_send(session, &reply, NULL, 0);
         return;
+    case PROTO_NAME:
+        return;
     case PROTO_RECLAIMED:
         daemon->reclaimed = daemon->decoded.reclaimed;
         change(daemon, &daemon->n_reclaimed, 1);

@@ -17,7 +17,8 @@ static const uint16_t operations[] = {
 };
 
 static inline bool is_one_way(uint16_t operation) {
-    return operation == PROTO_OPENED || operation == PROTO_CANCEL || operation == PROTO_RECLAIMED;
+    return operation == PROTO_OPENED || operation == PROTO_CANCEL || operation == PROTO_RECLAIMED ||
+           operation == PROTO_NAME;
 }
 
 static inline enum proto_sender sender_of(uint16_t operation) {
@@ -244,6 +245,10 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         message->reclaimed.outcome = (uint32_t)random_size(PROTO_RECLAIM_PENDING);
         message->reclaimed.asked = random64();
         message->reclaimed.kept_bytes = random_to(1) ? random_size(PROTO_SIZE_MAX) : 0;
+        break;
+    case PROTO_NAME:
+        if (random_text(message->name.name, PROTO_PROCESS_NAME_SIZE - 1) == 0)
+            message->name.name[0] = 'a';
         break;
     case PROTO_CLOSED:
         message->closed.segment = random_size(UINT64_MAX);

@@ -183,6 +183,9 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
     case PROTO_RECLAIMED:
         return size == 24 && message->reclaimed.pool != 0 && message->reclaimed.outcome >= 1 &&
                message->reclaimed.outcome <= 6 && message->reclaimed.kept_bytes <= PROTO_SIZE_MAX;
+    case PROTO_NAME:
+        return size == 48 && message->name.name[0] != '\0' &&
+               padded_text_is_sane(message->name.name, sizeof message->name.name);
     case PROTO_CLOSED:
         return size == 16 && message->closed.segment != 0;
     case PROTO_IDLE:

@@ -71,6 +71,9 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
     case PROTO_RECLAIMED:
         message->reclaimed = (struct proto_reclaimed){1, PROTO_RECLAIM_DONE, 3, 512};
         break;
+    case PROTO_NAME:
+        memcpy(message->name.name, "name", sizeof "name");
+        break;
     case PROTO_CLOSED:
         message->closed = (struct proto_closed){9, 1000};
         break;
@@ -232,6 +235,9 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_RECLAIMED, BODY(proto_reclaimed, outcome), U32, 0},
         {PROTO_RECLAIMED, BODY(proto_reclaimed, outcome), U32, PROTO_RECLAIM_PENDING + 1},
         {PROTO_RECLAIMED, BODY(proto_reclaimed, kept_bytes), U64, PROTO_SIZE_MAX + 1},
+        {PROTO_NAME, BODY(proto_name, name), 1, '\0'},
+        {PROTO_NAME, BODY(proto_name, name), 1, '\n'},
+        {PROTO_NAME, INTO_BODY(proto_name, name, PROTO_PROCESS_NAME_SIZE - 1), 1, 'x'},
         {PROTO_LEASE, BODY(proto_lease, segment), U64, 0},
         {PROTO_LEASE, BODY(proto_lease, segment), U64, 10},
         {PROTO_LEASE, BODY(proto_lease, offset_bytes), U64, 1},
@@ -553,7 +559,7 @@ static void a_broken_header_is_refused_by_its_fields_name(void **state) {
         {4, 4, "length", PROTO_QUERY, 31},           {4, 4, "length", PROTO_QUERY, UINT32_MAX},
         {0, 2, "length", PROTO_QUERY, PROTO_SHARE},  {8, 8, "request", PROTO_QUERY, 0},
         {8, 8, "request", PROTO_OPENED, UINT64_MAX}, {8, 8, "request", PROTO_CANCEL, 1},
-        {8, 8, "request", PROTO_RECLAIMED, 1},
+        {8, 8, "request", PROTO_RECLAIMED, 1},       {8, 8, "request", PROTO_NAME, 1},
     };
     struct proto_message message;
     uint8_t packet[PROTO_PACKET_MAX];

@@ -156,8 +156,13 @@ struct gpupool_options {
     /** gpupool_open() prepares so many bytes of host memory, as gpupool_prepare() does: of the pool near the
      * calling thread's current device, or, without a GPU, near the calling thread. 0: none. */
     uint64_t prepare_host_bytes;
+    /** The process's name in the daemon's tables, texts and records, of which 47 bytes count. NULL:
+     * $GPUPOOL_CLIENT_NAME, else the program's own name (PR_SET_NAME), or the script or module of an
+     * interpreter, or the program's file. */
+    const char *client_name;
 };
-#define GPUPOOL_OPTIONS_INIT {sizeof(struct gpupool_options), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, 0}
+#define GPUPOOL_OPTIONS_INIT                                                                                 \
+    { sizeof(struct gpupool_options), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL }
 
 enum gpupool_pool_kind {
     GPUPOOL_POOL_DEVICE = 1,

@@ -57,6 +57,7 @@ class Client:
         cuda: bool = True,
         cache: bool = True,
         prepare_host_bytes: int = 0,
+        client_name: str | None = None,
     ) -> Client: ...
     @property
     def closed(self) -> bool: ...

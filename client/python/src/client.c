@@ -271,13 +271,16 @@ static int read_client_arguments(PyObject *positional, PyObject *named, struct c
                             "cuda",
                             "cache",
                             "prepare_host_bytes",
+                            "client_name",
                             NULL};
     PyObject *socket = NULL, *path = NULL, *arguments = NULL, *connect = NULL, *answer = NULL, *alloc = NULL;
     PyObject *decay = NULL, *prepare = NULL;
+    const char *name = NULL; /* of a string that the arguments keep */
     int cuda = 1, cache = 1;
 
-    if (!PyArg_ParseTupleAndKeywords(positional, named, "|O$OOOOOOppO:Client", names, &socket, &path,
-                                     &arguments, &connect, &answer, &alloc, &decay, &cuda, &cache, &prepare))
+    if (!PyArg_ParseTupleAndKeywords(positional, named, "|O$OOOOOOppOz:Client", names, &socket, &path,
+                                     &arguments, &connect, &answer, &alloc, &decay, &cuda, &cache, &prepare,
+                                     &name))
         return -1;
     if (read_path(socket, &into->socket, &into->options.socket) < 0 ||
         read_path(path, &into->daemon_path, &into->options.daemon_path) < 0 ||
@@ -288,6 +291,7 @@ static int read_client_arguments(PyObject *positional, PyObject *named, struct c
         (prepare != NULL &&
          arguments_read_bytes(prepare, "prepare_host_bytes", &into->options.prepare_host_bytes) < 0))
         return -1;
+    into->options.client_name = name;
     into->options.flags = (cuda ? 0 : GPUPOOL_OPEN_NO_CUDA) | (cache ? 0 : GPUPOOL_OPEN_NO_CACHE);
     if (arguments == NULL || arguments == Py_None)
         return 0;
@@ -601,7 +605,7 @@ static PyMemberDef members[] = {
 static const char docstring[] =
     "Client(socket=None, *, daemon_path=None, daemon_arguments=None, connect_timeout=None, "
     "answer_timeout=None, "
-    "alloc_timeout=None, decay=None, cuda=True, cache=True, prepare_host_bytes=0)\n--\n\n"
+    "alloc_timeout=None, decay=None, cuda=True, cache=True, prepare_host_bytes=0, client_name=None)\n--\n\n"
     "A connection to the daemon, with a cache of released memory.\n\n"
     "Most programs use the process's default client, by gpupool.host_pool() and gpupool.device_pool().\n\n"
     "socket: the path of the daemon's socket. None: $GPUPOOL_SOCKET, else /run/gpupool/gpupool.sock. "
@@ -618,7 +622,9 @@ static const char docstring[] =
     "float(\"inf\"): never.\n"
     "cuda: False: CUDA is not used in this process; there are host pools only.\n"
     "cache: False: each buffer is taken and given back by a message.\n"
-    "prepare_host_bytes: so much host memory is mapped ahead of need.";
+    "prepare_host_bytes: so much host memory is mapped ahead of need.\n"
+    "client_name: the name of the process in the daemon's tables. None: $GPUPOOL_CLIENT_NAME, else the "
+    "script's.";
 
 static PyType_Slot slots[] = {
     {Py_tp_new, client_open},       {Py_tp_dealloc, client_dealloc},
