@@ -30,7 +30,7 @@
 #define PROTO_RECORD_NAME_SIZE    24u    /* of a process, NUL included */
 #define PROTO_RECORD_POOL_SIZE    64u    /* of a pool's name, NUL included */
 
-/* "/run/gpupool/admin.sock" has its file at "/run/gpupool/admin.records". */
+/* "/run/gpupool-admin/admin.sock" has its file at "/run/gpupool-admin/admin.records". */
 #define PROTO_RECORDS_SUFFIX ".records"
 
 enum proto_record_kind {

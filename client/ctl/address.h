@@ -16,7 +16,7 @@
 #include "base/hex.h"
 #include "proto/proto.h"
 
-#define ADMIN_SOCKET_DEFAULT "/run/gpupool/admin.sock"
+#define ADMIN_SOCKET_DEFAULT "/run/gpupool-admin/admin.sock"
 #define ADDRESS_PATHS_MAX    2u
 
 /* Paths of other sockets may be longer than those that the kernel takes: connecting says so. */

@@ -8,9 +8,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "client/ctl/command_line.h"
+#include "client/ctl/data_socket.h"
 #include "client/ctl/text.h"
 #include "client/ctl/user.h"
 
@@ -26,20 +29,34 @@ static const char *beside(const char *socket) {
     return path_buffer;
 }
 
+/* The admin socket of the daemon that serves a data socket; where none answers, a path beside that. */
+static const char *find_admin_of(const char *data, uint64_t timeout_ns) {
+    static struct proto_hello_reply reply;
+    static char path[ADDRESS_PATH_SIZE];
+    char text[PROTO_TEXT_MAX + 1];
+    const char *slash = strrchr(data, '/');
+
+    if (data_greet(data, clock_deadline_ns(clock_now_ns(), timeout_ns), &reply, text) == 0 &&
+        reply.admin_path[0] != '\0')
+        return reply.admin_path;
+    snprintf(path, sizeof path, "%.*s%s", slash != NULL ? (int)(slash - data) : 0, data,
+             strrchr(ADMIN_SOCKET_DEFAULT, '/'));
+    return path;
+}
+
 static const char *find_path(const struct options *options) {
     const char *admin =
-                   options->admin_socket != NULL ? options->admin_socket : getenv("GPUPOOL_ADMIN_SOCKET"),
-               *data = getenv("GPUPOOL_SOCKET");
+        options->admin_socket != NULL ? options->admin_socket : getenv("GPUPOOL_ADMIN_SOCKET");
+    bool is_private;
 
     if (options->records != NULL)
         return options->records;
     if (admin != NULL && admin[0] != '\0')
         return beside(admin);
-    if (data == NULL || strchr(data, '/') == NULL)
-        return beside(ADMIN_SOCKET_DEFAULT);
-    snprintf(path_buffer, sizeof path_buffer, "%.*s/admin" PROTO_RECORDS_SUFFIX,
-             (int)(strrchr(data, '/') - data), data);
-    return path_buffer;
+    const char *data = data_path_of_environment(&is_private);
+    if (data != NULL && access(beside(find_admin_of(data, options->timeout_ns)), F_OK) == 0)
+        return path_buffer;
+    return beside(ADMIN_SOCKET_DEFAULT);
 }
 
 int records_open(struct records *records, const struct options *options, int code) {

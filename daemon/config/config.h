@@ -21,7 +21,7 @@
 #include "proto/proto.h"
 
 #define CONFIG_SOCKET_DEFAULT       "/run/gpupool/gpupool.sock"
-#define CONFIG_ADMIN_SOCKET_DEFAULT "/run/gpupool/admin.sock"
+#define CONFIG_ADMIN_SOCKET_DEFAULT "/run/gpupool-admin/admin.sock"
 
 /* "quota group:" and a name. */
 #define CONFIG_SECTION_NAME_SIZE (CONFIG_NAME_SIZE + 16u)

@@ -20,7 +20,7 @@
 
 #define PATH_SIZE 160u
 
-/* "/run/gpupool/admin.records" for "/run/gpupool/admin.sock". */
+/* "/run/gpupool-admin/admin.records" for "/run/gpupool-admin/admin.sock". */
 static void name_file(const char *admin_path, char path[PATH_SIZE]) {
     size_t length = strlen(admin_path), suffix = strlen(".sock");
 

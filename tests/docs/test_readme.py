@@ -96,9 +96,9 @@ class Readme(installed.Installed):
 
     def test_the_stats_are_asked_by_the_command_shown(self):
         command = block("sh", "python3 -c", INSTALL)
-        self.assertIn("/run/gpupool/admin.sock", command)
+        self.assertIn("/run/gpupool-admin/admin.sock", command)
         with gpupool_system.Daemon("[host]\nlimit = 64MiB\n") as daemon:
-            output = self.shell(command.replace("/run/gpupool/admin.sock", str(daemon.admin_socket)), self.work)
+            output = self.shell(command.replace("/run/gpupool-admin/admin.sock", str(daemon.admin_socket)), self.work)
             stats = json.loads(output)
             gpupool_system.check_schema(stats, "stats")
             for line in block("sh", "gpupoolctl stats --json", INSTALL).splitlines():

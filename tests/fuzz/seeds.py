@@ -84,7 +84,7 @@ def frames():
 def configurations():
     yield "# nothing\n\n[daemon]\n"
     yield (
-        "[daemon]\nsocket = /run/gpupool/gpupool.sock\nadmin_socket = /run/gpupool/admin.sock\ngpu = auto\nsim_gpus = 2\n"
+        "[daemon]\nsocket = /run/gpupool/gpupool.sock\nadmin_socket = /run/gpupool-admin/admin.sock\ngpu = auto\nsim_gpus = 2\n"
         "sim_memory = 8GiB\nsessions_limit = 1024\nsession_leases_limit = 65536\nrecords = 1MiB\nhistory_hours = 48\nlog_level = info\n"
     )
     yield "[device]\nlimit = 90%\nstep = 512MiB\nreserve = 0\nlow_water = 256MiB\nenabled = yes\n"

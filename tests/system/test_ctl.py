@@ -19,7 +19,7 @@ from gpupool_system import CTL, WAIT_S, FakeAdmin, check_schema, ctl
 GIB = 1 << 30
 
 DAEMON = {"version": "0.1.0", "pid": 4711, "uptime_ns": 125_000_000_000, "gpu": "sim", "identity": "0123456789abcdef" * 2}
-DAEMON_STATS = {**DAEMON, "socket": "/run/gpupool/gpupool.sock", "admin_socket": "/run/gpupool/admin.sock", "cuda_toolkit": None, "sessions": 2,
+DAEMON_STATS = {**DAEMON, "socket": "/run/gpupool/gpupool.sock", "admin_socket": "/run/gpupool-admin/admin.sock", "cuda_toolkit": None, "sessions": 2,
                 "sessions_limit": 1024, "sessions_refused": 0, "lingering_sockets": 0, "lingering_oldest_ns": None, "descriptors_limit": 65536,
                 "described_segments": 5, "described_segments_limit": 57216, "notices": ["The GPUs are simulated.", "No huge pages are free."]}
 NO_TIMES = {"count": 0, "sum": 0, "p50": None, "p90": None, "p99": None, "buckets": []}

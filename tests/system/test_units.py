@@ -75,7 +75,7 @@ class Units(unittest.TestCase):
         self.assertEqual(data["ListenSequentialPacket"], "/run/gpupool/gpupool.sock")
         self.assertEqual((data["FileDescriptorName"], data["SocketMode"], data["SocketGroup"]),
                          ("data", "0660", "gpupool"))
-        self.assertEqual(admin["ListenStream"], "/run/gpupool/admin.sock")
+        self.assertEqual(admin["ListenStream"], "/run/gpupool-admin/admin.sock")
         self.assertEqual((admin["FileDescriptorName"], admin["SocketMode"], admin["Service"]),
                          ("admin", "0666", "gpupoold.service"))
         self.assertEqual((data["AcceptFileDescriptors"], admin["AcceptFileDescriptors"]), ("no", "no"))
@@ -98,8 +98,8 @@ class SystemFiles(unittest.TestCase):
             self.assertIn("\ngpupool:", "\n" + (users / "group").read_text())
             subprocess.run(["systemd-tmpfiles", "--create", f"--root={directory}", str(source / "tmpfiles.conf")],
                            check=True, capture_output=True, timeout=120)
-            made = pathlib.Path(directory) / "run/gpupool"
-            self.assertEqual(made.stat().st_mode & 0o7777, 0o755)
+            for name in ("run/gpupool", "run/gpupool-admin"):
+                self.assertEqual((pathlib.Path(directory) / name).stat().st_mode & 0o7777, 0o755)
 
 
 if __name__ == "__main__":
