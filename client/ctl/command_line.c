@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/array.h"
+#include "base/clock.h"
 #include "base/nearest.h"
 #include "base/units.h"
 #include "client/ctl/events.h"
@@ -15,6 +16,7 @@
 #include "client/ctl/moment.h"
 #include "client/ctl/run.h"
 #include "client/ctl/text.h"
+#include "client/ctl/top.h"
 #include "client/ctl/user.h"
 #include "client/ctl/view.h"
 
@@ -29,6 +31,11 @@
 static const struct command commands[] = {
     {"stats", view_stats, "the daemon, its pools and its sessions",
      "Shows the daemon, how much each pool has and lends, and the sessions."},
+    {"top", NULL, "the pools and the processes, live",
+     "Shows the pools as bars over time, the requests that wait, the quarantine and the processes, again and "
+     "again. F1 "
+     "shows the keys.",
+     .run = top_run},
     {"pools", view_pools, "the pools, in full",
      "Shows how the pools were set up, what is in them, what happened to them since the daemon started, and "
      "how long that "
@@ -106,6 +113,9 @@ enum option_value {
     OPTION_PID,
     OPTION_USER,
     OPTION_FOLLOW,
+    OPTION_INTERVAL,
+    OPTION_ONCE,
+    OPTION_BATCH,
     OPTION_RECORDS,
     OPTION_SESSION,
     OPTION_RELEASE,
@@ -118,7 +128,10 @@ enum option_value {
     OPTION_HELP = 'h',
 };
 
-#define COMMANDS_MAX 3u
+#define INTERVAL_MIN_NS (100 * NS_PER_MS)
+#define INTERVAL_MAX_NS (60 * NS_PER_S)
+
+#define COMMANDS_MAX 4u
 #define NAMES_SIZE   64u /* of that many commands */
 
 /* An option is for the commands that it names, or for all that ask the daemon. */
@@ -128,16 +141,19 @@ static const struct option_row {
     const char *commands[COMMANDS_MAX];
     const char *text;
 } option_rows[] = {
-    {OPTION_POOL, "pool", "ID", {"trim", "events", "history"}, "this pool only"},
+    {OPTION_POOL, "pool", "ID", {"trim", "events", "history", "top"}, "this pool only"},
     {OPTION_SINCE,
      "since",
      "TIME",
      {"events", "history"},
      "from then on: 1h, 2d, 14:05, yesterday, 2026-11-26, '2026-11-26 14:05'"},
     {OPTION_UNTIL, "until", "TIME", {"events", "history"}, "until then, likewise"},
-    {OPTION_PID, "pid", "PID", {"events"}, "of this process only"},
-    {OPTION_USER, "user", "USER", {"events"}, "of this user only, by name or number"},
+    {OPTION_PID, "pid", "PID", {"events", "top"}, "of this process only"},
+    {OPTION_USER, "user", "USER", {"events", "top"}, "of this user only, by name or number"},
     {OPTION_FOLLOW, "follow", NULL, {"events"}, "go on with those that come, until interrupted"},
+    {OPTION_INTERVAL, "interval", "TIME", {"top"}, "between two looks, by default 2s"},
+    {OPTION_ONCE, "once", NULL, {"top"}, "print one screen as text"},
+    {OPTION_BATCH, "batch", NULL, {"top"}, "print screens as text, until interrupted"},
     {OPTION_RECORDS,
      "records",
      "PATH",
@@ -353,6 +369,11 @@ static int take_value(enum option_value option, const char *value, struct option
         if (user_find(value, &options->filter.uid) < 0)
             return complain(EXIT_USAGE, "--user: there is no user '%s'", value);
         return -1;
+    case OPTION_INTERVAL:
+        if (units_parse_ns(value, &options->interval_ns) < 0 || options->interval_ns < INTERVAL_MIN_NS ||
+            options->interval_ns > INTERVAL_MAX_NS)
+            return complain(EXIT_USAGE, "--interval: '%s' is no time from 100ms to 1min", value);
+        return -1;
     case OPTION_RECORDS:
         options->records = value;
         return -1;
@@ -413,6 +434,12 @@ static int read_options(int argc, char **argv, struct options *options, bool *re
             break;
         case OPTION_YES:
             options->yes = true;
+            break;
+        case OPTION_ONCE:
+            options->once = true;
+            break;
+        case OPTION_BATCH:
+            options->batch = true;
             break;
         case OPTION_FOLLOW:
             options->follow = true;

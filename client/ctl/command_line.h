@@ -25,6 +25,7 @@ struct command {
     void (*view)(struct output *output, const struct cJSON *reply); /* NULL: there is none */
     const char *summary;
     const char *text; /* of its own help; NULL where the daemon is not asked */
+    int (*run)(const struct options *options); /* asks the daemon itself; NULL: is asked for */
     bool is_metrics;  /* prints metrics of several replies, and has no view */
     int (*read_records)(
         const struct options *options); /* reads the flight recorder's file; NULL: asks the daemon */
@@ -52,6 +53,8 @@ struct options {
     const char *records; /* the flight recorder's file; NULL: not named */
     struct records_filter filter;
     bool follow;
+    uint64_t interval_ns;
+    bool once, batch;
     bool yes;
     bool json;
     enum color_when color;

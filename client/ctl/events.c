@@ -124,109 +124,109 @@ static const char *reason_words(unsigned reason) {
     }
 }
 
-static void print_refusal(const struct proto_record *record) {
-    printf("%s refused", BYTES_TEXT(record->bytes));
+static void print_refusal(FILE *stream, const struct proto_record *record) {
+    fprintf(stream, "%s refused", BYTES_TEXT(record->bytes));
     if ((record->flags & PROTO_RECORD_DEADLINE) != 0)
-        printf(" at its deadline, after a wait of %s", NS_TEXT(record->value));
+        fprintf(stream, " at its deadline, after a wait of %s", NS_TEXT(record->value));
     else if ((record->flags & PROTO_RECORD_WAITED) != 0)
-        printf(" after a wait of %s", NS_TEXT(record->value));
+        fprintf(stream, " after a wait of %s", NS_TEXT(record->value));
     if (record->detail != PROTO_RECORD_QUOTA_NONE)
-        printf(": the user's quota of %s", quota_words(record->detail));
+        fprintf(stream, ": the user's quota of %s", quota_words(record->detail));
     else
-        printf(": %s", reason_words(record->reason));
+        fprintf(stream, ": %s", reason_words(record->reason));
     if ((record->flags & PROTO_RECORD_PROBE) != 0)
-        fputs(" (the client tries something else)", stdout);
+        fputs(" (the client tries something else)", stream);
     if (record->pool != 0)
-        printf("; the pool lent %s", BYTES_TEXT(record->leased_bytes));
+        fprintf(stream, "; the pool lent %s", BYTES_TEXT(record->leased_bytes));
 }
 
-static void print_text(const struct proto_record *record) {
+static void print_text(FILE *stream, const struct proto_record *record) {
     uint64_t bytes = record->bytes, value = record->value;
 
     switch ((enum proto_record_kind)record->kind) {
     case PROTO_RECORD_START:
-        printf("the daemon started, pid %" PRIu64, value);
+        fprintf(stream, "the daemon started, pid %" PRIu64, value);
         break;
     case PROTO_RECORD_STOP:
-        printf("the daemon stops, pid %" PRIu64, value);
+        fprintf(stream, "the daemon stops, pid %" PRIu64, value);
         break;
     case PROTO_RECORD_RELOAD:
-        fputs("a fresh configuration is in force", stdout);
+        fputs("a fresh configuration is in force", stream);
         break;
     case PROTO_RECORD_POOL_READY:
-        fputs("the pool can lend", stdout);
+        fputs("the pool can lend", stream);
         break;
     case PROTO_RECORD_POOL_LOST:
-        fputs("the pool's device cannot be used any more", stdout);
+        fputs("the pool's device cannot be used any more", stream);
         break;
     case PROTO_RECORD_OPEN:
-        printf("session %" PRIu64 " began", record->session);
+        fprintf(stream, "session %" PRIu64 " began", record->session);
         break;
     case PROTO_RECORD_NAME:
-        printf("session %" PRIu64 " says its name", record->session);
+        fprintf(stream, "session %" PRIu64 " says its name", record->session);
         break;
     case PROTO_RECORD_FAREWELL:
-        printf("session %" PRIu64 " ended; %s came back", record->session, BYTES_TEXT(bytes));
+        fprintf(stream, "session %" PRIu64 " ended; %s came back", record->session, BYTES_TEXT(bytes));
         break;
     case PROTO_RECORD_DEATH:
-        printf("session %" PRIu64 " ended without a farewell; %s in quarantine", record->session,
-               BYTES_TEXT(bytes));
+        fprintf(stream, "session %" PRIu64 " ended without a farewell; %s in quarantine", record->session,
+                BYTES_TEXT(bytes));
         break;
     case PROTO_RECORD_RETURN:
-        printf("%s came back from quarantine after %s", BYTES_TEXT(bytes), NS_TEXT(value));
+        fprintf(stream, "%s came back from quarantine after %s", BYTES_TEXT(bytes), NS_TEXT(value));
         break;
     case PROTO_RECORD_FORCE:
-        printf("an operator ended session %" PRIu64 "; %s", record->session, BYTES_TEXT(bytes));
+        fprintf(stream, "an operator ended session %" PRIu64 "; %s", record->session, BYTES_TEXT(bytes));
         break;
     case PROTO_RECORD_LEASE:
     case PROTO_RECORD_ATTACH:
-        printf("%s %s, lease %" PRIu64 "; the pool lends %s", BYTES_TEXT(bytes),
-               record->kind == PROTO_RECORD_LEASE ? "leased" : "shared with it", value,
-               BYTES_TEXT(record->leased_bytes));
+        fprintf(stream, "%s %s, lease %" PRIu64 "; the pool lends %s", BYTES_TEXT(bytes),
+                record->kind == PROTO_RECORD_LEASE ? "leased" : "shared with it", value,
+                BYTES_TEXT(record->leased_bytes));
         break;
     case PROTO_RECORD_RELEASE:
     case PROTO_RECORD_FENCE:
     case PROTO_RECORD_PASS:
-        printf("%s %s, %slease %" PRIu64, BYTES_TEXT(bytes),
-               record->kind == PROTO_RECORD_RELEASE ? "came back"
-               : record->kind == PROTO_RECORD_FENCE ? "given back behind a fence"
-                                                    : "came back: the fence was reached",
-               (record->flags & PROTO_RECORD_SPLIT) != 0 ? "part of " : "", value);
+        fprintf(stream, "%s %s, %slease %" PRIu64, BYTES_TEXT(bytes),
+                record->kind == PROTO_RECORD_RELEASE ? "came back"
+                : record->kind == PROTO_RECORD_FENCE ? "given back behind a fence"
+                                                     : "came back: the fence was reached",
+                (record->flags & PROTO_RECORD_SPLIT) != 0 ? "part of " : "", value);
         break;
     case PROTO_RECORD_WAIT:
-        printf("%s asked for: the request waits; the pool lends %s", BYTES_TEXT(bytes),
-               BYTES_TEXT(record->leased_bytes));
+        fprintf(stream, "%s asked for: the request waits; the pool lends %s", BYTES_TEXT(bytes),
+                BYTES_TEXT(record->leased_bytes));
         break;
     case PROTO_RECORD_SERVE:
-        printf("%s granted after a wait of %s", BYTES_TEXT(bytes), NS_TEXT(value));
+        fprintf(stream, "%s granted after a wait of %s", BYTES_TEXT(bytes), NS_TEXT(value));
         break;
     case PROTO_RECORD_REFUSE:
-        print_refusal(record);
+        print_refusal(stream, record);
         break;
     case PROTO_RECORD_GROW:
-        printf("segment %" PRIu64 " of %s was made", value, BYTES_TEXT(bytes));
+        fprintf(stream, "segment %" PRIu64 " of %s was made", value, BYTES_TEXT(bytes));
         break;
     case PROTO_RECORD_GROW_FAIL:
-        printf("no segment of %s: the driver or the kernel refused", BYTES_TEXT(bytes));
+        fprintf(stream, "no segment of %s: the driver or the kernel refused", BYTES_TEXT(bytes));
         break;
     case PROTO_RECORD_CLOSE:
-        printf("segment %" PRIu64 " closed by the process", value);
+        fprintf(stream, "segment %" PRIu64 " closed by the process", value);
         break;
     case PROTO_RECORD_RETIRE:
-        printf("segment %" PRIu64 " of %s goes back to the driver", value, BYTES_TEXT(bytes));
+        fprintf(stream, "segment %" PRIu64 " of %s goes back to the driver", value, BYTES_TEXT(bytes));
         break;
     case PROTO_RECORD_TRIM:
-        printf("trimmed: %s go back to the driver", BYTES_TEXT(bytes));
+        fprintf(stream, "trimmed: %s go back to the driver", BYTES_TEXT(bytes));
         break;
     case PROTO_RECORD_ASK:
-        fputs("asked for memory that it keeps idle", stdout);
+        fputs("asked for memory that it keeps idle", stream);
         break;
     case PROTO_RECORD_SEND:
-        printf("a buffer of %s was sent", BYTES_TEXT(bytes));
+        fprintf(stream, "a buffer of %s was sent", BYTES_TEXT(bytes));
         break;
     case PROTO_RECORD_ARRIVE:
-        printf("a buffer of %s, sent by session %" PRIu64 ", was taken, revoked or too late",
-               BYTES_TEXT(bytes), value);
+        fprintf(stream, "a buffer of %s, sent by session %" PRIu64 ", was taken, revoked or too late",
+                BYTES_TEXT(bytes), value);
         break;
     case PROTO_RECORD_KINDS_END:
         break;
@@ -234,7 +234,7 @@ static void print_text(const struct proto_record *record) {
 }
 
 /* name: of the record's session; NULL: it is not known. */
-static void print_line_of(const struct proto_record *record, const char *name) {
+static void print_line_of(FILE *stream, const struct proto_record *record, const char *name) {
     char time[MOMENT_TEXT_SIZE], pool[8] = "-", process[64] = "-", *printable = NULL;
 
     if (record->pool != 0)
@@ -245,10 +245,9 @@ static void print_line_of(const struct proto_record *record, const char *name) {
                  printable != NULL ? printable : "");
         free(printable);
     }
-    printf("%s  %4s  %-22s  %-9s  ", moment_text(record->time_ns, MOMENT_MILLISECOND, time), pool, process,
-           proto_record_word(record->kind));
-    print_text(record);
-    putchar('\n');
+    fprintf(stream, "%s  %4s  %-22s  %-9s  ", moment_text(record->time_ns, MOMENT_MILLISECOND, time), pool,
+            process, proto_record_word(record->kind));
+    print_text(stream, record);
 }
 
 /* Prints a text as JSON's strings are: what is no printable ASCII as an escape. */
@@ -292,10 +291,12 @@ static uint64_t print_from(const struct records *records, uint64_t number,
         if (!records_pass(filter, &record))
             continue;
         const char *name = record.session != 0 ? names_find(names, record.session) : NULL;
-        if (json)
+        if (json) {
             print_json_of(&record, name);
-        else
-            print_line_of(&record, name);
+        } else {
+            print_line_of(stdout, &record, name);
+            putchar('\n');
+        }
     }
     return number;
 }
@@ -328,6 +329,24 @@ static int follow(struct records *records, const struct options *options, uint64
         number = 1;
     }
     return EXIT_REFUSED;
+}
+
+void events_last(struct records *records, unsigned count, char lines[][EVENT_LINE_SIZE]) {
+    uint64_t first = records_first(records), next = atomic_load(&records->file->next);
+    struct proto_record record;
+    unsigned n = 0;
+
+    memset(lines, 0, count * sizeof *lines);
+    for (uint64_t number = next > first + count ? next - count : first; number < next && n < count;
+         number++) {
+        FILE *stream = fmemopen(lines[n], EVENT_LINE_SIZE - 1, "w");
+        if (stream != NULL && proto_records_read(records->file, number, &record)) {
+            print_line_of(stream, &record, NULL);
+            n++;
+        }
+        if (stream != NULL)
+            fclose(stream);
+    }
 }
 
 int events_run(const struct options *options) {

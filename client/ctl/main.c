@@ -33,6 +33,9 @@
 /* The daemon answers at once, or as soon as the driver has freed what trim gives back. */
 #define TIMEOUT_DEFAULT_NS (10 * NS_PER_S)
 
+/* Between two looks of top: as top(1) nearly, and rare enough for the daemon. */
+#define INTERVAL_DEFAULT_NS (2 * NS_PER_S)
+
 /* How the refusal of a daemon begins that is not the one that the request names. */
 #define OTHER_DAEMON "{\"error\":{\"code\":\"other-daemon\""
 
@@ -360,6 +363,8 @@ static int run(const struct options *options) {
         return run_release(options);
     if (options->revoke != 0)
         return run_revoke(options);
+    if (options->command->run != NULL)
+        return options->command->run(options);
     if (options->command->words != NULL)
         return run_session_end(options);
     if (options->command->is_metrics)
@@ -395,7 +400,8 @@ static bool names_a_locale(void) {
 }
 
 int main(int argc, char **argv) {
-    struct options options = {.timeout_ns = TIMEOUT_DEFAULT_NS, .filter.uid = USER_NONE};
+    struct options options = {
+        .timeout_ns = TIMEOUT_DEFAULT_NS, .interval_ns = INTERVAL_DEFAULT_NS, .filter.uid = USER_NONE};
 
     if (standard_streams_fill(O_RDONLY) < 0) /* a socket among them would be printed to */
         return complain(EXIT_REFUSED, "/dev/null: %s", strerror(errno));

@@ -59,33 +59,49 @@ static const char *find_path(const struct options *options) {
     return beside(ADMIN_SOCKET_DEFAULT);
 }
 
-int records_open(struct records *records, const struct options *options, int code) {
-    const char *path = find_path(options);
+/* Maps a file. Returns 0; -EBADMSG: it is no file of records, or of another version; or a negative errno. */
+static int map(struct records *records, const char *path) {
     struct stat status;
 
     _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (fd < 0 && errno == EACCES)
-        return complain(code, "%s: %s: the records are for root and the daemon's user", path,
-                        strerror(errno));
-    if (fd < 0)
-        return complain(code,
-                        "%s: %s: a daemon writes its records beside its admin socket; name that with "
-                        "--admin-socket, or the file with --records",
-                        path, strerror(errno));
-    if (fstat(fd, &status) < 0 || !S_ISREG(status.st_mode) || (uint64_t)status.st_size < PROTO_RECORDS_PAGE)
-        return complain(code, "%s is no file of records", path);
+    if (fd < 0 || fstat(fd, &status) < 0)
+        return -errno;
+    if (!S_ISREG(status.st_mode) || (uint64_t)status.st_size < PROTO_RECORDS_PAGE)
+        return -EBADMSG;
     void *memory = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
-        return complain(code, "%s: %s", path, strerror(errno));
+        return -errno;
     *records = (struct records){
         .file = memory, .file_bytes = (uint64_t)status.st_size, .inode = status.st_ino, .path = path};
     if (proto_records_are_sane(records->file, records->file_bytes))
         return 0;
     records_close(records);
-    return complain(code,
-                    "%s is no file of records that this version knows: are daemon and gpupoolctl of the same "
-                    "version?",
-                    path);
+    return -EBADMSG;
+}
+
+bool records_try(struct records *records, const struct options *options) {
+    return map(records, find_path(options)) == 0;
+}
+
+int records_open(struct records *records, const struct options *options, int code) {
+    const char *path = find_path(options);
+
+    int r = map(records, path);
+    if (r == 0)
+        return 0;
+    if (r == -EACCES)
+        return complain(code, "%s: %s: the records are for root and the daemon's user", path, strerror(-r));
+    if (r == -EBADMSG)
+        return complain(
+            code,
+            "%s is no file of records that this version knows: are daemon and gpupoolctl of the same "
+            "version?",
+            path);
+    return complain(
+        code,
+        "%s: %s: a daemon writes its records beside its admin socket; name that with --admin-socket, or "
+        "the file with --records",
+        path, strerror(-r));
 }
 
 void records_close(struct records *records) {

@@ -348,8 +348,8 @@ class Commands(unittest.TestCase):
     def test_each_command_has_help_of_its_own(self):
         general = ctl("--help").stdout
         commands = re.findall(r"^  (\w+) ", general.partition("Commands:\n")[2].partition("\nOptions:")[0], re.MULTILINE)
-        self.assertEqual(set(commands), {*REPLIES, "events", "history", "metrics", "run", "session", "help"})
-        own = {"leases": {"--session"}, "session": {"--yes"}, "events": {"--since", "--until", "--pool", "--pid", "--user", "--follow", "--records"},
+        self.assertEqual(set(commands), {*REPLIES, "events", "history", "metrics", "run", "session", "top", "help"})
+        own = {"top": {"--interval", "--once", "--batch", "--pool", "--pid", "--user"}, "leases": {"--session"}, "session": {"--yes"}, "events": {"--since", "--until", "--pool", "--pid", "--user", "--follow", "--records"},
                "history": {"--since", "--until", "--pool", "--records"}, "trim": {"--pool"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"}}
         for command in commands:
             with self.subTest(command):

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef CLIENT_CTL_TOP_H
+#define CLIENT_CTL_TOP_H
+/*
+ * "gpupoolctl top": the pools, the requests that wait, the quarantine and the processes, again and again.
+ * This is its loop: it asks the daemon (top_sample.h), has a screen drawn (top_screen.h), and reads keys,
+ * where there is a terminal.
+ */
+struct options;
+
+/* Returns the code to exit with. The daemon's address is known. */
+int top_run(const struct options *options);
+
+#endif
