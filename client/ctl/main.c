@@ -351,7 +351,7 @@ static int run_metrics(const struct options *options) {
         return show(options, &quotas, view_quota);
     if (code != EXIT_SUCCESS)
         return code;
-    metrics_print(stats.reply->root, quotas.reply->root);
+    metrics_print(stdout, stats.reply->root, quotas.reply->root);
     return finish_output(EXIT_SUCCESS);
 }
 

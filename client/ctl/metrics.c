@@ -134,20 +134,21 @@ static bool ends_in(const char *text, const char *end) {
     return length > end_length && strcmp(text + length - end_length, end) == 0;
 }
 
-static void print_head_as(const struct metric *metric, const char *type) {
-    printf("# HELP %s %s\n# TYPE %s %s\n", metric->name, metric->help, metric->name, type);
+static void print_head_as(FILE *stream, const struct metric *metric, const char *type) {
+    fprintf(stream, "# HELP %s %s\n# TYPE %s %s\n", metric->name, metric->help, metric->name, type);
 }
 
-static void print_head(const struct metric *metric) {
-    print_head_as(metric, ends_in(metric->name, "_total") ? "counter" : "gauge");
+static void print_head(FILE *stream, const struct metric *metric) {
+    print_head_as(stream, metric, ends_in(metric->name, "_total") ? "counter" : "gauge");
 }
 
-static void print_seconds(uint64_t ns) {
-    printf("%" PRIu64 ".%09" PRIu64 "\n", ns / NS_PER_S, ns % NS_PER_S);
+static void print_seconds(FILE *stream, uint64_t ns) {
+    fprintf(stream, "%" PRIu64 ".%09" PRIu64 "\n", ns / NS_PER_S, ns % NS_PER_S);
 }
 
 /* A time that is null has not begun: 0. Another number that is null is no number: a limit that is not set. */
-static void print_sample(const struct metric *metric, const char *labels, const struct cJSON *object) {
+static void print_sample(FILE *stream, const struct metric *metric, const char *labels,
+                         const struct cJSON *object) {
     uint64_t value = reply_count(object, metric->key);
     bool is_time = ends_in(metric->key, "_ns");
 
@@ -155,20 +156,20 @@ static void print_sample(const struct metric *metric, const char *labels, const 
         return;
     if (value == REPLY_NULL)
         value = 0;
-    printf(labels[0] != '\0' ? "%s{%s} " : "%s%s ", metric->name, labels);
+    fprintf(stream, labels[0] != '\0' ? "%s{%s} " : "%s%s ", metric->name, labels);
     if (is_time)
-        print_seconds(value);
+        print_seconds(stream, value);
     else
-        printf("%" PRIu64 "\n", value);
+        fprintf(stream, "%" PRIu64 "\n", value);
 }
 
-static void print_pools(const struct metric *metric, const struct cJSON *stats) {
+static void print_pools(FILE *stream, const struct metric *metric, const struct cJSON *stats) {
     char labels[LABELS_SIZE];
 
-    print_head(metric);
+    print_head(stream, metric);
     reply_each(pool, stats, "pools") {
         label_pool(labels, pool);
-        print_sample(metric, labels, pool);
+        print_sample(stream, metric, labels, pool);
     }
 }
 
@@ -184,89 +185,91 @@ static uint64_t count_below(const struct cJSON *times, uint64_t bound_ns) {
     return count;
 }
 
-static void print_histogram(const struct metric *metric, const struct cJSON *stats) {
+static void print_histogram(FILE *stream, const struct metric *metric, const struct cJSON *stats) {
     char labels[LABELS_SIZE];
 
-    print_head_as(metric, "histogram");
+    print_head_as(stream, metric, "histogram");
     reply_each(pool, stats, "pools") {
         const struct cJSON *times = reply_object(pool, metric->key);
         label_pool(labels, pool);
         for (unsigned i = 0; i < BUCKETS; i++) {
             uint64_t bound_ns = BUCKET_FIRST_NS << (2 * i);
-            printf("%s_bucket{%s,le=\"%.9g\"} %" PRIu64 "\n", metric->name, labels,
-                   (double)bound_ns / (double)NS_PER_S, count_below(times, bound_ns));
+            fprintf(stream, "%s_bucket{%s,le=\"%.9g\"} %" PRIu64 "\n", metric->name, labels,
+                    (double)bound_ns / (double)NS_PER_S, count_below(times, bound_ns));
         }
-        printf("%s_bucket{%s,le=\"+Inf\"} %" PRIu64 "\n", metric->name, labels, reply_count(times, "count"));
-        printf("%s_sum{%s} ", metric->name, labels);
-        print_seconds(reply_count(times, "sum"));
-        printf("%s_count{%s} %" PRIu64 "\n", metric->name, labels, reply_count(times, "count"));
+        fprintf(stream, "%s_bucket{%s,le=\"+Inf\"} %" PRIu64 "\n", metric->name, labels,
+                reply_count(times, "count"));
+        fprintf(stream, "%s_sum{%s} ", metric->name, labels);
+        print_seconds(stream, reply_count(times, "sum"));
+        fprintf(stream, "%s_count{%s} %" PRIu64 "\n", metric->name, labels, reply_count(times, "count"));
     }
 }
 
-static void print_states(const struct cJSON *stats) {
+static void print_states(FILE *stream, const struct cJSON *stats) {
     static const char *const states[] = {"starting", "ready", "failed", "lost"};
     static const struct metric state = {"gpupool_pool_state", NULL, "1 for the state that the pool is in."};
     static const struct metric failing = {"gpupool_pool_growth_failing", NULL,
                                           "1 if the last growth failed, or the pool's device."};
     char labels[LABELS_SIZE];
 
-    print_head(&state);
+    print_head(stream, &state);
     reply_each(pool, stats, "pools") {
         label_pool(labels, pool);
         for (size_t i = 0; i < ARRAY_LENGTH(states); i++)
-            printf("%s{%s,state=\"%s\"} %d\n", state.name, labels, states[i],
-                   strcmp(reply_text(pool, "state"), states[i]) == 0);
+            fprintf(stream, "%s{%s,state=\"%s\"} %d\n", state.name, labels, states[i],
+                    strcmp(reply_text(pool, "state"), states[i]) == 0);
     }
-    print_head(&failing);
+    print_head(stream, &failing);
     reply_each(pool, stats, "pools") {
         label_pool(labels, pool);
-        printf("%s{%s} %d\n", failing.name, labels, reply_text(pool, "last_error") != NULL);
+        fprintf(stream, "%s{%s} %d\n", failing.name, labels, reply_text(pool, "last_error") != NULL);
     }
 }
 
-static void print_users(const struct cJSON *quotas) {
+static void print_users(FILE *stream, const struct cJSON *quotas) {
     char labels[LABELS_SIZE];
 
     for (size_t i = 0; i < ARRAY_LENGTH(of_user); i++) {
-        print_head(&of_user[i]);
+        print_head(stream, &of_user[i]);
         reply_each(user, quotas, "quotas") {
             labels[0] = '\0';
             add_number_label(labels, "uid", reply_count(user, "uid"));
-            print_sample(&of_user[i], labels, user);
+            print_sample(stream, &of_user[i], labels, user);
         }
     }
     for (size_t i = 0; i < ARRAY_LENGTH(of_user_in_pool); i++) {
-        print_head(&of_user_in_pool[i]);
+        print_head(stream, &of_user_in_pool[i]);
         reply_each(user, quotas, "quotas") {
             reply_each(pool, user, "pools") {
                 labels[0] = '\0';
                 add_number_label(labels, "uid", reply_count(user, "uid"));
                 add_number_label(labels, "pool", reply_count(pool, "id"));
                 add_label(labels, "kind", reply_text(pool, "kind"));
-                print_sample(&of_user_in_pool[i], labels, pool);
+                print_sample(stream, &of_user_in_pool[i], labels, pool);
             }
         }
     }
 }
 
-void metrics_print(const struct cJSON *stats, const struct cJSON *quotas) {
+void metrics_print(FILE *stream, const struct cJSON *stats, const struct cJSON *quotas) {
     const struct cJSON *daemon = reply_object(stats, "daemon");
     char labels[LABELS_SIZE] = "";
 
     add_label(labels, "version", reply_text(daemon, "version"));
     add_label(labels, "gpu", reply_text(daemon, "gpu"));
-    printf("# HELP gpupool_build_info The daemon's version, and what its device pools are made of.\n"
-           "# TYPE gpupool_build_info gauge\ngpupool_build_info{%s} 1\n",
-           labels);
+    fprintf(stream,
+            "# HELP gpupool_build_info The daemon's version, and what its device pools are made of.\n"
+            "# TYPE gpupool_build_info gauge\ngpupool_build_info{%s} 1\n",
+            labels);
     for (size_t i = 0; i < ARRAY_LENGTH(of_daemon); i++) {
-        print_head(&of_daemon[i]);
-        print_sample(&of_daemon[i], "", daemon);
+        print_head(stream, &of_daemon[i]);
+        print_sample(stream, &of_daemon[i], "", daemon);
     }
-    print_states(stats);
+    print_states(stream, stats);
     for (size_t i = 0; i < ARRAY_LENGTH(of_pool); i++)
-        print_pools(&of_pool[i], stats);
+        print_pools(stream, &of_pool[i], stats);
     for (size_t i = 0; i < ARRAY_LENGTH(histograms); i++)
-        print_histogram(&histograms[i], stats);
-    print_users(quotas);
-    puts("# EOF");
+        print_histogram(stream, &histograms[i], stats);
+    print_users(stream, quotas);
+    fputs("# EOF\n", stream);
 }

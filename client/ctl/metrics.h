@@ -6,9 +6,11 @@
  * user. There are no metrics of processes, so the number of time series is bounded by pools and users: some
  * 90 for a pool, and 4 for a user with 2 for each pool.
  */
+#include <stdio.h>
+
 struct cJSON;
 
-/* Prints the replies to stats and quota on standard output. */
-void metrics_print(const struct cJSON *stats, const struct cJSON *quotas);
+/* Prints the replies to stats and quota. */
+void metrics_print(FILE *stream, const struct cJSON *stats, const struct cJSON *quotas);
 
 #endif

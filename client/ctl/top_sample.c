@@ -1,16 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "client/ctl/top_sample.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
-#include "client/ctl/admin_client.h"
 #include "client/ctl/command_line.h"
 #include "client/ctl/json.h"
+#include "client/ctl/question.h"
 
 static const struct top_process *find(const struct top_process *processes, size_t count, uint64_t session) {
     size_t low = 0, high = count;
@@ -28,24 +27,6 @@ static const struct top_process *find(const struct top_process *processes, size_
 double top_sample_rate(const struct top_sample *sample, uint64_t session) {
     const struct top_process *process = find(sample->processes, sample->n_processes, session);
     return process != NULL ? process->rate : 0;
-}
-
-/* Asks at each place where the daemon may be. Returns 0 or a negative errno. */
-static int ask(const struct options *options, struct reply **ret_reply) {
-    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), options->timeout_ns);
-    const struct address *address = &options->address;
-    int r = -ENOENT;
-
-    for (unsigned i = 0; i < address->n_paths; i++) {
-        _cleanup_(freep) char *line = NULL, *reason = NULL;
-        size_t length = 0;
-        r = admin_ask(address->paths[i], deadline_ns, "{\"command\":\"stats\"}", &line, &length);
-        if (r == 0)
-            r = reply_read(line, length, "stats", ret_reply, &reason);
-        if (r == 0)
-            return 0;
-    }
-    return r;
 }
 
 /* Notes the processes, whose sessions the reply has in the order of their ids, and how they have grown. */
@@ -97,7 +78,7 @@ static void note_events(struct top_sample *sample, const struct options *options
 void top_sample_take(struct top_sample *sample, const struct options *options) {
     struct reply *reply = NULL;
 
-    int r = ask(options, &reply);
+    int r = question_ask(&options->address, options->timeout_ns, "stats", &reply);
     if (r == 0 && reply->error_code != NULL) {
         snprintf(sample->error, sizeof sample->error, "gpupoold refused: %s", reply->error_message);
         reply_free(reply);

@@ -25,7 +25,7 @@ CXX_WARNINGS = ("-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wsign-conver
 WAIT_S = 300
 
 FILES = {
-    "bin/gpupoolctl", "sbin/gpupoold", "etc/gpupool/gpupoold.conf", "include/gpupool/gpupool.h",
+    "bin/gpupoolctl", "bin/gpupool-exporter", "sbin/gpupoold", "etc/gpupool/gpupoold.conf", "include/gpupool/gpupool.h",
     "include/gpupool/fence.h", "include/gpupool/hooks.h", "include/gpupool/pair.h", "include/gpupool/staging.h", "include/gpupool/synced.h",
     "include/gpupool/client_name.hpp", "include/gpupool/gpupool.hpp", "include/gpupool/result.hpp", "include/gpupool/rmm.hpp", "include/gpupool/tensorrt.hpp", "include/gpupool/thrust.hpp",
     f"{LIB}/libgpupool-client.a", f"{LIB}/libgpupool-client.so", f"{LIB}/libgpupool-client.so.{MAJOR_SO}",
@@ -35,7 +35,7 @@ FILES = {
     f"{LIB}/cmake/gpupool/gpupool-config.cmake", f"{LIB}/cmake/gpupool/gpupool-config-version.cmake",
     f"{LIB}/cmake/gpupool/gpupool-targets.cmake",
     f"{LIB}/cmake/gpupool/gpupool-targets-{os.environ['GPUPOOL_CONFIG'].lower()}.cmake",
-    "lib/systemd/system/gpupoold.service", "lib/systemd/system/gpupoold.socket",
+    "lib/systemd/system/gpupoold.service", "lib/systemd/system/gpupool-exporter.service", "lib/systemd/system/gpupoold.socket",
     "lib/systemd/system/gpupoold-admin.socket", "lib/sysusers.d/gpupool.conf", "lib/tmpfiles.d/gpupool.conf",
     *(f"share/gpupool/schema/{path.name}" for path in gpupool_system.SCHEMAS.glob("*.json")),
     "share/gpupool/gpupool.rules.yml",
@@ -43,7 +43,7 @@ FILES = {
 MANUAL_PAGES = {"share/man/man1/gpupoolctl.1", "share/man/man3/gpupool.3", "share/man/man3/gpupool_fence.3",
                 "share/man/man3/gpupool_hooks.3",
                 "share/man/man3/gpupool_pair.3", "share/man/man3/gpupool_synced.3", "share/man/man3/gpupool_upload.3",
-                "share/man/man5/gpupoold.conf.5", "share/man/man8/gpupoold.8"}
+                "share/man/man5/gpupoold.conf.5", "share/man/man8/gpupoold.8", "share/man/man8/gpupool-exporter.8"}
 # Each function has a page of its own, which leads to the one that documents it.
 FUNCTION_PAGES = {f"share/man/man3/{name}.3" for page in pathlib.Path(SOURCE).glob("docs/man/*.3.scd")
                  for name in re.findall(r"^\*[^;(]*?\b(gpupool_[a-z_]+)\(", page.read_text(), re.MULTILINE)} - MANUAL_PAGES

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """gpupoolctl metrics: what Prometheus' own parser makes of it, and whether the numbers are the daemon's."""
+import http.client
 import json
 import os
 import pathlib
 import re
+import select
 import shutil
+import socket
 import subprocess
 import tempfile
 import unittest
@@ -118,6 +121,75 @@ class Metrics(unittest.TestCase):
         done = ctl("metrics", "--json", socket_path="/nonexistent")
         self.assertEqual(done.returncode, 1)
         self.assertIn("leave --json out", done.stdout + done.stderr)
+
+
+EXPORTER = os.environ.get("GPUPOOL_EXPORTER")
+
+
+class Exporter:
+    """gpupool-exporter on a port of its own."""
+
+    def __init__(self, socket_path):
+        self.process = subprocess.Popen([EXPORTER, "--listen=127.0.0.1:0", f"--admin-socket={socket_path}"], stderr=subprocess.PIPE, text=True)
+        if not select.select([self.process.stderr], [], [], WAIT_S)[0]:
+            raise AssertionError("the exporter does not serve")
+        self.port = int(re.search(r"on port (\d+)", self.process.stderr.readline()).group(1))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.terminate()
+        self.code = self.process.wait(WAIT_S)
+        self.process.stderr.close()
+
+    def ask(self, method, path, body=None):
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WAIT_S)
+        connection.request(method, path, body=body)
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, answer.headers["Content-Type"], text
+
+
+@unittest.skipIf(EXPORTER is None, "the exporter was not built")
+class Http(unittest.TestCase):
+    def test_it_serves_the_metrics_and_nothing_else(self):
+        with Daemon() as daemon, Exporter(daemon.admin_socket) as exporter:
+            status, kind, text = exporter.ask("GET", "/metrics")
+            self.assertEqual((status, kind), (200, "text/plain; version=0.0.4; charset=utf-8"))
+            self.assertEqual(of(read(text), "gpupool_sessions"), 0)
+            self.assertEqual(exporter.ask("HEAD", "/metrics")[::2], (200, ""))
+            for path in ("/", "/metrics/", "/metrics/../etc/passwd", "/%2e%2e/x"):
+                self.assertEqual(exporter.ask("GET", path)[0], 404, path)
+            for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+                self.assertEqual(exporter.ask(method, "/metrics", body=b"x" * 100000 if method == "PUT" else None)[0], 405, method)
+        self.assertEqual(exporter.code, 0)
+
+    def test_nonsense_and_silence_hold_up_nobody(self):
+        with Daemon() as daemon, Exporter(daemon.admin_socket) as exporter:
+            silent = [socket.create_connection(("127.0.0.1", exporter.port), timeout=WAIT_S) for _ in range(8)]
+            for index, connection in enumerate(silent):
+                connection.sendall((b"\xff\0nonsense\r\n\r\n", b"GET /metrics HT", b"")[index % 3])
+            self.assertEqual(exporter.ask("GET", "/metrics")[0], 200)
+            for connection in silent:
+                connection.close()
+
+    def test_a_daemon_that_goes_and_comes(self):
+        with Daemon(start=False) as daemon, Exporter(daemon.admin_socket) as exporter:
+            status, _, text = exporter.ask("GET", "/metrics")
+            self.assertEqual(status, 503)
+            self.assertIn("does not answer", text)
+            daemon.start()
+            self.assertEqual(exporter.ask("GET", "/metrics")[0], 200)
+            daemon.stop()
+            self.assertEqual(exporter.ask("GET", "/metrics")[0], 503)
+
+    def test_a_wrong_command_line(self):
+        for arguments, told in ((["--listen=nowhere"], "is no address and port"), (["--listen=127.0.0.1:http"], "is no address and port"), (["x"], "'x' is no option"), (["--y"], "--help")):
+            done = subprocess.run([EXPORTER, *arguments], capture_output=True, text=True, timeout=WAIT_S, check=False)
+            self.assertEqual(done.returncode, 2)
+            self.assertIn(told, done.stderr)
 
 
 if __name__ == "__main__":
