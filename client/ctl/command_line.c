@@ -151,7 +151,7 @@ static const struct option_row {
     {OPTION_PID, "pid", "PID", {"events", "top"}, "of this process only"},
     {OPTION_USER, "user", "USER", {"events", "top"}, "of this user only, by name or number"},
     {OPTION_FOLLOW, "follow", NULL, {"events"}, "go on with those that come, until interrupted"},
-    {OPTION_INTERVAL, "interval", "TIME", {"top"}, "between two looks, by default 2s"},
+    {OPTION_INTERVAL, "interval", "TIME", {"top"}, "between two looks, by default 3s"},
     {OPTION_ONCE, "once", NULL, {"top"}, "print one screen as text"},
     {OPTION_BATCH, "batch", NULL, {"top"}, "print screens as text, until interrupted"},
     {OPTION_RECORDS,

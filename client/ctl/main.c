@@ -33,8 +33,8 @@
 /* The daemon answers at once, or as soon as the driver has freed what trim gives back. */
 #define TIMEOUT_DEFAULT_NS (10 * NS_PER_S)
 
-/* Between two looks of top: as top(1) nearly, and rare enough for the daemon. */
-#define INTERVAL_DEFAULT_NS (2 * NS_PER_S)
+/* Between two looks of top: as top(1). */
+#define INTERVAL_DEFAULT_NS (3 * NS_PER_S)
 
 /* How the refusal of a daemon begins that is not the one that the request names. */
 #define OTHER_DAEMON "{\"error\":{\"code\":\"other-daemon\""

@@ -367,7 +367,7 @@ void report_parcels(cJSON *reply, const struct core *core, uid_t uid) {
     report_integer(reply, "total", core->parcels.count);
 }
 
-/* Leases that one reply names, and that it looks at: some 100 KiB, and some 300 us. */
+/* Leases that one reply names: some 150 KiB. And that one looks at for shared ones: some 300 us. */
 #define LEASES_TOLD      512u
 #define LEASES_LOOKED_AT 16384u
 /* Shared blocks that one reply names, and the holders of each. */
@@ -415,8 +415,9 @@ void report_leases(cJSON *reply, const struct core *core, uid_t uid, uint64_t se
             continue;
         total += session->n_leases;
         list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
-            if (n_told++ == LEASES_TOLD)
+            if (n_told == LEASES_TOLD)
                 break;
+            n_told++;
             cJSON_AddItemToArray(leases, describe_lease(lease, now_ns));
         }
     }

@@ -409,6 +409,40 @@ static void trim_is_for_root_and_the_daemons_own_user(void **state) {
     reply_free(reply);
 }
 
+/* A user with very many leases must not make the loop write very long replies. */
+static void leases_and_sharing_are_bounded(void **state) {
+    struct peer peer = {.pid = 4711, .uid = UID_A, .gid = 7, .command = "many"};
+    struct session *sessions[3];
+    struct proto_token fresh = {0}, token;
+    (void)state;
+
+    for (unsigned s = 0; s < 3; s++) {
+        assert_int_equal(core_session_open(core, &peer, 0, &sessions[s]), 0);
+        if (s == 0)
+            describe(take_growing(sessions[s], core->pools[0], 512, 0), NULL);
+        for (unsigned i = s == 0 ? 1 : 0; i < 300; i++) {
+            struct lease *lease = take(sessions[s], core->pools[0], 512, 0);
+            const struct proto_lease_name name = name_of(lease);
+            memcpy(fresh.bytes, &lease->id, sizeof lease->id);
+            assert_int_equal(share_lease(sessions[s], &name, 0, &fresh, &token), 0);
+        }
+    }
+    struct reply *reply = expect_reply(UID_A, "{\"command\":\"leases\"}", "leases");
+    assert_int_equal(length_of(reply->root, "leases"), 512);
+    assert_int_equal(reply_count(reply->root, "total"), 900);
+    reply_free(reply);
+    reply = expect_reply(UID_A, "{\"command\":\"sharing\"}", "sharing");
+    assert_int_equal(length_of(reply->root, "blocks"), 256);
+    assert_false(reply_flag(reply->root, "is_whole"));
+    reply_free(reply);
+    reply = expect_reply(UID_STRANGER, "{\"command\":\"leases\"}", "leases");
+    assert_int_equal(length_of(reply->root, "leases"), 0);
+    assert_int_equal(reply_count(reply->root, "total"), 0);
+    reply_free(reply);
+    for (unsigned s = 0; s < 3; s++)
+        core_session_close(sessions[s], 0);
+}
+
 static void stats_tell_what_is(void **state) {
     struct peer peer = {.pid = 4711, .uid = UID_A, .gid = 7, .command = "py\"thon\\"};
     struct session *session = NULL;
@@ -485,6 +519,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(the_longest_line_is_answered, make_daemon, drop_daemon),
         cmocka_unit_test_setup_teardown(any_byte_of_a_good_line_may_be_another, make_daemon, drop_daemon),
         cmocka_unit_test_setup_teardown(trim_is_for_root_and_the_daemons_own_user, make_daemon, drop_daemon),
+        cmocka_unit_test_setup_teardown(leases_and_sharing_are_bounded, make_daemon, drop_daemon),
         cmocka_unit_test_setup_teardown(stats_tell_what_is, make_daemon, drop_daemon),
         cmocka_unit_test_setup_teardown(quotas_tell_what_each_user_has_and_may_have, make_daemon,
                                         drop_daemon),
