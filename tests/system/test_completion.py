@@ -3,6 +3,7 @@
 import os
 import pathlib
 import pty
+import re
 import select
 import shutil
 import subprocess
@@ -59,20 +60,20 @@ class Completion(unittest.TestCase):
                 os.execvpe("zsh", ["zsh", "-f", "-i"], variables)
             text = b""
 
-            def read_until(mark):
+            def read_until(pattern):
                 nonlocal text
                 end = time.monotonic() + WAIT_S
-                while mark not in text:
+                while not re.search(pattern, text, re.DOTALL):
                     self.assertLess(time.monotonic(), end, text)
                     if select.select([master], [], [], 0.1)[0]:
                         text += os.read(master, 65536)
 
             os.write(master, f"PS1='> ' LISTMAX=1000; fpath=({folder} $fpath); autoload -Uz compinit; compinit -u -D; echo be''gin\n".encode())
-            read_until(b"begin")
+            read_until(rb"begin.*\[\?2004h")  # the line editor is at work: it turns bracketed paste on
             text = b""
             os.write(master, " ".join(("gpupoolctl", *words)).encode() + b"\t\t")
             os.write(master, b"\x15echo fin''ished\n")
-            read_until(b"finished")
+            read_until(rb"finished")
             os.write(master, b"exit\n")
             os.close(master)
             os.waitpid(child, 0)

@@ -24,7 +24,7 @@ static struct {
     unsigned n;
     struct proto_message messages[HELD_MAX];
     struct false_session *sessions[HELD_MAX]; /* that sent them */
-    _Atomic unsigned asked[PROTO_RECLAIMED + 1]; /* messages of each operation */
+    _Atomic unsigned asked[PROTO_NAME + 1];   /* messages of each operation */
 } silence = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Answers what the false daemon by itself does not. */
@@ -193,7 +193,7 @@ static const struct late_case {
     const char *name; /* NULL: no request that a client has under way beside others */
     enum proto_operation undoing;
     bool is_kept, names_segments;
-} late_cases[PROTO_RECLAIMED + 1] = {
+} late_cases[PROTO_NAME + 1] = {
     [PROTO_LIST_POOLS] = {"LIST_POOLS", 0, false, false},
     [PROTO_ACQUIRE] = {"ACQUIRE", PROTO_RELEASE, false, false},
     [PROTO_ACQUIRE_SEGMENTS] = {"ACQUIRE_SEGMENTS", 0, false, false}, /* leases: client_segments_request */
@@ -220,7 +220,7 @@ static void no_late_answer_spoils_a_session(void **state) {
     struct gpupool_client *client = start(hold_or_serve);
     struct connection *connection = &client->session.connection;
 
-    for (uint16_t operation = PROTO_HELLO; operation <= PROTO_RECLAIMED; operation++) {
+    for (uint16_t operation = PROTO_HELLO; operation <= PROTO_NAME; operation++) {
         const struct late_case *expected = &late_cases[operation];
         bool has_one =
             operation != PROTO_HELLO && operation != PROTO_BYE && proto_reply_to(operation) != PROTO_NONE;
