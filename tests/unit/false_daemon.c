@@ -386,8 +386,6 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
         memset(&reply.segments, 0, sizeof reply.segments);
         false_send(session, &reply, NULL, 0);
         return;
-    case PROTO_NAME:
-        return;
     case PROTO_RECLAIMED:
         daemon->reclaimed = daemon->decoded.reclaimed;
         change(daemon, &daemon->n_reclaimed, 1);
@@ -405,6 +403,9 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
 
 static void dispatch(struct false_daemon *daemon, struct false_session *session,
                      const struct proto_message *request) {
+    if (request->header.operation ==
+        PROTO_NAME) /* without an answer, so a count would have it sooner or later */
+        return;
     change(daemon, &daemon->messages, 1);
     if (daemon->handle == NULL || !daemon->handle(daemon, session, request))
         false_daemon_serve(daemon, session, request);
