@@ -11,12 +11,14 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
+#include "base/utf8.h"
 #include "client/ctl/command_line.h"
 #include "client/ctl/moment.h"
 #include "client/ctl/records.h"
 #include "client/ctl/text.h"
 #include "client/ctl/user.h"
 #include "proto/proto.h"
+#include "proto/text.h"
 
 /* A follower looks so often for new records: often enough for a person. */
 #define FOLLOW_NS (100 * NS_PER_MS)
@@ -250,15 +252,19 @@ static void print_line_of(FILE *stream, const struct proto_record *record, const
     print_text(stream, record);
 }
 
-/* Prints a text as JSON's strings are: what is no printable ASCII as an escape. */
+/* Prints a text as JSON's strings are. It may be cut within a character, or no UTF-8. */
 static void print_json_text(const char *text) {
+    char valid[PROTO_RECORD_NAME_SIZE];
+
+    snprintf(valid, sizeof valid, "%s", text);
+    valid[text_whole_characters(valid, strlen(valid))] = '\0';
+    utf8_make_valid(valid);
+    utf8_make_plain(valid, strlen(valid));
     putchar('"');
-    for (; *text != '\0'; text++) {
-        unsigned char byte = (unsigned char)*text;
-        if (byte < ' ' || byte > '~' || byte == '"' || byte == '\\')
-            printf("\\u%04x", byte);
-        else
-            putchar(byte);
+    for (const char *byte = valid; *byte != '\0'; byte++) {
+        if (*byte == '"' || *byte == '\\')
+            putchar('\\');
+        putchar(*byte);
     }
     putchar('"');
 }

@@ -138,7 +138,8 @@ int history_run(const struct options *options) {
     int code = records_open(&records, options, EXIT_UNREACHABLE);
     if (code != 0)
         return code;
-    uint64_t until_ns = filter->until_ns != 0 ? filter->until_ns : moment_now_ns(),
+    uint64_t now_ns = moment_now_ns(),
+             until_ns = filter->until_ns != 0 && filter->until_ns < now_ns ? filter->until_ns : now_ns,
              end = (until_ns + NS_PER_HOUR - 1) / NS_PER_HOUR;
     unsigned n_pools = records.file->pools_count;
     if (!options->json)

@@ -102,7 +102,7 @@ int moment_parse(const char *text, uint64_t now_ns, uint64_t *ret_moment_ns) {
         if (end == NULL || *end != '\0')
             continue;
         time_t seconds = mktime(&local);
-        if (seconds < 0)
+        if (seconds < 0 || (uint64_t)seconds > UINT64_MAX / NS_PER_S)
             return -EINVAL;
         *ret_moment_ns = (uint64_t)seconds * NS_PER_S;
         return 0;

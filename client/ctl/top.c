@@ -20,6 +20,7 @@
 #include <curses.h>
 #endif
 
+#define SILENT_MAX      100u
 #define INTERVAL_MIN_MS 100u
 #define INTERVAL_MAX_MS 60000u
 
@@ -137,9 +138,11 @@ static uint64_t next_user(const struct top_sample *sample, uint64_t shown) {
 }
 
 static void sort_beside(struct top_choice *choice, int step) {
-    do
+    for (unsigned i = 0; i < TOP_COLUMNS; i++) {
         choice->sort = (enum top_column)(((int)choice->sort + step + (int)TOP_COLUMNS) % (int)TOP_COLUMNS);
-    while (choice->hidden[choice->sort]);
+        if (!choice->hidden[choice->sort])
+            return;
+    }
 }
 
 static void scroll_by(struct top_choice *choice, int rows) {
@@ -226,6 +229,7 @@ static int run_curses(const struct options *options) {
     struct top_sample sample = {0};
     struct top_choice choice;
     uint64_t next_ns = 0;
+    unsigned n_silent = 0; /* the terminal is gone where it answers at once, again and again */
     bool goes_on = true;
 
     choice_init(&choice, options);
@@ -253,7 +257,10 @@ static int run_curses(const struct options *options) {
         timeout(choice.paused      ? (int)choice.interval_ms
                 : next_ns > now_ns ? (int)((next_ns - now_ns) / NS_PER_MS) + 1
                                    : 1);
-        goes_on = take_key(getch(), &choice, &sample);
+        uint64_t asked_ns = clock_now_ns();
+        int key = getch();
+        n_silent = key == ERR && clock_now_ns() - asked_ns < NS_PER_MS / 2 ? n_silent + 1 : 0;
+        goes_on = take_key(key, &choice, &sample) && n_silent < SILENT_MAX;
     }
     endwin();
     delscreen(screen);

@@ -15,6 +15,7 @@
 #include "client/ctl/text.h"
 #include "client/ctl/top_sample.h"
 #include "client/ctl/user.h"
+#include "client/ctl/view_parts.h"
 
 #define BAR_COLUMNS      24u
 #define WAITERS_SHOWN    4u
@@ -151,7 +152,7 @@ static void draw_waiters(struct top_canvas *canvas, const struct cJSON *root,
         put(canvas, TOP_HELD, "waits %8s ", NS_TEXT(reply_count(request, "waiting_ns")));
         put(canvas, TOP_PLAIN, "%" PRIu64 " %.16s: %s of pool %" PRIu64 ": %s", reply_count(session, "pid"),
             reply_text(session, "command"), BYTES_TEXT(reply_count(request, "bytes")),
-            reply_count(request, "pool"), reply_text(request, "reason"));
+            reply_count(request, "pool"), waiting_words(reply_text(request, "reason")));
         end_line(canvas);
     }
     if (n > WAITERS_SHOWN) {

@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "base/array.h"
 #include "base/units.h"
 #include "client/ctl/user.h"
 
@@ -64,4 +65,23 @@ void add_state(struct table *table, const struct cJSON *row, const struct column
                        : state_is_closed(state)                  ? STYLE_ALARM
                                                                  : STYLE_WARNING;
     table_add(table, style, "%s", state);
+}
+
+const char *waiting_words(const char *reason) {
+    static const struct {
+        const char *reason, *words;
+    } known[] = {
+        {"room", "memory that is in use"},
+        {"quota", "memory of its own user (quota)"},
+        {"growth", "growth of the pool"},
+        {"own-process", "memory that only its own process holds"},
+        {"no-answer", "idle memory of a process that does not answer"},
+        {"other-users", "memory in segments of other users"},
+        {"pieces", "free memory that lies in pieces"},
+    };
+
+    for (size_t i = 0; i < ARRAY_LENGTH(known); i++)
+        if (strcmp(reason, known[i].reason) == 0)
+            return known[i].words;
+    return reason;
 }

@@ -22,6 +22,9 @@ void add_time(struct table *table, const struct cJSON *row, const struct column 
 void add_share(struct table *table, const struct cJSON *row, const struct column *column);
 void add_text(struct table *table, const struct cJSON *row, const struct column *column);
 
+/* The thing that a waiting request waits for, in words, by the reply's "reason". */
+const char *waiting_words(const char *reason);
+
 /* The state of a pool or session. */
 void add_state(struct table *table, const struct cJSON *row, const struct column *column);
 

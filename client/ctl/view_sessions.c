@@ -90,27 +90,8 @@ static void print_answers(struct output *output, const struct cJSON *reply) {
     }
 }
 
-static const char *reason_words(const char *reason) {
-    static const struct {
-        const char *reason, *words;
-    } known[] = {
-        {"room", "memory that is in use"},
-        {"quota", "memory of its own user (quota)"},
-        {"growth", "growth of the pool"},
-        {"own-process", "memory that only its own process holds"},
-        {"no-answer", "idle memory of a process that does not answer"},
-        {"other-users", "memory in segments of other users"},
-        {"pieces", "free memory that lies in pieces"},
-    };
-
-    for (size_t i = 0; i < ARRAY_LENGTH(known); i++)
-        if (strcmp(reason, known[i].reason) == 0)
-            return known[i].words;
-    return reason;
-}
-
 static void add_reason(struct table *table, const struct cJSON *request, const struct column *column) {
-    table_add(table, column->style, "%s", reason_words(reply_text(request, column->key)));
+    table_add(table, column->style, "%s", waiting_words(reply_text(request, column->key)));
 }
 
 /* The requests that wait. */

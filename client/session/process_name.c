@@ -59,7 +59,9 @@ const char *process_name_of(const char *line, size_t size) {
     while ((word = next_word(word, end)) != NULL && word[0] == '-') {
         if (strcmp(word, "-m") == 0)
             return next_word(word, end);
-        if (strcmp(word, "-c") == 0 || strcmp(word, "-") == 0)
+        if (strncmp(word, "-m", 2) == 0)
+            return word + 2;
+        if (word[1] != '-' && (word[1] == '\0' || strpbrk(word, "ce") != NULL)) /* code follows */
             return NULL;
         if (strcmp(word, "-X") == 0 || strcmp(word, "-W") == 0) /* Python's, with a value */
             word = next_word(word, end);

@@ -277,6 +277,7 @@ static char *answer_trim(const struct admin_terms *terms, const struct request_k
         struct pool *pool = core->pools[i];
         if ((keys->given & KEY_POOL) != 0 && pool->id != keys->pool)
             continue;
+        recorder_set_time(terms->core, clock_now_ns());
         uint64_t bytes = core_trim(pool);
         cJSON *entry = cJSON_CreateObject();
         report_integer(entry, "id", pool->id);

@@ -156,6 +156,9 @@ void core_session_drop_reply(struct session *session, uint64_t bytes) {
 
 void core_session_name(struct session *session, const char *name, uint64_t now_ns) {
     snprintf(session->peer.command, sizeof session->peer.command, "%s", name);
+    if (session->has_said_name) /* the records have one name of a session: otherwise it could fill them */
+        return;
+    session->has_said_name = true;
     recorder_set_time(session->core, now_ns);
     record(session->core, &(struct recorded){.kind = PROTO_RECORD_NAME, .session = session});
 }

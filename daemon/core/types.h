@@ -110,6 +110,7 @@ struct session {
     struct peer peer;
     enum session_state state;
     bool wants_reclaim;     /* fixed before its first lease */
+    bool has_said_name;     /* and the recorder has it */
     uint64_t pools_allowed; /* bit id - 1: those that the policy lets it use */
     uint64_t connected_ns, lost_ns;
     const char *quarantine_reason; /* what the shell waits for, in the shell's memory; NULL while ACTIVE */
