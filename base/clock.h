@@ -8,6 +8,7 @@
 #define NS_PER_US UINT64_C(1000)
 #define NS_PER_MS UINT64_C(1000000)
 #define NS_PER_S  UINT64_C(1000000000)
+#define NS_PER_HOUR (3600 * NS_PER_S)
 
 /* "Never" as a deadline, "for ever" as a timeout. */
 #define NS_FOREVER UINT64_MAX

@@ -116,6 +116,10 @@ struct proto_records {
 };
 static_assert(sizeof(struct proto_records) <= PROTO_RECORDS_PAGE, "the header has room");
 
+/* Writes the path of the file that belongs to an admin socket: one that ends in .sock has another end.
+ * Returns path. */
+const char *proto_records_path(const char *admin_path, char *path, size_t size);
+
 /* Fills in a header for a file of about so many bytes of records and so many hours, 1 or more of each, of
  * so many pools. The pools are zeros. */
 void proto_records_lay_out(struct proto_records *records, uint64_t records_bytes, uint64_t hours,

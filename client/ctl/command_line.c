@@ -91,14 +91,14 @@ static const struct command commands[] = {
      "Shows the flight recorder's records, the oldest first: of the last hour, unless --since says "
      "otherwise. The daemon "
      "is not asked and need not live. For root and the daemon's user.",
-     .read_records = events_run, .since = "1h"},
+     .run = events_run, .is_of_records = true, .since = "1h"},
     {"history", NULL, "by day and hour: peaks, whose they were, waits and refusals",
      "Shows how each day and each hour was for each pool: the peak of what it lent, the user who had most of "
      "that and "
      "this user's largest process, the waits and the refusals. Since yesterday, unless --since says "
      "otherwise. For root "
      "and the daemon's user.",
-     .read_records = history_run, .since = "yesterday"},
+     .run = history_run, .is_of_records = true, .since = "yesterday"},
     {"ping", view_ping, "ask whether the daemon answers",
      "Shows the version, the process and the age of the daemon, if it answers."},
     {"run", NULL, "run a CUDA program with gpupoold's memory", NULL},
@@ -127,9 +127,6 @@ enum option_value {
     OPTION_VERSION,
     OPTION_HELP = 'h',
 };
-
-#define INTERVAL_MIN_NS (100 * NS_PER_MS)
-#define INTERVAL_MAX_NS (60 * NS_PER_S)
 
 #define COMMANDS_MAX 4u
 #define NAMES_SIZE   64u /* of that many commands */
@@ -370,8 +367,8 @@ static int take_value(enum option_value option, const char *value, struct option
             return complain(EXIT_USAGE, "--user: there is no user '%s'", value);
         return -1;
     case OPTION_INTERVAL:
-        if (units_parse_ns(value, &options->interval_ns) < 0 || options->interval_ns < INTERVAL_MIN_NS ||
-            options->interval_ns > INTERVAL_MAX_NS)
+        if (units_parse_ns(value, &options->interval_ns) < 0 || options->interval_ns < TOP_INTERVAL_MIN_NS ||
+            options->interval_ns > TOP_INTERVAL_MAX_NS)
             return complain(EXIT_USAGE, "--interval: '%s' is no time from 100ms to 1min", value);
         return -1;
     case OPTION_RECORDS:

@@ -25,10 +25,9 @@ struct command {
     void (*view)(struct output *output, const struct cJSON *reply); /* NULL: there is none */
     const char *summary;
     const char *text; /* of its own help; NULL where the daemon is not asked */
-    int (*run)(const struct options *options); /* asks the daemon itself; NULL: is asked for */
+    int (*run)(const struct options *options); /* NULL: the daemon is asked the command's name */
     bool is_metrics;  /* prints metrics of several replies, and has no view */
-    int (*read_records)(
-        const struct options *options); /* reads the flight recorder's file; NULL: asks the daemon */
+    bool is_of_records;                 /* run() reads the flight recorder's file, and needs no daemon */
     const char *words;                  /* that follow it on the command line; NULL: none do */
     const char *since; /* of such a command: from when on it shows, where the options do not say */
 };

@@ -270,7 +270,7 @@ static void print_json_text(const char *text) {
 }
 
 static void print_json_of(const struct proto_record *record, const char *name) {
-    bool is_open = record_has_name(record);
+    bool has_name = record_has_name(record);
 
     printf("{\"number\":%" PRIu64 ",\"time_ns\":%" PRIu64 ",\"kind\":\"%s\",\"pool\":%u,\"session\":%" PRIu64
            ",\"pid\":%" PRIu32 ",\"uid\":%" PRIu32 ",\"name\":",
@@ -280,7 +280,7 @@ static void print_json_of(const struct proto_record *record, const char *name) {
     printf(",\"bytes\":%" PRIu64 ",\"leased_bytes\":%" PRIu64 ",\"value\":%" PRIu64
            ",\"reason\":%u,\"quota\":%u,"
            "\"flags\":%u}\n",
-           is_open ? 0 : record->bytes, is_open ? 0 : record->leased_bytes, is_open ? 0 : record->value,
+           has_name ? 0 : record->bytes, has_name ? 0 : record->leased_bytes, has_name ? 0 : record->value,
            record->reason, record->detail, record->flags);
 }
 

@@ -14,20 +14,16 @@
 #include "client/ctl/text.h"
 #include "client/ctl/user.h"
 
-#define NS_PER_HOUR (3600 * NS_PER_S)
-
 /* Adds an hour to a day, or to another sum of hours of one pool. */
 static void add(struct proto_hour *sum, const struct proto_hour *hour) {
-    struct proto_hour *peak = sum;
-
     if (sum->hour == 0 || hour->leased_peak_bytes > sum->leased_peak_bytes) {
-        peak->leased_peak_bytes = hour->leased_peak_bytes;
-        peak->leased_peak_ns = hour->leased_peak_ns;
-        peak->user = hour->user;
-        peak->user_bytes = hour->user_bytes;
-        peak->process_pid = hour->process_pid;
-        peak->process_bytes = hour->process_bytes;
-        memcpy(peak->process_name, hour->process_name, sizeof peak->process_name);
+        sum->leased_peak_bytes = hour->leased_peak_bytes;
+        sum->leased_peak_ns = hour->leased_peak_ns;
+        sum->user = hour->user;
+        sum->user_bytes = hour->user_bytes;
+        sum->process_pid = hour->process_pid;
+        sum->process_bytes = hour->process_bytes;
+        memcpy(sum->process_name, hour->process_name, sizeof sum->process_name);
     }
     sum->hour = sum->hour == 0 ? hour->hour : sum->hour;
     if (hour->reserved_peak_bytes > sum->reserved_peak_bytes)

@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "base/array.h"
@@ -24,7 +23,9 @@
 #include "client/ctl/command_line.h"
 #include "client/ctl/json.h"
 #include "client/ctl/metrics.h"
+#include "client/ctl/question.h"
 #include "client/ctl/run.h"
+#include "client/ctl/terminal.h"
 #include "client/ctl/text.h"
 #include "client/ctl/user.h"
 #include "client/ctl/view.h"
@@ -35,32 +36,6 @@
 
 /* Between two looks of top: as top(1). */
 #define INTERVAL_DEFAULT_NS (3 * NS_PER_S)
-
-/* How the refusal of a daemon begins that is not the one that the request names. */
-#define OTHER_DAEMON "{\"error\":{\"code\":\"other-daemon\""
-
-static bool wants_color(enum color_when when) {
-    if (when != COLOR_AUTO)
-        return when == COLOR_ALWAYS;
-    const char *no_color = getenv("NO_COLOR"), *terminal = getenv("TERM");
-    return isatty(STDOUT_FILENO) && (no_color == NULL || no_color[0] == '\0') &&
-           (terminal == NULL || strcmp(terminal, "dumb") != 0);
-}
-
-/* Where no terminal tells its width, $COLUMNS does. A file or a pipe without it gets whole lines. */
-#define TERMINAL_COLUMNS 80u
-
-static size_t output_width(void) {
-    const char *columns = getenv("COLUMNS");
-    struct winsize size;
-    uint64_t width;
-
-    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
-        return size.ws_col;
-    if (columns != NULL && units_parse_number(columns, UINT16_MAX, &width) == 0 && width > 0)
-        return width;
-    return isatty(STDOUT_FILENO) ? TERMINAL_COLUMNS : WIDTH_ANY;
-}
 
 static int unreachable(const struct options *options, const char *path, int error) {
     switch (-error) {
@@ -119,42 +94,24 @@ static void answer_deinit(struct answer *answer) {
     answer->line = NULL;
 }
 
-/* Whether the answer is that of a daemon for which the request is not. */
-static bool is_of_other_daemon(const char *line) {
-    return strncmp(line, OTHER_DAEMON, sizeof OTHER_DAEMON - 1) == 0;
-}
-
 /* Asks at the places where the daemon may be. Returns 0 and the line that it answers, or the code to exit
  * with. *ret_path: where it answered, or the last place. */
 static int ask_places(const struct options *options, const char *request, const char **ret_path,
                       char **ret_line, size_t *ret_length) {
-    uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), options->timeout_ns);
     const struct address *address = &options->address;
-    char named[256], failures[1024] = "";
-    int r = 0;
+    struct question_trail trail;
 
-    if (address->identity[0] != '\0') {
-        snprintf(named, sizeof named, "{\"daemon\":\"%s\",%s", address->identity, request + 1);
-        request = named;
-    }
-    for (unsigned i = 0; i < address->n_paths; i++) {
-        *ret_path = address->paths[i];
-        r = admin_ask(*ret_path, deadline_ns, request, ret_line, ret_length);
-        if (r == 0 && !is_of_other_daemon(*ret_line))
-            return 0;
-        if (r == 0)
-            free(take_ptr(ret_line));
-        size_t used = strlen(failures);
-        snprintf(failures + used, sizeof failures - used, "%s%s (%s)", used > 0 ? ", " : "", *ret_path,
-                 r < 0 ? strerror(-r) : "another daemon answers there");
-    }
+    int r = question_send(address, options->timeout_ns, request, ret_line, ret_length, &trail);
+    *ret_path = trail.path;
+    if (r == 0)
+        return 0;
     if (address->data_path == NULL)
-        return unreachable(options, *ret_path, r);
+        return unreachable(options, trail.path, r);
     return complain(
         EXIT_UNREACHABLE,
         "the daemon %s of %s does not answer at its admin socket, which was looked for at %s: name "
         "it with --admin-socket",
-        address->identity, address->data_path, failures);
+        address->identity, address->data_path, trail.failures);
 }
 
 /* Asks the daemon one thing. Returns EXIT_SUCCESS and the answer, or the code to exit with. */
@@ -184,7 +141,7 @@ static int ask(const struct options *options, const char *command, const char *r
 static int show(const struct options *options, const struct answer *answer,
                 void (*view)(struct output *output, const struct cJSON *reply)) {
     const struct reply *reply = answer->reply;
-    struct output output = {.color = wants_color(options->color), .width = output_width()};
+    struct output output = {.color = terminal_has_color(options->color), .width = terminal_width()};
 
     if (options->json)
         text_write_json(answer->line, answer->length);
@@ -413,8 +370,8 @@ int main(int argc, char **argv) {
     int code = command_line_read(argc, argv, &options);
     if (code >= 0)
         return code;
-    if (options.command->read_records != NULL)
-        return options.command->read_records(&options);
+    if (options.command->is_of_records)
+        return options.command->run(&options);
     code = address_find(&options.address, options.admin_socket, options.timeout_ns, EXIT_UNREACHABLE);
     return code != 0 ? code : run(&options);
 }

@@ -78,7 +78,7 @@ static bool parse_ago(const char *text, uint64_t now_ns, uint64_t *ret_moment_ns
     snprintf(number, sizeof number, "%.*s", (int)length - 1, text);
     if (units_parse_number(number, DAYS_MAX, &days) < 0)
         return false;
-    ago_ns = days * HOURS_PER_DAY * 3600 * NS_PER_S;
+    ago_ns = days * HOURS_PER_DAY * NS_PER_HOUR;
     *ret_moment_ns = ago_ns < now_ns ? now_ns - ago_ns : 0;
     return true;
 }

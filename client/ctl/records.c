@@ -21,12 +21,7 @@ static char path_buffer[ADDRESS_PATH_SIZE]; /* of the one file that a command re
 
 /* The path of the file beside an admin socket. */
 static const char *beside(const char *socket) {
-    size_t length = strlen(socket), suffix = strlen(".sock");
-
-    if (length > suffix && strcmp(socket + length - suffix, ".sock") == 0)
-        length -= suffix;
-    snprintf(path_buffer, sizeof path_buffer, "%.*s" PROTO_RECORDS_SUFFIX, (int)length, socket);
-    return path_buffer;
+    return proto_records_path(socket, path_buffer, sizeof path_buffer);
 }
 
 /* The admin socket of the daemon that serves a data socket; where none answers, a path beside that. */

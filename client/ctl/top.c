@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "client/ctl/command_line.h"
 #include "client/ctl/json.h"
+#include "client/ctl/terminal.h"
 #include "client/ctl/text.h"
 #include "client/ctl/top_sample.h"
 #include "client/ctl/top_screen.h"
@@ -21,8 +22,8 @@
 #endif
 
 #define SILENT_MAX      100u
-#define INTERVAL_MIN_MS 100u
-#define INTERVAL_MAX_MS 60000u
+#define INTERVAL_MIN_MS ((unsigned)(TOP_INTERVAL_MIN_NS / NS_PER_MS))
+#define INTERVAL_MAX_MS ((unsigned)(TOP_INTERVAL_MAX_NS / NS_PER_MS))
 
 static void choice_init(struct top_choice *choice, const struct options *options) {
     *choice = (struct top_choice){.sort = TOP_USE,
@@ -47,9 +48,8 @@ static void plain_line(struct top_canvas *canvas) {
 
 /* Prints screens without end, or one. */
 static int run_plain(const struct options *options) {
-    const char *columns = getenv("COLUMNS");
-    struct top_canvas canvas = {.columns =
-                                    columns != NULL && atoi(columns) > 0 ? (unsigned)atoi(columns) : 80,
+    size_t width = terminal_width();
+    struct top_canvas canvas = {.columns = width == WIDTH_ANY ? TERMINAL_COLUMNS : (unsigned)width,
                                 .text = plain_text,
                                 .line = plain_line};
     struct top_sample sample = {0};
@@ -241,7 +241,7 @@ static int run_curses(const struct options *options) {
     noecho();
     keypad(stdscr, TRUE);
     curs_set(0);
-    if (options->color != COLOR_NEVER && getenv("NO_COLOR") == NULL && start_color() != ERR) {
+    if (terminal_has_color(options->color) && start_color() != ERR) {
         static const short colors[] = {COLOR_GREEN, COLOR_CYAN, COLOR_YELLOW, COLOR_RED};
         use_default_colors(); /* the background is the terminal's, dark or light */
         for (short i = 0; i < 4; i++)

@@ -11,21 +11,20 @@
 #include "client/ctl/json.h"
 #include "client/ctl/question.h"
 
-static const struct top_process *find(const struct top_process *processes, size_t count, uint64_t session) {
-    size_t low = 0, high = count;
+static int compare_sessions(const void *a, const void *b) {
+    const struct top_process *left = a, *right = b;
+    return (left->session > right->session) - (left->session < right->session);
+}
 
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (processes[middle].session < session)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low < count && processes[low].session == session ? &processes[low] : NULL;
+static const struct top_process *find(const struct top_sample *sample, uint64_t session) {
+    const struct top_process key = {.session = session};
+    return sample->n_processes == 0
+               ? NULL
+               : bsearch(&key, sample->processes, sample->n_processes, sizeof key, compare_sessions);
 }
 
 double top_sample_rate(const struct top_sample *sample, uint64_t session) {
-    const struct top_process *process = find(sample->processes, sample->n_processes, session);
+    const struct top_process *process = find(sample, session);
     return process != NULL ? process->rate : 0;
 }
 
@@ -42,7 +41,7 @@ static void note_processes(struct top_sample *sample, const struct cJSON *root, 
         struct top_process *process = &processes[count++];
         process->session = reply_count(session, "id");
         process->leased_bytes = reply_count(session, "leased_bytes");
-        const struct top_process *before = find(sample->processes, sample->n_processes, process->session);
+        const struct top_process *before = find(sample, process->session);
         if (before != NULL && seconds > 0)
             process->rate = ((double)process->leased_bytes - (double)before->leased_bytes) / seconds;
     }

@@ -30,10 +30,6 @@ static const struct {
     [TOP_AGE] = {"AGE", 9},     [TOP_STATE] = {"S", -1},     [TOP_NAME] = {"NAME", 0},
 };
 
-const char *top_column_name(enum top_column column) {
-    return columns[column].name;
-}
-
 /* --- lines --- */
 
 /* Adds a text to the line, as far as it has room. */

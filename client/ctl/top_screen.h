@@ -54,9 +54,6 @@ struct top_canvas {
     unsigned used_columns, used_rows;        /* so far; begin with 0 */
 };
 
-/* "PID". The name of a column, for its heading and the command line. */
-const char *top_column_name(enum top_column column);
-
 /* Draws the screen. Changes choice->first where that lies behind the end. */
 void top_screen_draw(struct top_canvas *canvas, const struct top_sample *sample, struct top_choice *choice);
 

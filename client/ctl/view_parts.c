@@ -67,10 +67,15 @@ void add_state(struct table *table, const struct cJSON *row, const struct column
     table_add(table, style, "%s", state);
 }
 
+const char *find_words(const struct wording *known, size_t count, const char *word) {
+    for (size_t i = 0; i < count; i++)
+        if (is(word, known[i].word))
+            return known[i].words;
+    return word;
+}
+
 const char *waiting_words(const char *reason) {
-    static const struct {
-        const char *reason, *words;
-    } known[] = {
+    static const struct wording known[] = {
         {"room", "memory that is in use"},
         {"quota", "memory of its own user (quota)"},
         {"growth", "growth of the pool"},
@@ -79,9 +84,5 @@ const char *waiting_words(const char *reason) {
         {"other-users", "memory in segments of other users"},
         {"pieces", "free memory that lies in pieces"},
     };
-
-    for (size_t i = 0; i < ARRAY_LENGTH(known); i++)
-        if (strcmp(reason, known[i].reason) == 0)
-            return known[i].words;
-    return reason;
+    return find_words(known, ARRAY_LENGTH(known), reason);
 }

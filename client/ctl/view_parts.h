@@ -22,6 +22,14 @@ void add_time(struct table *table, const struct cJSON *row, const struct column 
 void add_share(struct table *table, const struct cJSON *row, const struct column *column);
 void add_text(struct table *table, const struct cJSON *row, const struct column *column);
 
+/* A word of a reply, and the words for people. */
+struct wording {
+    const char *word, *words;
+};
+
+/* The words for a word; the word itself where it is not known: a newer daemon's. */
+const char *find_words(const struct wording *known, size_t count, const char *word);
+
 /* The thing that a waiting request waits for, in words, by the reply's "reason". */
 const char *waiting_words(const char *reason);
 

@@ -55,9 +55,7 @@ static const struct column holdings[] = {
 };
 
 static const char *outcome_words(const char *outcome) {
-    static const struct {
-        const char *outcome, *words;
-    } known[] = {
+    static const struct wording known[] = {
         {"none", "it has not answered yet"},
         {"done", "the rest is not idle"},
         {"nothing", "nothing is idle"},
@@ -66,11 +64,7 @@ static const char *outcome_words(const char *outcome) {
         {"waits", "the program waits for memory itself"},
         {"pending", "its program has not answered"},
     };
-
-    for (size_t i = 0; i < ARRAY_LENGTH(known); i++)
-        if (strcmp(outcome, known[i].outcome) == 0)
-            return known[i].words;
-    return outcome;
+    return find_words(known, ARRAY_LENGTH(known), outcome);
 }
 
 /* A line for each session and pool that was asked for idle memory. */

@@ -93,9 +93,7 @@ bool process_name(const char *wanted, struct proto_name *ret_name) {
             return false;
     }
     memset(ret_name, 0, sizeof *ret_name);
-    size_t length = strnlen(chosen, sizeof ret_name->name - 1);
-    memcpy(name, chosen, length);
-    memset(name + text_whole_characters(name, length), 0, length - text_whole_characters(name, length));
+    memcpy(name, chosen, text_whole_characters(chosen, strnlen(chosen, sizeof ret_name->name - 1)));
     utf8_make_valid(name);
     utf8_make_plain(name, strlen(name));
     return text_is_printable(name, strlen(name)) && name[0] != '\0';

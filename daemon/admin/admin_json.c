@@ -290,9 +290,10 @@ static char *answer_trim(const struct admin_terms *terms, const struct request_k
     return finish(reply);
 }
 
-static struct session *find_quarantined(const struct core *core, uint64_t id) {
+/* The session of an id that has a client, if it is in this state. */
+static struct session *find_session(const struct core *core, uint64_t id, enum session_state state) {
     list_for_each_entry(struct session, session, &core->sessions, link) {
-        if (session->id == id && session->state == SESSION_QUARANTINED && session->owner != NULL)
+        if (session->id == id && session->state == state && session->owner != NULL)
             return session;
     }
     return NULL;
@@ -303,7 +304,7 @@ static struct session *find_quarantined(const struct core *core, uint64_t id) {
  * processes of the same user. Other users only ever get memory that comes fresh from the driver, and the
  * driver keeps memory that a process has mapped. */
 static char *answer_quarantine_release(const struct admin_terms *terms, const struct request_keys *keys) {
-    const struct session *session = find_quarantined(terms->core, keys->session);
+    const struct session *session = find_session(terms->core, keys->session, SESSION_QUARANTINED);
 
     if (session == NULL)
         return admin_json_error("no-such-session",
@@ -328,12 +329,8 @@ static char *answer_quarantine_release(const struct admin_terms *terms, const st
 /* Ends the connection of a session whose process may live on. Its memory is in quarantine until the process
  * has ended, as after each end without a farewell. */
 static char *answer_session_end(const struct admin_terms *terms, const struct request_keys *keys) {
-    const struct session *found = NULL;
+    const struct session *found = find_session(terms->core, keys->session, SESSION_ACTIVE);
 
-    list_for_each_entry(const struct session, session, &terms->core->sessions, link) {
-        if (session->id == keys->session && session->state == SESSION_ACTIVE && session->owner != NULL)
-            found = session;
-    }
     if (found == NULL)
         return admin_json_error("no-such-session", "no active session has this id; 'sessions' lists them");
     uint64_t bytes = found->leased_bytes + found->fenced_bytes;

@@ -320,11 +320,16 @@ void report_pools(cJSON *reply, const struct core *core) {
         cJSON_AddItemToArray(pools, describe_pool(core->pools[i], &uses[i]));
 }
 
+/* Whether a user is told details of another's, or its own, processes. */
+static bool may_be_told(uid_t uid, uid_t owner) {
+    return admin_is_operator(uid) || uid == owner;
+}
+
 void report_sessions(cJSON *reply, const struct core *core, uid_t uid, bool quarantined_only) {
     cJSON *sessions = cJSON_AddArrayToObject(reply, "sessions");
     uint64_t now_ns = clock_now_ns();
     list_for_each_entry(const struct session, session, &core->sessions, link) {
-        bool is_told = admin_is_operator(uid) || uid == session->peer.uid;
+        bool is_told = may_be_told(uid, session->peer.uid);
         if (!quarantined_only || session->state == SESSION_QUARANTINED)
             cJSON_AddItemToArray(sessions, describe_session(session, is_told, now_ns));
     }
@@ -359,7 +364,7 @@ void report_parcels(cJSON *reply, const struct core *core, uid_t uid) {
 
     for (size_t i = 0; i < core->parcels.count && i < PARCELS_LOOKED_AT && n_told < PARCELS_TOLD; i++) {
         const struct parcel *parcel = core->parcels.entries[i];
-        if (!admin_is_operator(uid) && uid != parcel->block->segment->owner->tenant->uid)
+        if (!may_be_told(uid, parcel->block->segment->owner->tenant->uid))
             continue;
         cJSON_AddItemToArray(parcels, describe_parcel(parcel, now_ns));
         n_told++;
@@ -410,8 +415,7 @@ void report_leases(cJSON *reply, const struct core *core, uid_t uid, uint64_t se
     unsigned n_told = 0;
 
     list_for_each_entry(const struct session, session, &core->sessions, link) {
-        if ((!admin_is_operator(uid) && uid != session->peer.uid) ||
-            (session_id != 0 && session->id != session_id))
+        if (!may_be_told(uid, session->peer.uid) || (session_id != 0 && session->id != session_id))
             continue;
         total += session->n_leases;
         list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
@@ -458,7 +462,7 @@ void report_sharing(cJSON *reply, const struct core *core, uid_t uid) {
     bool is_whole = true;
 
     list_for_each_entry(const struct session, session, &core->sessions, link) {
-        if (!admin_is_operator(uid) && uid != session->peer.uid)
+        if (!may_be_told(uid, session->peer.uid))
             continue;
         list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
             is_whole = n_looked_at++ < LEASES_LOOKED_AT && n_told < BLOCKS_TOLD;

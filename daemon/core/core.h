@@ -111,7 +111,7 @@ int core_session_keep_reply(struct session *session, uint64_t bytes);
 /* Gives back a part of what core_session_keep_reply() charged. */
 void core_session_drop_reply(struct session *session, uint64_t bytes);
 
-/* The session's process says what it is called: its command is that name from now on. name: printable UTF-8,
+/* The session's process says its name, which is shown as its command from now on. name: printable UTF-8,
  * of fewer than COMMAND_SIZE bytes. */
 void core_session_name(struct session *session, const char *name, uint64_t now_ns);
 

@@ -232,7 +232,7 @@ static void session_free(struct session *session, uint64_t now_ns) {
     core_serve(core, now_ns);
 }
 
-/* Records the session's end, with what it has of each pool; of none: once without a pool. */
+/* Records the session's end: once for each pool of which it has memory; without any, once with no pool. */
 static void record_end(const struct session *session, enum proto_record_kind kind, uint64_t value) {
     struct core *core = session->core;
     struct recorded recorded = {.kind = kind, .session = session, .value = value};

@@ -83,11 +83,6 @@ void pool_mark_held(const struct tenant *tenant) {
     }
 }
 
-static void note_peak(uint64_t *peak_bytes, uint64_t bytes) {
-    if (bytes > *peak_bytes)
-        *peak_bytes = bytes;
-}
-
 void pool_note_peaks(struct pool *pool) {
     note_peak(&pool->stats.leased_peak_bytes, pool->leased_bytes);
     note_peak(&pool->stats.reserved_peak_bytes, pool->reserved_bytes);

@@ -6,8 +6,6 @@
 #include "base/clock.h"
 #include "daemon/core/quota.h"
 
-#define NS_PER_HOUR (3600 * NS_PER_S)
-
 /* A peak's holders are looked for when it has grown by this part of itself. */
 #define PEAK_STEP_SHARE 64u
 
@@ -98,11 +96,6 @@ struct proto_hour *recorder_hour(struct pool *pool) {
     if (recorder->now_ns >= recorder->hour_end_ns)
         begin_hour(pool->core);
     return proto_records_hour(recorder->file, recorder->hour, pool->id);
-}
-
-static void note_peak(uint64_t *peak_bytes, uint64_t bytes) {
-    if (bytes > *peak_bytes)
-        *peak_bytes = bytes;
 }
 
 /* Finds the user with the most memory of the pool, and of this user's processes the one with the most. */

@@ -12,6 +12,11 @@
  */
 #include "daemon/core/types.h"
 
+static inline void note_peak(uint64_t *peak, uint64_t value) {
+    if (value > *peak)
+        *peak = value;
+}
+
 /* Members that are left out are 0 or NULL. */
 struct recorded {
     enum proto_record_kind kind;

@@ -430,7 +430,7 @@ struct lease {
     struct block *block;
     struct session *session;
     uint64_t id, generation;
-    uint64_t taken_ns;         /* when the session was given it, or what it was split from became two */
+    uint64_t taken_ns;         /* the time of its grant, its attaching or its split */
     bool unanswered;           /* it was granted to a request whose answer is still to be taken */
     struct fence_queue *fence; /* fenced: the queue that it is in; else NULL */
     uint64_t fence_value;      /* fenced: the value that the word has to reach */

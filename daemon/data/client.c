@@ -50,12 +50,22 @@ int client_send(struct client *client, const struct proto_message *message, int 
     return client_send_fds(client, message, &fd, fd >= 0);
 }
 
-int client_reject(struct client *client, uint64_t request, enum proto_error error, const char *reason) {
+/* Tells the client why its session ends. Returns 0 or a negative errno. */
+static int say_last(struct client *client, uint64_t request, enum proto_error error, const char *text) {
     struct proto_message message;
 
+    if (is_crowded_out(client))
+        return -EDQUOT;
     message.header = (struct proto_header){.operation = PROTO_ERROR, .request = request};
-    proto_failure_set(&message.failure, error, "%s; the session ends", reason);
-    int r = is_crowded_out(client) ? -EDQUOT : outbox_send_last(&client->connection.outbox, &message);
+    proto_failure_set(&message.failure, error, "%s", text);
+    return outbox_send_last(&client->connection.outbox, &message);
+}
+
+int client_reject(struct client *client, uint64_t request, enum proto_error error, const char *reason) {
+    char text[PROTO_TEXT_MAX + 1];
+
+    snprintf(text, sizeof text, "%s; the session ends", reason);
+    int r = say_last(client, request, error, text);
     if (client->clients->n_complaints++ < COMPLAINTS_MAX) /* a flood of packets must not flood the log */
         log_info("pid %d (%s) sent a packet that does not check out: %s; its session ends%s",
                  (int)client->peer.pid, client->peer.command, reason,
@@ -64,12 +74,7 @@ int client_reject(struct client *client, uint64_t request, enum proto_error erro
 }
 
 void client_dismiss(struct client *client) {
-    struct proto_message message;
-
-    message.header = (struct proto_header){.operation = PROTO_ERROR};
-    proto_failure_set(&message.failure, PROTO_E_SHUTDOWN, "an operator has ended the session");
-    if (!is_crowded_out(client))
-        (void)outbox_send_last(&client->connection.outbox, &message);
+    (void)say_last(client, 0, PROTO_E_SHUTDOWN, "an operator has ended the session");
     client_end(client, "was ended by an operator");
 }
 

@@ -20,15 +20,6 @@
 
 #define PATH_SIZE 160u
 
-/* "/run/gpupool-admin/admin.records" for "/run/gpupool-admin/admin.sock". */
-static void name_file(const char *admin_path, char path[PATH_SIZE]) {
-    size_t length = strlen(admin_path), suffix = strlen(".sock");
-
-    if (length > suffix && strcmp(admin_path + length - suffix, ".sock") == 0)
-        length -= suffix;
-    snprintf(path, PATH_SIZE, "%.*s" PROTO_RECORDS_SUFFIX, (int)length, admin_path);
-}
-
 /* Opens and locks the file. Returns a descriptor or a negative errno. */
 static int open_locked(const char *path) {
     _cleanup_(close_fdp) int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
@@ -107,7 +98,7 @@ void record_file_open(struct record_file *file, struct core *core, const char *a
     char path[PATH_SIZE];
 
     *file = (struct record_file){.fd = -1};
-    name_file(admin_path, path);
+    proto_records_path(admin_path, path, sizeof path);
     write_header(&header, core, records_bytes, hours);
     _cleanup_(close_fdp) int fd = open_file(path, &header);
     void *memory =

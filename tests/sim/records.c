@@ -31,7 +31,7 @@ void records_begin(struct world *world) {
     *recordings->file = header;
     recordings->next = 1;
     recorder_open(world->core, recordings->file);
-    recorder_set_clock(world->core, world->now_ns, world->now_ns + 3600 * NS_PER_S);
+    recorder_set_clock(world->core, world->now_ns, world->now_ns + NS_PER_HOUR);
     world->recordings = recordings;
 }
 

@@ -4,8 +4,6 @@
 #include "core_fixture.h"
 #include "daemon/core/recorder.h"
 
-#define HOUR_NS (3600 * NS_PER_S)
-
 /* The core's file; it has room for so many records, and for two hours. */
 static struct proto_records *begin(struct core *core, unsigned n_records) {
     static union {
@@ -20,7 +18,7 @@ static struct proto_records *begin(struct core *core, unsigned n_records) {
     file.header = header;
     assert_true(proto_records_are_sane(&file.header, sizeof file));
     recorder_open(core, &file.header);
-    recorder_set_clock(core, 0, 10 * HOUR_NS);
+    recorder_set_clock(core, 0, 10 * NS_PER_HOUR);
     return &file.header;
 }
 
@@ -56,7 +54,7 @@ static void what_happens_is_recorded_in_order(void **state) {
     record = expect(file, 4, PROTO_RECORD_LEASE);
     assert_int_equal(record.bytes, 2 * MIB);
     assert_int_equal(record.leased_bytes, 2 * MIB);
-    assert_int_equal(record.time_ns, 10 * HOUR_NS + 5);
+    assert_int_equal(record.time_ns, 10 * NS_PER_HOUR + 5);
     expect(file, 5, PROTO_RECORD_SERVE);
     record = expect(file, 6, PROTO_RECORD_RELEASE);
     assert_int_equal(record.bytes, MIB);
@@ -65,7 +63,7 @@ static void what_happens_is_recorded_in_order(void **state) {
     assert_int_equal(expect(file, 8, PROTO_RECORD_PASS).bytes, MIB);
     record = expect(file, 9, PROTO_RECORD_FAREWELL);
     assert_int_equal(record.bytes, 0);
-    assert_int_equal(record.time_ns, 10 * HOUR_NS + 20);
+    assert_int_equal(record.time_ns, 10 * NS_PER_HOUR + 20);
     assert_int_equal(atomic_load(&file->next), 10);
 }
 
@@ -131,7 +129,7 @@ static void an_hour_knows_its_peak_and_who_had_it(void **state) {
     const struct proto_hour *hour = proto_records_hour(file, 10, pool->id);
     assert_int_equal(hour->hour, 10);
     assert_int_equal(hour->leased_peak_bytes, 14 * MIB);
-    assert_int_equal(hour->leased_peak_ns, 10 * HOUR_NS + 3);
+    assert_int_equal(hour->leased_peak_ns, 10 * NS_PER_HOUR + 3);
     assert_int_equal(hour->user, UID_B);
     assert_int_equal(hour->user_bytes, 10 * MIB);
     assert_int_equal(hour->process_pid, 2);
@@ -139,12 +137,12 @@ static void an_hour_knows_its_peak_and_who_had_it(void **state) {
     assert_string_equal(hour->process_name, "a program of a very lon");
 
     /* An hour in which nothing happens has a peak, too: the look at the clock begins it. */
-    recorder_set_clock(core, HOUR_NS, 11 * HOUR_NS);
+    recorder_set_clock(core, NS_PER_HOUR, 11 * NS_PER_HOUR);
     hour = proto_records_hour(file, 11, pool->id);
     assert_int_equal(hour->leased_peak_bytes, 6 * MIB);
     assert_int_equal(hour->user, UID_A);
     /* The next event begins one as well. It takes the place of the oldest. */
-    describe(take_growing(small, pool, 2 * MIB, 2 * HOUR_NS), NULL);
+    describe(take_growing(small, pool, 2 * MIB, 2 * NS_PER_HOUR), NULL);
     hour = proto_records_hour(file, 12, pool->id);
     assert_int_equal(hour->hour, 12);
     assert_int_equal(hour->leased_peak_bytes, 8 * MIB);
