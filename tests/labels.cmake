@@ -18,6 +18,9 @@ set(threads
   integration/streams integration/synced integration/threads integration/torch)
 set(planted sim/finds_)
 
+# The programs of unit tests with the label "threads".
+add_custom_target(threads-programs)
+
 # To be called at the end of a directory with tests.
 function(gpupool_label_tests)
   get_property(tests DIRECTORY PROPERTY TESTS)
@@ -27,6 +30,11 @@ function(gpupool_label_tests)
     list(FILTER chosen INCLUDE REGEX "^(${any})")
     if(chosen)
       set_property(TEST ${chosen} APPEND PROPERTY LABELS ${label})
+    endif()
+    list(FILTER chosen INCLUDE REGEX "^unit/")
+    if(label STREQUAL threads AND chosen)
+      list(TRANSFORM chosen REPLACE "^unit/" test_)
+      add_dependencies(threads-programs ${chosen})
     endif()
   endforeach()
 endfunction()
