@@ -18,6 +18,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
+#include "daemon/admin/scope_json.h"
 #include "daemon/config/user_policy.h"
 #include "daemon/core/core.h"
 #include "daemon/core/recorder.h"
@@ -93,7 +94,7 @@ static int daemon_open_sockets(struct daemon *daemon) {
 }
 
 static void daemon_on_data(struct listener *listener, int fd) {
-    clients_accept(listener->user, fd);
+    clients_accept(listener->user, fd, SCOPE_ORDINARY);
 }
 
 static bool daemon_make_room(struct listener *listener) {
@@ -111,6 +112,7 @@ static void daemon_on_housekeeping(uv_timer_t *timer) {
     record_file_set_clock(daemon->core);
     listener_retry(&daemon->data_listener);
     listener_retry(&daemon->admin_listener);
+    scopes_housekeep(&daemon->scopes);
 }
 
 /* --- health --- */
@@ -230,6 +232,7 @@ static void daemon_apply(void *user, struct config *fresh) {
     config_move(config, fresh);
     recorder_set_time(daemon->core, clock_now_ns());
     record(daemon->core, &(struct recorded){.kind = PROTO_RECORD_RELOAD});
+    scopes_configure(&daemon->scopes);
     if (user_policy_apply(daemon->core, config) < 0)
         log_error("no memory: the quotas and the users of the pools stay as they were");
 }
@@ -246,6 +249,11 @@ static void daemon_connect(struct daemon *daemon) {
                                           .machine = &daemon->machine,
                                           .identity = &daemon->identity,
                                           .private = daemon->options.private};
+    const struct scopes_terms scopes = {.loop = &daemon->loop,
+                                        .scheduler = &daemon->scheduler,
+                                        .closer = daemon->closer,
+                                        .core = daemon->core,
+                                        .clients = &daemon->clients};
     const struct admin_terms admin = {.loop = &daemon->loop,
                                       .scheduler = &daemon->scheduler,
                                       .closer = daemon->closer,
@@ -253,6 +261,7 @@ static void daemon_connect(struct daemon *daemon) {
                                       .config = daemon->config,
                                       .watcher = &daemon->watcher,
                                       .reload = &daemon->reload,
+                                      .scopes = &daemon->scopes,
                                       .lingering = &daemon->lingering,
                                       .machine = &daemon->machine,
                                       .data_listener = &daemon->data_listener,
@@ -273,6 +282,7 @@ static void daemon_connect(struct daemon *daemon) {
     lingering_init(&daemon->lingering, daemon->core, daemon->closer);
     watcher_init(&daemon->watcher);
     clients_init(&daemon->clients, &clients);
+    scopes_init(&daemon->scopes, &scopes);
     admin_init(&daemon->admin, &admin);
     reload_init(&daemon->reload, &reload);
 }
@@ -376,6 +386,7 @@ static void daemon_close_sockets(struct daemon *daemon) {
         unlink(path);
     listener_close(&daemon->data_listener);
     listener_close(&daemon->admin_listener);
+    scopes_close(&daemon->scopes);
     if (daemon->options.private)
         rmdir(directory);
 }
@@ -461,6 +472,12 @@ int daemon_run(const struct daemon_options *options) {
     if (r == 0)
         r = listener_start(&daemon->admin_listener, &daemon->loop, &daemon->scheduler, daemon->closer,
                            daemon_on_admin, NULL, &daemon->admin);
+    if (r == 0 && !daemon->options.private) {
+        bool is_simulated =
+            daemon->machine.gpu_kind == PROTO_GPU_SIM && daemon_sim_path(daemon, daemon->sim_path) != NULL;
+        scopes_start(&daemon->scopes, daemon->admin_listener.path, is_simulated ? daemon->sim_path : NULL);
+        scope_json_restore(&daemon->scopes);
+    }
     if (r == 0) {
         uv_run(&daemon->loop, UV_RUN_DEFAULT);
         decisions_carry_out(daemon);

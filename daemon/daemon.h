@@ -15,6 +15,7 @@
 #include "daemon/config/reload.h"
 #include "daemon/data/clients.h"
 #include "daemon/data/lingering.h"
+#include "daemon/data/scopes.h"
 #include "daemon/death/watcher.h"
 #include "daemon/decisions.h"
 #include "daemon/loop/identity.h"
@@ -26,6 +27,8 @@
 #include "daemon/supply/pools.h"
 
 struct core;
+
+#define DAEMON_SIM_PATH_SIZE (CONFIG_PATH_SIZE + sizeof GPU_SIM_PATH_SUFFIX)
 
 /* Options of the start that the configuration does not have. */
 struct daemon_options {
@@ -52,6 +55,7 @@ struct daemon {
     struct lingering lingering;
     struct scheduler scheduler;
     struct clients clients;
+    struct scopes scopes;
     struct admin admin;
     struct watcher watcher;
     struct notifier notifier;
@@ -62,6 +66,7 @@ struct daemon {
     bool stopping;
     bool watchdog; /* the service manager waits for answers */
     bool ready_announced;
+    char sim_path[DAEMON_SIM_PATH_SIZE]; /* of the simulated GPU's socket; "": none */
     uint64_t n_descriptors; /* that it may have; 0: not known */
     unsigned n_warnings;    /* in the configuration, that were told of when it took effect */
 };
@@ -89,7 +94,6 @@ void daemon_free(struct daemon *daemon);
 
 /* The path of the second socket of a simulated GPU, which client/session/device.c looks for. NULL: there is
  * none, because this daemon has no sockets. */
-#define DAEMON_SIM_PATH_SIZE (CONFIG_PATH_SIZE + sizeof GPU_SIM_PATH_SUFFIX)
 const char *daemon_sim_path(const struct daemon *daemon, char path[DAEMON_SIM_PATH_SIZE]);
 
 /* Ends the loop after its turn. */

@@ -28,6 +28,9 @@
 #define HELP_COMMAND_COLUMN 13u
 #define HELP_OPTION_COLUMN  27u
 
+static int read_session_end(int count, char **words, struct options *options);
+static int read_scope(int count, char **words, struct options *options);
+
 static const struct command commands[] = {
     {"stats", view_stats, "the daemon, its pools and its sessions",
      "Shows the daemon, how much each pool has and lends, and the sessions."},
@@ -56,7 +59,18 @@ static const struct command commands[] = {
      "Gives a session an end: the process loses its connection, and all calls of it fail. The memory stays "
      "in quarantine "
      "until the process has ended. First a question is asked. For root and the daemon's user.",
-     .words = "end ID"},
+     .words = "end ID", .read_words = read_session_end},
+    {"scope", NULL,
+     "scope add|drop NAME, scope list: sockets of their own for pods and jobs; for root and the daemon's "
+     "user",
+     "Gives a pod or job a socket of its own, its scope. Users who come in there are apart from users of the "
+     "same numbers elsewhere, as two users are, and have one quota together. The directory of the socket is "
+     "to "
+     "be mounted into the container, at /run/gpupool. After 'drop' no process comes in any more; it waits "
+     "until "
+     "those are gone that are there, or with --end ends them. 'list' shows the scopes, with sessions, memory "
+     "and labels. For root and the daemon's user.",
+     .run = scope_run, .words = "add NAME | drop NAME | list", .read_words = read_scope},
     {"quota", view_quota, "what each user has and may have",
      "Shows for each user the sessions, leases, waiting requests and bytes of each pool, with their limits."},
     {"quarantine", view_quarantine,
@@ -121,6 +135,11 @@ enum option_value {
     OPTION_RELEASE,
     OPTION_REVOKE,
     OPTION_YES,
+    OPTION_UID,
+    OPTION_QUOTA,
+    OPTION_LABEL,
+    OPTION_END,
+    OPTION_NO_WAIT,
     OPTION_ADMIN_SOCKET,
     OPTION_TIMEOUT,
     OPTION_COLOR,
@@ -168,6 +187,24 @@ static const struct option_row {
      {"parcels"},
      "end those that this session sent, or all; for root and the daemon's user"},
     {OPTION_YES, "yes", NULL, {"quarantine", "parcels", "session"}, "do not ask before something is ended"},
+    {OPTION_UID,
+     "uid",
+     "USER",
+     {"scope"},
+     "add: a user who may come in; again for more. Without it: every user"},
+    {OPTION_QUOTA,
+     "quota",
+     "KEY=LIMIT",
+     {"scope"},
+     "add: a limit of all its users together, with a key of [quota] in gpupoold.conf(5), such as "
+     "device=8GiB"},
+    {OPTION_LABEL,
+     "label",
+     "NAME=TEXT",
+     {"scope"},
+     "add: a label for people and metrics, such as pod=trainer-0"},
+    {OPTION_END, "end", NULL, {"scope"}, "drop: end the sessions that are there"},
+    {OPTION_NO_WAIT, "no-wait", NULL, {"scope"}, "drop: do not wait until they are gone"},
     {OPTION_JSON, "json", NULL, {NULL}, "print the daemon's reply: one line of JSON"},
     {OPTION_ADMIN_SOCKET,
      "admin-socket",
@@ -341,6 +378,15 @@ static int option_error(const char *word) {
     return usage_error(EXIT_USAGE);
 }
 
+/* Takes an option that can be given again. */
+static int take_one_more(const char *values[static SCOPE_OPTIONS_MAX], unsigned *count, const char *value) {
+    if (*count == SCOPE_OPTIONS_MAX)
+        return complain(EXIT_USAGE, "'%s': the same option is given more than %u times", value,
+                        SCOPE_OPTIONS_MAX);
+    values[(*count)++] = value;
+    return -1;
+}
+
 /* Takes an option with a value of its own. Returns -1 to go on, or the code to exit with. */
 static int take_value(enum option_value option, const char *value, struct options *options) {
     switch (option) {
@@ -395,6 +441,12 @@ static int take_value(enum option_value option, const char *value, struct option
                 "--revoke: '%s' is neither a session's number nor 'all'; 'gpupoolctl parcels' lists them",
                 value);
         return -1;
+    case OPTION_UID:
+        return take_one_more(options->scope.uids, &options->scope.n_uids, value);
+    case OPTION_QUOTA:
+        return take_one_more(options->scope.quotas, &options->scope.n_quotas, value);
+    case OPTION_LABEL:
+        return take_one_more(options->scope.labels, &options->scope.n_labels, value);
     case OPTION_TIMEOUT:
         if (units_parse_ns(value, &options->timeout_ns) < 0 || options->timeout_ns == 0)
             return complain(
@@ -432,6 +484,12 @@ static int read_options(int argc, char **argv, struct options *options, bool *re
         case OPTION_YES:
             options->yes = true;
             break;
+        case OPTION_END:
+            options->scope.end = true;
+            break;
+        case OPTION_NO_WAIT:
+            options->scope.no_wait = true;
+            break;
         case OPTION_ONCE:
             options->once = true;
             break;
@@ -456,14 +514,27 @@ static int read_options(int argc, char **argv, struct options *options, bool *re
     return code;
 }
 
-/* Reads the words behind "session". Returns as read_options(). */
-static int read_session_end(int count, char **words, uint64_t *ret_session) {
+static int read_session_end(int count, char **words, struct options *options) {
     if (count != 2 || strcmp(words[0], "end") != 0)
         return usage_error(complain(EXIT_USAGE, "after 'session' come 'end' and a session's number"));
-    if (parse_id(words[1], SESSION_ID_MAX, ret_session) < 0)
+    if (parse_id(words[1], SESSION_ID_MAX, &options->session) < 0)
         return complain(EXIT_USAGE,
                         "session end: '%s' is not a session's number; 'gpupoolctl sessions' lists them",
                         words[1]);
+    return -1;
+}
+
+static int read_scope(int count, char **words, struct options *options) {
+    static const char *const verbs[] = {[SCOPE_LIST] = "list", [SCOPE_ADD] = "add", [SCOPE_DROP] = "drop"};
+    size_t verb = 0;
+
+    while (count > 0 && verb < ARRAY_LENGTH(verbs) && strcmp(words[0], verbs[verb]) != 0)
+        verb++;
+    if (count == 0 || verb == ARRAY_LENGTH(verbs) || count != (verb == SCOPE_LIST ? 1 : 2))
+        return usage_error(
+            complain(EXIT_USAGE, "after 'scope' come 'list', 'add' and a name, or 'drop' and a name"));
+    options->scope.verb = (enum scope_verb)verb;
+    options->scope.name = words[1];
     return -1;
 }
 
@@ -481,8 +552,8 @@ static int read_words(int argc, char **argv, struct options *options, bool *help
         return EXIT_USAGE;
     if (options->command->text == NULL && !*help)
         return usage_error(complain(EXIT_USAGE, "'run' comes first: gpupoolctl run [OPTION...] PROGRAM"));
-    if (options->command->words != NULL && !*help)
-        return read_session_end(argc - optind - 1, argv + optind + 1, &options->session);
+    if (options->command->read_words != NULL && !*help)
+        return options->command->read_words(argc - optind - 1, argv + optind + 1, options);
     if (optind + 1 < argc && options->command->text != NULL)
         return usage_error(
             complain(EXIT_USAGE, "one command at a time: '%s' is one too many", argv[optind + 1]));

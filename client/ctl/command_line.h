@@ -10,6 +10,7 @@
 
 #include "client/ctl/address.h"
 #include "client/ctl/records.h"
+#include "client/ctl/scope.h"
 #include "client/ctl/table.h"
 
 enum exit_code {
@@ -28,7 +29,9 @@ struct command {
     int (*run)(const struct options *options); /* NULL: the daemon is asked the command's name */
     bool is_metrics;  /* prints metrics of several replies, and has no view */
     bool is_of_records;                 /* run() reads the flight recorder's file, and needs no daemon */
-    const char *words;                  /* that follow it on the command line; NULL: none do */
+    /* Reads the words that follow it. Returns -1 to go on, or the code to exit with. */
+    int (*read_words)(int count, char **words, struct options *options);
+    const char *words; /* these, for its help; NULL: none follow */
     const char *since; /* of such a command: from when on it shows, where the options do not say */
 };
 
@@ -51,6 +54,7 @@ struct options {
     uint64_t revoke;  /* the session whose parcels are to end, ALL_SENDERS, or 0: none */
     const char *records; /* the flight recorder's file; NULL: not named */
     struct records_filter filter;
+    struct scope_options scope;
     bool follow;
     uint64_t interval_ns;
     bool once, batch;

@@ -40,11 +40,13 @@ static struct address address; /* of the daemon; fixed after the start */
 
 /* Prints the metrics into a text of malloc(). Returns 0 or a negative errno. */
 static int collect(char **ret_text, size_t *ret_size) {
-    _cleanup_(reply_freep) struct reply *stats = NULL, *quotas = NULL;
+    _cleanup_(reply_freep) struct reply *stats = NULL, *quotas = NULL, *scopes = NULL;
 
     int r = question_ask(&address, ANSWER_NS, "stats", &stats);
     if (r == 0)
         r = question_ask(&address, ANSWER_NS, "quota", &quotas);
+    if (r == 0)
+        r = question_ask(&address, ANSWER_NS, "scopes", &scopes);
     if (r < 0)
         return r;
     if (stats->error_code != NULL || quotas->error_code != NULL)
@@ -52,7 +54,7 @@ static int collect(char **ret_text, size_t *ret_size) {
     FILE *stream = open_memstream(ret_text, ret_size);
     if (stream == NULL)
         return -ENOMEM;
-    metrics_print(stream, stats->root, quotas->root);
+    metrics_print(stream, stats->root, quotas->root, scopes->error_code == NULL ? scopes->root : NULL);
     return fclose(stream) == 0 ? 0 : -ENOMEM;
 }
 

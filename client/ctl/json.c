@@ -238,3 +238,45 @@ uint64_t reply_item(const cJSON *array, unsigned place) {
 const char *reply_string(const cJSON *element) {
     return cJSON_GetStringValue(element);
 }
+
+const char *reply_key(const cJSON *member) {
+    return member->string;
+}
+
+/* --- requests --- */
+
+cJSON *json_request_new(const char *command) {
+    cJSON *request = cJSON_CreateObject();
+    cJSON_AddStringToObject(request, "command", command);
+    return request;
+}
+
+/* A member that is an array or object; made where it is not there. */
+static cJSON *get_member(cJSON *request, const char *key, cJSON *(*make)(void)) {
+    cJSON *member = cJSON_GetObjectItemCaseSensitive(request, key);
+
+    if (member == NULL) {
+        member = make();
+        cJSON_AddItemToObject(request, key, member);
+    }
+    return member;
+}
+
+void json_request_add_text(cJSON *request, const char *object, const char *key, const char *text) {
+    cJSON_AddStringToObject(object == NULL ? request : get_member(request, object, cJSON_CreateObject), key,
+                            text);
+}
+
+void json_request_add_flag(cJSON *request, const char *key, bool flag) {
+    cJSON_AddBoolToObject(request, key, flag);
+}
+
+void json_request_add_to_array(cJSON *request, const char *array, uint64_t number) {
+    cJSON_AddItemToArray(get_member(request, array, cJSON_CreateArray), cJSON_CreateNumber((double)number));
+}
+
+char *json_request_line(cJSON *request) {
+    char *line = cJSON_PrintUnformatted(request);
+    cJSON_Delete(request);
+    return line;
+}

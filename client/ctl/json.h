@@ -41,6 +41,19 @@ static inline void reply_freep(struct reply **reply) {
     reply_free(*reply);
 }
 
+/* A request that is put together. */
+struct cJSON *json_request_new(const char *command);
+
+/* Adds a text to the request, or to an object in it (NULL: the request itself), which it makes. */
+void json_request_add_text(struct cJSON *request, const char *object, const char *key, const char *text);
+
+/* Adds a flag. Adds a number to an array in the request, which it makes. */
+void json_request_add_flag(struct cJSON *request, const char *key, bool flag);
+void json_request_add_to_array(struct cJSON *request, const char *array, uint64_t number);
+
+/* Takes a request. Returns its line, owned by the caller; NULL: no memory. */
+char *json_request_line(struct cJSON *request);
+
 /* Members of an object, by a key or by keys with dots between them ("histograms.growth_ns.p50"). Texts are
  * borrowed from the reply, NULL where the reply has null. */
 uint64_t reply_count(const struct cJSON *object, const char *key);
@@ -48,9 +61,12 @@ double reply_ratio(const struct cJSON *object, const char *key);
 bool reply_flag(const struct cJSON *object, const char *key);
 const char *reply_text(const struct cJSON *object, const char *key);
 
-/* The first element of an array and the one after an element; NULL: there is none. */
+/* The first element of an array, or member of an object, and the one after it; NULL: there is none. */
 const struct cJSON *reply_first(const struct cJSON *object, const char *key);
 const struct cJSON *reply_next(const struct cJSON *element);
+
+/* The key of an element that is a member of an object. */
+const char *reply_key(const struct cJSON *member);
 
 /* An object that is a member, borrowed. */
 const struct cJSON *reply_object(const struct cJSON *object, const char *key);

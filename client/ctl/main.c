@@ -2,7 +2,7 @@
 /*
  * gpupoolctl: asks gpupoold's admin socket one thing and shows the answer, to people as tables and to
  * programs as the line of JSON that the daemon sent; "run" is apart from that (run.h). This file has the
- * exchange, the questions before a command destroys something, and what is said when something goes wrong.
+ * commands that ask one thing, and what is told before one of them destroys something.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -20,6 +20,7 @@
 #include "base/units.h"
 #include "client/ctl/address.h"
 #include "client/ctl/admin_client.h"
+#include "client/ctl/answer.h"
 #include "client/ctl/command_line.h"
 #include "client/ctl/json.h"
 #include "client/ctl/metrics.h"
@@ -37,150 +38,7 @@
 /* Between two looks of top: as top(1). */
 #define INTERVAL_DEFAULT_NS (3 * NS_PER_S)
 
-static int unreachable(const struct options *options, const char *path, int error) {
-    switch (-error) {
-    case ENOENT:
-    case ECONNREFUSED:
-        if (socket_is_other_file(path))
-            return complain(EXIT_UNREACHABLE,
-                            "%s is not a socket: name gpupoold's admin socket with --admin-socket", path);
-        return complain(
-            EXIT_UNREACHABLE,
-            "no gpupoold answers at %s: start it (systemctl start gpupoold), or name its admin socket with "
-            "--admin-socket",
-            path);
-    case EACCES:
-    case EPERM:
-        return complain(
-            EXIT_UNREACHABLE,
-            "this user may not connect to %s: ask its owner for access, or run gpupoolctl as that user",
-            path);
-    case ENAMETOOLONG:
-        return complain(EXIT_UNREACHABLE, "%s: no socket can have so long a path; name it with a shorter one",
-                        path);
-    case EPROTOTYPE:
-        return complain(
-            EXIT_UNREACHABLE,
-            "%s is not an admin socket (the data socket, perhaps): name the admin socket with --admin-socket",
-            path);
-    case ETIMEDOUT:
-        return complain(
-            EXIT_UNREACHABLE,
-            "gpupoold at %s did not answer within %s: look at its log, or wait longer with --timeout", path,
-            NS_TEXT(options->timeout_ns));
-    case ECONNRESET:
-        return complain(EXIT_UNREACHABLE,
-                        "gpupoold at %s hung up before it had answered: it is stopping, or its log says why",
-                        path);
-    case EMSGSIZE:
-    case EBADMSG:
-        return complain(EXIT_UNREACHABLE,
-                        "what answers at %s does not speak gpupoold's admin protocol: check the path", path);
-    default:
-        return complain(EXIT_UNREACHABLE, "cannot talk to gpupoold at %s: %s", path, strerror(-error));
-    }
-}
-
-/* An answer of the daemon's, read and as it came. */
-struct answer {
-    struct reply *reply;
-    char *line;
-    size_t length;
-};
-
-static void answer_deinit(struct answer *answer) {
-    answer->reply = reply_free(answer->reply);
-    free(answer->line);
-    answer->line = NULL;
-}
-
-/* Asks at the places where the daemon may be. Returns 0 and the line that it answers, or the code to exit
- * with. *ret_path: where it answered, or the last place. */
-static int ask_places(const struct options *options, const char *request, const char **ret_path,
-                      char **ret_line, size_t *ret_length) {
-    const struct address *address = &options->address;
-    struct question_trail trail;
-
-    int r = question_send(address, options->timeout_ns, request, ret_line, ret_length, &trail);
-    *ret_path = trail.path;
-    if (r == 0)
-        return 0;
-    if (address->data_path == NULL)
-        return unreachable(options, trail.path, r);
-    return complain(
-        EXIT_UNREACHABLE,
-        "the daemon %s of %s does not answer at its admin socket, which was looked for at %s: name "
-        "it with --admin-socket",
-        address->identity, address->data_path, trail.failures);
-}
-
-/* Asks the daemon one thing. Returns EXIT_SUCCESS and the answer, or the code to exit with. */
-static int ask(const struct options *options, const char *command, const char *request,
-               struct answer *ret_answer) {
-    _cleanup_(freep) char *line = NULL, *reason = NULL;
-    const char *path = options->address.paths[0];
-    size_t length = 0;
-
-    int r = ask_places(options, request, &path, &line, &length);
-    if (r != 0)
-        return r;
-    r = reply_read(line, length, command, &ret_answer->reply, &reason);
-    if (r == -EBADMSG)
-        return complain(
-            EXIT_UNREACHABLE,
-            "gpupoold at %s sent a reply that does not check out (%s): are daemon and gpupoolctl of "
-            "the same version?",
-            path, reason);
-    if (r < 0)
-        return complain(EXIT_REFUSED, "%s", strerror(-r));
-    ret_answer->line = take_ptr(&line);
-    ret_answer->length = length;
-    return EXIT_SUCCESS;
-}
-
-static int show(const struct options *options, const struct answer *answer,
-                void (*view)(struct output *output, const struct cJSON *reply)) {
-    const struct reply *reply = answer->reply;
-    struct output output = {.color = terminal_has_color(options->color), .width = terminal_width()};
-
-    if (options->json)
-        text_write_json(answer->line, answer->length);
-    if (reply->error_code != NULL)
-        return finish_output(
-            complain(EXIT_REFUSED, "gpupoold refused: %s (%s)", reply->error_message, reply->error_code));
-    if (!options->json)
-        view(&output, reply->root);
-    return finish_output(output.failed ? complain(EXIT_REFUSED, "%s", strerror(ENOMEM)) : EXIT_SUCCESS);
-}
-
-/* The tool itself refuses: as the daemon would, with --json as an object too. */
-static int refuse(const struct options *options, const char *code, const char *message) {
-    if (options->json)
-        printf("{\"error\":{\"code\":\"%s\",\"message\":\"%s\"}}\n", code, message);
-    return finish_output(complain(EXIT_REFUSED, "%s", message));
-}
-
 /* --- what destroys something --- */
-
-/* Asks before something is destroyed, unless --yes was given. Returns EXIT_SUCCESS to go on, or the code to
- * exit with. done: what would be, such as "released". */
-static int confirm(const struct options *options, const char *question, const char *done) {
-    char answer[16], message[128];
-
-    if (options->yes)
-        return EXIT_SUCCESS;
-    if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO)) {
-        snprintf(message, sizeof message,
-                 "nothing was %s: there is no terminal to ask on; add --yes to go on without a question",
-                 done);
-        return refuse(options, "invalid-request", message);
-    }
-    fprintf(stderr, "%s [y/N] ", question);
-    if (fgets(answer, sizeof answer, stdin) != NULL && (answer[0] == 'y' || answer[0] == 'Y'))
-        return EXIT_SUCCESS;
-    snprintf(message, sizeof message, "nothing was %s", done);
-    return refuse(options, "invalid-request", message);
-}
 
 /* Warns of what it means to release memory from quarantine by force. */
 static void warn_of_release(const struct cJSON *session) {
@@ -206,11 +64,11 @@ static int run_release(const struct options *options) {
     _cleanup_(answer_deinit) struct answer list = {0}, done = {0};
     char request[96], message[128];
 
-    int code = ask(options, "quarantine", "{\"command\":\"quarantine\"}", &list);
+    int code = answer_ask(options, "quarantine", "{\"command\":\"quarantine\"}", &list);
     if (code != EXIT_SUCCESS)
         return code;
     if (list.reply->error_code != NULL)
-        return show(options, &list, view_quarantine);
+        return answer_show(options, &list, view_quarantine);
     const struct cJSON *session = reply_first(list.reply->root, "sessions");
     while (session != NULL && reply_count(session, "id") != options->release)
         session = reply_next(session);
@@ -218,16 +76,16 @@ static int run_release(const struct options *options) {
         snprintf(message, sizeof message,
                  "session %" PRIu64 " is not in quarantine; 'gpupoolctl quarantine' lists those that are",
                  options->release);
-        return refuse(options, "no-such-session", message);
+        return answer_refuse(options, "no-such-session", message);
     }
     warn_of_release(session);
-    code = confirm(options, "Release it all the same?", "released");
+    code = answer_confirm(options, "Release it all the same?", "released");
     if (code != EXIT_SUCCESS)
         return code;
     snprintf(request, sizeof request, "{\"command\":\"quarantine-release\",\"session\":%" PRIu64 "}",
              options->release);
-    code = ask(options, "quarantine-release", request, &done);
-    return code != EXIT_SUCCESS ? code : show(options, &done, view_released);
+    code = answer_ask(options, "quarantine-release", request, &done);
+    return code != EXIT_SUCCESS ? code : answer_show(options, &done, view_released);
 }
 
 /* Tells which parcels would end. False: the daemon told all there are, and none of them would. */
@@ -259,22 +117,22 @@ static int run_revoke(const struct options *options) {
     int code = EXIT_SUCCESS;
 
     if (!options->yes) {
-        code = ask(options, "parcels", "{\"command\":\"parcels\"}", &list);
+        code = answer_ask(options, "parcels", "{\"command\":\"parcels\"}", &list);
         if (code != EXIT_SUCCESS)
             return code;
         if (list.reply->error_code != NULL)
-            return show(options, &list, view_parcels);
+            return answer_show(options, &list, view_parcels);
         if (tell_of_revocation(options,
                                list.reply->root)) /* else the daemon knows whether there is the session */
-            code = confirm(options, "Revoke them?", "revoked");
+            code = answer_confirm(options, "Revoke them?", "revoked");
         if (code != EXIT_SUCCESS)
             return code;
     }
     if (options->revoke != ALL_SENDERS)
         snprintf(request, sizeof request, "{\"command\":\"parcels-revoke\",\"session\":%" PRIu64 "}",
                  options->revoke);
-    code = ask(options, "parcels-revoke", request, &done);
-    return code != EXIT_SUCCESS ? code : show(options, &done, view_revoked);
+    code = answer_ask(options, "parcels-revoke", request, &done);
+    return code != EXIT_SUCCESS ? code : answer_show(options, &done, view_revoked);
 }
 
 /* Ends a session, after a question, unless --yes was given. */
@@ -284,31 +142,35 @@ static int run_session_end(const struct options *options) {
 
     snprintf(question, sizeof question, "End session %" PRIu64 "? All calls of its process fail then.",
              options->session);
-    int code = confirm(options, question, "ended");
+    int code = answer_confirm(options, question, "ended");
     if (code != EXIT_SUCCESS)
         return code;
     snprintf(request, sizeof request, "{\"command\":\"session-end\",\"session\":%" PRIu64 "}",
              options->session);
-    code = ask(options, "session-end", request, &done);
-    return code != EXIT_SUCCESS ? code : show(options, &done, view_session_end);
+    code = answer_ask(options, "session-end", request, &done);
+    return code != EXIT_SUCCESS ? code : answer_show(options, &done, view_session_end);
 }
 
-/* Metrics are made of two replies. */
+/* Metrics are made of several replies. Those of scopes are for operators. */
 static int run_metrics(const struct options *options) {
-    _cleanup_(answer_deinit) struct answer stats = {0}, quotas = {0};
+    _cleanup_(answer_deinit) struct answer stats = {0}, quotas = {0}, scopes = {0};
 
     if (options->json)
-        return refuse(options, "invalid-request", "metrics have a format of their own: leave --json out");
-    int code = ask(options, "stats", "{\"command\":\"stats\"}", &stats);
+        return answer_refuse(options, "invalid-request",
+                             "metrics have a format of their own: leave --json out");
+    int code = answer_ask(options, "stats", "{\"command\":\"stats\"}", &stats);
     if (code == EXIT_SUCCESS && stats.reply->error_code != NULL)
-        return show(options, &stats, view_stats);
+        return answer_show(options, &stats, view_stats);
     if (code == EXIT_SUCCESS)
-        code = ask(options, "quota", "{\"command\":\"quota\"}", &quotas);
+        code = answer_ask(options, "quota", "{\"command\":\"quota\"}", &quotas);
     if (code == EXIT_SUCCESS && quotas.reply->error_code != NULL)
-        return show(options, &quotas, view_quota);
+        return answer_show(options, &quotas, view_quota);
+    if (code == EXIT_SUCCESS)
+        code = answer_ask(options, "scopes", "{\"command\":\"scopes\"}", &scopes);
     if (code != EXIT_SUCCESS)
         return code;
-    metrics_print(stdout, stats.reply->root, quotas.reply->root);
+    metrics_print(stdout, stats.reply->root, quotas.reply->root,
+                  scopes.reply->error_code == NULL ? scopes.reply->root : NULL);
     return finish_output(EXIT_SUCCESS);
 }
 
@@ -334,9 +196,9 @@ static int run(const struct options *options) {
                  options->command->name, options->session);
     else
         snprintf(request, sizeof request, "{\"command\":\"%s\"}", options->command->name);
-    int code = ask(options, options->command->name, request, &answer);
+    int code = answer_ask(options, options->command->name, request, &answer);
     if (code == EXIT_SUCCESS)
-        code = show(options, &answer, options->command->view);
+        code = answer_show(options, &answer, options->command->view);
     if (code == EXIT_SUCCESS && options->command->view == view_reload &&
         !reply_flag(answer.reply->root, "applied"))
         code = EXIT_REFUSED;

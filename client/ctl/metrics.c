@@ -10,7 +10,8 @@
 #include "base/clock.h"
 #include "client/ctl/json.h"
 
-#define LABELS_SIZE 512u
+/* Of a scope there are up to eight labels of 160 bytes. */
+#define LABELS_SIZE 2048u
 
 /* A metric of an object of the reply: a gauge, or a counter if its name ends in _total. A key that ends in
  * _ns is of a time, which the metric has in seconds. */
@@ -79,6 +80,18 @@ static const struct metric of_user_in_pool[] = {
     {"gpupool_user_pool_limit_bytes", "bytes_limit", "The user's quota in the pool, if there is one."},
 };
 
+static const struct metric of_scope[] = {
+    {"gpupool_scope_sessions", "sessions", "Sessions of the scope."},
+    {"gpupool_scope_waiting", "waiting", "Requests of the scope that wait."},
+    {"gpupool_scope_refusals_total", "refusals", "Refusals for a quota of the scope or its users."},
+    {"gpupool_scope_reserved_bytes", "reserved_bytes", "The scope's segments, with what is idle."},
+};
+
+static const struct metric of_scope_in_pool[] = {
+    {"gpupool_scope_pool_bytes", "bytes", "The scope's bytes in the pool."},
+    {"gpupool_scope_pool_limit_bytes", "bytes_limit", "The scope's quota in the pool, if there is one."},
+};
+
 static const struct metric histograms[] = {
     {"gpupool_pool_acquire_seconds", "histograms.acquire_ns", "Acquires that were answered at once."},
     {"gpupool_pool_waiting_seconds", "histograms.waiting_ns", "Acquires that waited for room."},
@@ -125,6 +138,19 @@ static void label_pool(char labels[LABELS_SIZE], const struct cJSON *pool) {
     }
     if (node != REPLY_NULL)
         add_number_label(labels, "numa_node", node);
+}
+
+/* The labels of a user of the ordinary socket, or of a scope. Users of scopes have no metrics: a container
+ * can have any number of them. Returns whether there are some. */
+static bool label_owner(char labels[LABELS_SIZE], const struct cJSON *owner, bool is_user) {
+    const char *scope = reply_text(owner, "scope");
+
+    labels[0] = '\0';
+    if (is_user && scope == NULL)
+        add_number_label(labels, "uid", reply_count(owner, "uid"));
+    else if (!is_user)
+        add_label(labels, "scope", scope);
+    return labels[0] != '\0';
 }
 
 /* --- samples --- */
@@ -226,32 +252,51 @@ static void print_states(FILE *stream, const struct cJSON *stats) {
     }
 }
 
-static void print_users(FILE *stream, const struct cJSON *quotas) {
+/* Prints the metrics of each user, or else of each scope, and of each in each pool. */
+static void print_quotas(FILE *stream, const struct cJSON *reply, bool of_users) {
+    const struct metric *metrics = of_users ? of_user : of_scope,
+                        *in_pool = of_users ? of_user_in_pool : of_scope_in_pool;
+    size_t n_metrics = of_users ? ARRAY_LENGTH(of_user) : ARRAY_LENGTH(of_scope),
+           n_in_pool = of_users ? ARRAY_LENGTH(of_user_in_pool) : ARRAY_LENGTH(of_scope_in_pool);
     char labels[LABELS_SIZE];
 
-    for (size_t i = 0; i < ARRAY_LENGTH(of_user); i++) {
-        print_head(stream, &of_user[i]);
-        reply_each(user, quotas, "quotas") {
-            labels[0] = '\0';
-            add_number_label(labels, "uid", reply_count(user, "uid"));
-            print_sample(stream, &of_user[i], labels, user);
-        }
-    }
-    for (size_t i = 0; i < ARRAY_LENGTH(of_user_in_pool); i++) {
-        print_head(stream, &of_user_in_pool[i]);
-        reply_each(user, quotas, "quotas") {
-            reply_each(pool, user, "pools") {
-                labels[0] = '\0';
-                add_number_label(labels, "uid", reply_count(user, "uid"));
+    for (size_t i = 0; i < n_metrics + n_in_pool; i++) {
+        const struct metric *metric = i < n_metrics ? &metrics[i] : &in_pool[i - n_metrics];
+        print_head(stream, metric);
+        reply_each(owner, reply, of_users ? "quotas" : "scopes") {
+            if (!label_owner(labels, owner, of_users))
+                continue;
+            if (i < n_metrics) {
+                print_sample(stream, metric, labels, owner);
+                continue;
+            }
+            size_t length = strlen(labels);
+            reply_each(pool, owner, "pools") {
+                labels[length] = '\0';
                 add_number_label(labels, "pool", reply_count(pool, "id"));
                 add_label(labels, "kind", reply_text(pool, "kind"));
-                print_sample(stream, &of_user_in_pool[i], labels, pool);
+                print_sample(stream, metric, labels, pool);
             }
         }
     }
 }
 
-void metrics_print(FILE *stream, const struct cJSON *stats, const struct cJSON *quotas) {
+/* The labels that a scope was given, to be joined with its other metrics. */
+static void print_scope_labels(FILE *stream, const struct cJSON *scopes) {
+    static const struct metric info = {"gpupool_scope_info", NULL,
+                                       "1, with the labels that the scope was given."};
+    char labels[LABELS_SIZE];
+
+    print_head(stream, &info);
+    reply_each(scope, scopes, "scopes") {
+        label_owner(labels, scope, false);
+        reply_each(label, scope, "labels") add_label(labels, reply_key(label), reply_string(label));
+        fprintf(stream, "%s{%s} 1\n", info.name, labels);
+    }
+}
+
+void metrics_print(FILE *stream, const struct cJSON *stats, const struct cJSON *quotas,
+                   const struct cJSON *scopes) {
     const struct cJSON *daemon = reply_object(stats, "daemon");
     char labels[LABELS_SIZE] = "";
 
@@ -270,6 +315,10 @@ void metrics_print(FILE *stream, const struct cJSON *stats, const struct cJSON *
         print_pools(stream, &of_pool[i], stats);
     for (size_t i = 0; i < ARRAY_LENGTH(histograms); i++)
         print_histogram(stream, &histograms[i], stats);
-    print_users(stream, quotas);
+    print_quotas(stream, quotas, true);
+    if (scopes != NULL) {
+        print_scope_labels(stream, scopes);
+        print_quotas(stream, scopes, false);
+    }
     fputs("# EOF\n", stream);
 }

@@ -51,7 +51,7 @@ def type_of(file, schema, place):
 def add(name, file, schema):
     if name not in rows:
         rows[name] = ""  # an object that has itself as a member ends here
-        rows[name] = " ".join(key + type_of(file, schema["properties"][key], f"{name}.{key}") for key in schema["required"])
+        rows[name] = " ".join(key + type_of(file, schema["properties"][key], f"{name}.{key}") for key in schema.get("required", ()))
 
 
 for file, schema in schemas.items():

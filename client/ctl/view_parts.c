@@ -18,7 +18,9 @@ void add_number(struct table *table, const struct cJSON *row, const struct colum
 
 void add_user(struct table *table, const struct cJSON *row, const struct column *column) {
     uint64_t uid = reply_count(row, column->key);
-    table_add(table, uid == USER_NONE ? STYLE_QUIET : column->style, "%s", user_text(uid));
+    const char *scope = reply_text(row, "scope");
+    table_add(table, uid == USER_NONE ? STYLE_QUIET : column->style, "%s%s%s", user_text(uid),
+              scope != NULL ? " of " : "", scope != NULL ? scope : "");
 }
 
 void add_bytes(struct table *table, const struct cJSON *row, const struct column *column) {

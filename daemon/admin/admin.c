@@ -40,7 +40,7 @@ void admin_drop(struct admin_client *client) {
     uv_os_fd_t fd;
     int last = uv_fileno((uv_handle_t *)&client->pipe, &fd) == 0 ? fcntl(fd, F_DUPFD_CLOEXEC, 0) : -1;
     uv_close((uv_handle_t *)&client->pipe, admin_on_closed);
-    lingering_leave(client->admin->terms.lingering, last, client->uid);
+    lingering_leave(client->admin->terms.lingering, last, (struct tenant_id){.uid = client->uid});
 }
 
 static void admin_on_allocate(uv_handle_t *handle, size_t suggested, uv_buf_t *buffer) {
@@ -189,7 +189,7 @@ static bool admin_begin(struct admin *admin, int fd) {
     const struct admin_terms *terms = &admin->terms;
     struct peer peer;
 
-    if (peer_identify(fd, &peer) < 0 || lingering_is_crowded(terms->lingering, peer.uid))
+    if (peer_identify(fd, &peer) < 0 || lingering_is_crowded(terms->lingering, peer_tenant(&peer)))
         return false;
     /* A user that has no number here may be any: it is not the daemon's own, whatever that is. */
     uid_t uid = peer_is_unmapped(&peer) ? (uid_t)-1 : peer.uid;

@@ -13,11 +13,13 @@
 #include <unistd.h>
 
 #include "base/array.h"
+#include "base/clock.h"
 #include "base/units.h"
 #include "base/utf8.h"
 #include "daemon/admin/admin_config.h"
 #include "daemon/admin/admin_report.h"
 #include "daemon/admin/admin_terms.h"
+#include "daemon/admin/scope_json.h"
 #include "daemon/config/reload.h"
 #include "daemon/core/core.h"
 #include "daemon/core/recorder.h"
@@ -115,6 +117,11 @@ enum key {
     KEY_DAEMON = 2,
     KEY_POOL = 4,
     KEY_SESSION = 8,
+    KEY_SCOPE = 16,
+    KEY_UIDS = 32,
+    KEY_QUOTA = 64,
+    KEY_LABELS = 128,
+    KEY_END = 256,
 };
 
 struct request_keys {
@@ -122,22 +129,39 @@ struct request_keys {
     const char *command;
     const char *daemon; /* the identity of the daemon that is meant */
     uint64_t pool, session;
+    const char *scope;
+    const cJSON *uids, *quota, *labels; /* of the request */
+    bool end;
 };
 
-/* The keys of requests. maximum: of an integer; 0: the value is a string. */
+enum key_type {
+    TYPE_STRING,
+    TYPE_INTEGER,
+    TYPE_BOOLEAN,
+    TYPE_ARRAY,
+    TYPE_OBJECT,
+};
+
+/* The keys of requests. */
+#define AT(member) offsetof(struct request_keys, member)
 static const struct key_row {
     enum key key;
     const char *name, *content;
     size_t place; /* in struct request_keys */
-    uint64_t maximum;
+    enum key_type type;
+    uint64_t maximum; /* of an integer */
 } key_rows[] = {
-    {KEY_COMMAND, "command", "a string, such as \"stats\"", offsetof(struct request_keys, command), 0},
-    {KEY_DAEMON, "daemon", "the identity of the daemon that is meant, a string",
-     offsetof(struct request_keys, daemon), 0},
-    {KEY_POOL, "pool", "a pool's id, a whole number", offsetof(struct request_keys, pool), UINT32_MAX},
-    {KEY_SESSION, "session", "a session's id, a whole number", offsetof(struct request_keys, session),
-     UINT64_C(1) << 53},
+    {KEY_COMMAND, "command", "a string, such as \"stats\"", AT(command), TYPE_STRING, 0},
+    {KEY_DAEMON, "daemon", "the identity of the daemon that is meant, a string", AT(daemon), TYPE_STRING, 0},
+    {KEY_POOL, "pool", "a pool's id, a whole number", AT(pool), TYPE_INTEGER, UINT32_MAX},
+    {KEY_SESSION, "session", "a session's id, a whole number", AT(session), TYPE_INTEGER, UINT64_C(1) << 53},
+    {KEY_SCOPE, "scope", "a scope's name, a string", AT(scope), TYPE_STRING, 0},
+    {KEY_UIDS, "uids", "an array of users' numbers", AT(uids), TYPE_ARRAY, 0},
+    {KEY_QUOTA, "quota", "an object, such as {\"device\":\"8GiB\"}", AT(quota), TYPE_OBJECT, 0},
+    {KEY_LABELS, "labels", "an object, such as {\"pod\":\"trainer-0\"}", AT(labels), TYPE_OBJECT, 0},
+    {KEY_END, "end", "true or false", AT(end), TYPE_BOOLEAN, 0},
 };
+#undef AT
 
 /* The mistake in a request; "": there is none. */
 struct flaw {
@@ -165,10 +189,20 @@ static const struct key_row *find_key(const char *name) {
 static bool take_key(const cJSON *item, const struct key_row *row, struct request_keys *keys) {
     void *place = (char *)keys + row->place;
 
-    if (row->maximum > 0)
+    switch (row->type) {
+    case TYPE_INTEGER:
         return read_integer(item, row->maximum, place);
-    *(const char **)place = cJSON_GetStringValue(item);
-    return cJSON_IsString(item);
+    case TYPE_BOOLEAN:
+        *(bool *)place = cJSON_IsTrue(item);
+        return cJSON_IsBool(item);
+    case TYPE_ARRAY:
+    case TYPE_OBJECT:
+        *(const cJSON **)place = item;
+        return row->type == TYPE_ARRAY ? cJSON_IsArray(item) : cJSON_IsObject(item);
+    default:
+        *(const char **)place = cJSON_GetStringValue(item);
+        return cJSON_IsString(item);
+    }
 }
 
 /* Takes a parsed request apart. Returns whether it is in order. */
@@ -236,6 +270,7 @@ enum part {
     PART_CONFIG = 128,
     PART_LEASES = 256,
     PART_SHARING = 512,
+    PART_SCOPES = 1024,
 };
 
 static char *answer_parts(const struct admin_terms *terms, uid_t uid, const struct request_keys *keys,
@@ -260,6 +295,8 @@ static char *answer_parts(const struct admin_terms *terms, uid_t uid, const stru
         report_leases(reply, terms->core, uid, keys->session);
     if ((parts & PART_SHARING) != 0)
         report_sharing(reply, terms->core, uid);
+    if ((parts & PART_SCOPES) != 0)
+        report_scopes(reply, terms->core);
     if ((parts & PART_CONFIG) != 0)
         report_config(reply, terms);
     return finish(reply);
@@ -375,6 +412,58 @@ static char *answer_parcels_revoke(const struct admin_terms *terms, const struct
     return finish(reply);
 }
 
+static char *answer_scope_add(const struct admin_terms *terms, const struct request_keys *keys) {
+    const struct scope_members members = {
+        .name = keys->scope, .uids = keys->uids, .quota = keys->quota, .labels = keys->labels};
+    char why[SCOPES_TEXT_SIZE];
+    struct scope *scope;
+
+    int r = scope_json_add(terms->scopes, &members, &scope, why);
+    if (r < 0)
+        return admin_json_error(r == -EEXIST ? "exists" : r == -EINVAL ? "invalid-request" : "internal", why);
+    log_info("an operator adds scope '%s'", scope->terms.name);
+    cJSON *reply = cJSON_CreateObject();
+    report_scope(reply, scope);
+    return finish(reply);
+}
+
+/* Ends the sessions of a scope that are not over. */
+static void end_sessions(const struct core *core, const struct scope *scope) {
+    list_for_each_entry_safe(struct session, session, &core->sessions, link) {
+        if (session->tenant->scope != scope || session->state != SESSION_ACTIVE || session->owner == NULL)
+            continue;
+        record(session->core, &(struct recorded){.kind = PROTO_RECORD_FORCE,
+                                                 .session = session,
+                                                 .bytes = session->leased_bytes + session->fenced_bytes});
+        client_dismiss(session->owner);
+    }
+}
+
+/* A scope that has no process left is gone afterwards: the reply says how it was before. */
+static char *answer_scope_drop(const struct admin_terms *terms, const struct request_keys *keys) {
+    struct scope *scope = scope_find_name(terms->core, keys->scope);
+
+    if (scope == NULL)
+        return admin_json_error("no-such-scope", "there is no scope of this name; 'scopes' lists them");
+    if (!scope->is_dropped)
+        log_info("an operator drops scope '%s'", scope->terms.name);
+    recorder_set_time(terms->core, clock_now_ns());
+    uint32_t id = scope->id;
+    if (!scope->is_dropped)
+        scopes_drop(terms->scopes, scope);
+    scope = scope_find(terms->core, id);
+    if (scope != NULL && keys->end)
+        end_sessions(terms->core, scope);
+    cJSON *reply = cJSON_CreateObject();
+    scope = scope_find(terms->core, id);
+    cJSON_AddBoolToObject(reply, "is_gone", scope == NULL);
+    if (scope == NULL)
+        cJSON_AddNullToObject(reply, "left");
+    else
+        report_scope(cJSON_AddObjectToObject(reply, "left"), scope);
+    return finish(reply);
+}
+
 char admin_json_later[] = "";
 
 static char *answer_reload(const struct admin_terms *terms, const struct request_keys *keys) {
@@ -427,6 +516,11 @@ static const struct command {
      "what is in quarantine is for root alone to release"},
     {"session-end", FOR_OPERATORS, 0, KEY_SESSION, KEY_SESSION, answer_session_end,
      "session-end is for root and for the daemon's own user"},
+    {"scopes", FOR_OPERATORS, PART_SCOPES, 0, 0, NULL, "scopes is for root and for the daemon's own user"},
+    {"scope-add", FOR_OPERATORS, 0, KEY_SCOPE | KEY_UIDS | KEY_QUOTA | KEY_LABELS, KEY_SCOPE,
+     answer_scope_add, "scope-add is for root and for the daemon's own user"},
+    {"scope-drop", FOR_OPERATORS, 0, KEY_SCOPE | KEY_END, KEY_SCOPE, answer_scope_drop,
+     "scope-drop is for root and for the daemon's own user"},
     {"parcels-revoke", FOR_OPERATORS, 0, KEY_SESSION, 0, answer_parcels_revoke,
      "parcels-revoke is for root and for the daemon's own user; a process revokes by the token"},
 };

@@ -35,6 +35,10 @@ void report_integer(cJSON *object, const char *key, uint64_t integer) {
 }
 
 /* Adds an integer, or null where there is none. */
+void report_scope_name(cJSON *object, const struct scope *scope) {
+    report_string(object, "scope", scope == NULL ? NULL : scope->terms.name);
+}
+
 static void put_optional(cJSON *object, const char *key, bool is_there, uint64_t integer) {
     if (is_there)
         report_integer(object, key, integer);
@@ -290,6 +294,7 @@ static cJSON *describe_session(const struct session *session, bool is_told, uint
     report_integer(object, "id", session->id);
     report_integer(object, "pid", session->peer.pid > 0 ? (uint64_t)session->peer.pid : 0);
     report_integer(object, "uid", session->peer.uid);
+    report_scope_name(object, session->tenant->scope);
     report_integer(object, "gid", session->peer.gid);
     cJSON_AddStringToObject(object, "command", session->peer.command);
     cJSON_AddStringToObject(object, "state", quarantined ? "quarantined" : "active");
@@ -320,16 +325,17 @@ void report_pools(cJSON *reply, const struct core *core) {
         cJSON_AddItemToArray(pools, describe_pool(core->pools[i], &uses[i]));
 }
 
-/* Whether a user is told details of another's, or its own, processes. */
-static bool may_be_told(uid_t uid, uid_t owner) {
-    return admin_is_operator(uid) || uid == owner;
+/* Whether a user is told details of a tenant's processes. Those of a scope are
+ * told to operators alone. */
+static bool may_be_told(uid_t uid, struct tenant_id owner) {
+    return admin_is_operator(uid) || tenant_id_is((struct tenant_id){.uid = uid}, owner);
 }
 
 void report_sessions(cJSON *reply, const struct core *core, uid_t uid, bool quarantined_only) {
     cJSON *sessions = cJSON_AddArrayToObject(reply, "sessions");
     uint64_t now_ns = clock_now_ns();
     list_for_each_entry(const struct session, session, &core->sessions, link) {
-        bool is_told = may_be_told(uid, session->peer.uid);
+        bool is_told = may_be_told(uid, session->tenant->id);
         if (!quarantined_only || session->state == SESSION_QUARANTINED)
             cJSON_AddItemToArray(sessions, describe_session(session, is_told, now_ns));
     }
@@ -345,7 +351,8 @@ static cJSON *describe_parcel(const struct parcel *parcel, uint64_t now_ns) {
 
     report_integer(object, "session", parcel->sender);
     report_integer(object, "pid", parcel->pid > 0 ? (uint64_t)parcel->pid : 0);
-    report_integer(object, "uid", parcel->block->segment->owner->tenant->uid);
+    report_integer(object, "uid", parcel->block->segment->owner->tenant->id.uid);
+    report_scope_name(object, parcel->block->segment->owner->tenant->scope);
     report_integer(object, "pool", parcel->block->segment->pool->id);
     report_integer(object, "bytes", parcel->block->held_bytes);
     report_integer(object, "takers", parcel->takers);
@@ -364,7 +371,7 @@ void report_parcels(cJSON *reply, const struct core *core, uid_t uid) {
 
     for (size_t i = 0; i < core->parcels.count && i < PARCELS_LOOKED_AT && n_told < PARCELS_TOLD; i++) {
         const struct parcel *parcel = core->parcels.entries[i];
-        if (!may_be_told(uid, parcel->block->segment->owner->tenant->uid))
+        if (!may_be_told(uid, parcel->block->segment->owner->tenant->id))
             continue;
         cJSON_AddItemToArray(parcels, describe_parcel(parcel, now_ns));
         n_told++;
@@ -383,6 +390,7 @@ void report_process(cJSON *object, const struct session *session) {
     report_integer(object, "session", session->id);
     report_integer(object, "pid", session->peer.pid > 0 ? (uint64_t)session->peer.pid : 0);
     report_integer(object, "uid", session->peer.uid);
+    report_scope_name(object, session->tenant->scope);
     cJSON_AddStringToObject(object, "command", session->peer.command);
 }
 
@@ -415,7 +423,7 @@ void report_leases(cJSON *reply, const struct core *core, uid_t uid, uint64_t se
     unsigned n_told = 0;
 
     list_for_each_entry(const struct session, session, &core->sessions, link) {
-        if (!may_be_told(uid, session->peer.uid) || (session_id != 0 && session->id != session_id))
+        if (!may_be_told(uid, session->tenant->id) || (session_id != 0 && session->id != session_id))
             continue;
         total += session->n_leases;
         list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
@@ -462,7 +470,7 @@ void report_sharing(cJSON *reply, const struct core *core, uid_t uid) {
     bool is_whole = true;
 
     list_for_each_entry(const struct session, session, &core->sessions, link) {
-        if (!may_be_told(uid, session->peer.uid))
+        if (!may_be_told(uid, session->tenant->id))
             continue;
         list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
             is_whole = n_looked_at++ < LEASES_LOOKED_AT && n_told < BLOCKS_TOLD;
@@ -484,14 +492,7 @@ static void put_limit(cJSON *object, const char *key, uint64_t limit) {
     put_optional(object, key, limit != QUOTA_UNLIMITED, limit);
 }
 
-static cJSON *describe_quota(const struct tenant *tenant) {
-    const struct quota *quota = &tenant->quota;
-    const struct core *core = tenant->core;
-    cJSON *object = cJSON_CreateObject();
-
-    report_integer(object, "uid", tenant->uid);
-    put_optional(object, "charged_to", tenant->account != NULL,
-                 tenant->account != NULL ? tenant->account->owner : 0);
+void report_use(cJSON *object, const struct core *core, const struct quota *quota) {
     report_integer(object, "sessions", quota->used[QUOTA_SESSIONS]);
     put_limit(object, "sessions_limit", quota->limits[QUOTA_SESSIONS]);
     report_integer(object, "leases", quota->used[QUOTA_LEASES]);
@@ -515,6 +516,16 @@ static cJSON *describe_quota(const struct tenant *tenant) {
         put_limit(pool, "bytes_limit", quota->limits[item]);
         cJSON_AddItemToArray(pools, pool);
     }
+}
+
+static cJSON *describe_quota(const struct tenant *tenant) {
+    bool is_subordinate = tenant->account != NULL && tenant->scope == NULL;
+    cJSON *object = cJSON_CreateObject();
+
+    report_integer(object, "uid", tenant->id.uid);
+    report_scope_name(object, tenant->scope);
+    put_optional(object, "charged_to", is_subordinate, is_subordinate ? tenant->account->owner.uid : 0);
+    report_use(object, tenant->core, &tenant->quota);
     return object;
 }
 

@@ -15,6 +15,8 @@
 
 struct core;
 struct admin_terms;
+struct quota;
+struct scope;
 struct session;
 
 /* Adds an integer; from 2^53 on it is shown as 2^53. */
@@ -50,5 +52,11 @@ void report_sharing(cJSON *reply, const struct core *core, uid_t uid);
 
 /* Adds "quotas". */
 void report_quotas(cJSON *reply, const struct core *core);
+
+/* Adds the uses of a quota, each with its limit, and "pools". */
+void report_use(cJSON *object, const struct core *core, const struct quota *quota);
+
+/* Adds "scope": its name, or null for the ordinary one (NULL). */
+void report_scope_name(cJSON *object, const struct scope *scope);
 
 #endif

@@ -13,6 +13,7 @@ struct admin_terms {
     const struct config *config;
     struct watcher *watcher;
     struct reload *reload;
+    struct scopes *scopes;
     struct lingering *lingering;
     const struct machine *machine;
     struct listener *data_listener, *admin_listener;

@@ -127,6 +127,14 @@ static int allow(struct policy *policy, uint32_t pool_id, const char *list) {
     return 0;
 }
 
+void user_policy_resolve(const struct core *core, const struct config_limits *limits,
+                         uint64_t ret_limits[QUOTA_ITEMS]) {
+    uint64_t unset[QUOTA_ITEMS];
+
+    policy_limits_begin(unset);
+    resolve_limits(limits, core, unset, ret_limits);
+}
+
 static void policy_freep(struct policy **policy) {
     policy_free(*policy);
 }

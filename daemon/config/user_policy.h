@@ -8,6 +8,7 @@
  */
 #include "base/units.h"
 #include "daemon/core/limits.h"
+#include "daemon/core/quota.h"
 
 /* One user's limits unless the configuration says otherwise, so that no user can have the daemon's memory
  * or all of its sessions to themselves. Leases of 16 full processes, each in two ranges; requests of 4 that
@@ -19,6 +20,7 @@
 #define REPLIES_DEFAULT (64 * MIB)
 
 struct config;
+struct config_limits;
 struct core;
 
 /* [slow] Finds the numbers of the users and groups that a configuration names. A name that no user or group
@@ -29,5 +31,10 @@ int user_policy_look_up(struct config *config);
 /* Sets the core's policy by a configuration, for the pools that the core has. The configuration has been
  * through user_policy_look_up(). Returns 0 or -ENOMEM: then the policy stays as it was. */
 int user_policy_apply(struct core *core, const struct config *config);
+
+/* Resolves limits, of which some are set, for the pools that the core has. Those that are not set are
+ * POLICY_UNSET. */
+void user_policy_resolve(const struct core *core, const struct config_limits *limits,
+                         uint64_t ret_limits[QUOTA_ITEMS]);
 
 #endif

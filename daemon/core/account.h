@@ -2,11 +2,15 @@
 #ifndef DAEMON_CORE_ACCOUNT_H
 #define DAEMON_CORE_ACCOUNT_H
 /*
- * An account: the quota of a user who has subordinate uids (/etc/subuid), over all of them. Each uid is a
- * tenant of its own, with segments and tokens of its own. Each charge to a member tenant counts in the
- * account, too, whose limits are those of the owner. So a user has one quota, however many uids there are.
+ * An account: one quota over several tenants, each of which has segments and tokens of its own. Each charge
+ * to a member tenant counts in the account, too. There are two kinds:
  *
- * An account lives while it has members, which own it together. A tenant without subordinate uids has none.
+ *   - of a user of the ordinary socket who has subordinate uids (/etc/subuid), over all of them. Its limits
+ *     are those of the owner. So a user has one quota, however many uids there are;
+ *   - of a scope, over all of its users. Its limits are the scope's own, and for what the scope says nothing
+ *     of, what holds for every user.
+ *
+ * An account lives while it has members, which own it together. Other tenants have none.
  */
 #include "daemon/core/types.h"
 
@@ -26,5 +30,8 @@ bool account_is_shared(const struct tenant *tenant, const struct tenant *other);
 
 /* Sockets with undelivered replies, of all members. */
 unsigned account_undelivered(const struct tenant *tenant);
+
+/* Those of a tenant that need not be there (yet), and of its account. */
+unsigned account_sockets(const struct core *core, struct tenant_id id);
 
 #endif

@@ -15,6 +15,7 @@
 #include "daemon/core/pool.h"
 #include "daemon/core/recorder.h"
 #include "daemon/core/request.h"
+#include "daemon/core/scope.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
@@ -27,6 +28,7 @@ int core_new(struct core **ret_core) {
         return -ENOMEM;
     list_init(&core->tenants);
     list_init(&core->accounts);
+    list_init(&core->scopes);
     list_init(&core->sessions);
     list_init(&core->ready);
     list_init(&core->answered);
@@ -69,6 +71,8 @@ struct core *core_free(struct core *core) {
         segment_forget(segment);
     }
     assert(list_is_empty(&core->tenants) && list_is_empty(&core->accounts));
+    while (!list_is_empty(&core->scopes))
+        scope_drop(list_first(&core->scopes, struct scope, link));
     for (unsigned i = 0; i < core->n_pools; i++) {
         assert(core->pools[i]->reserved_bytes == 0 && core->pools[i]->leased_bytes == 0 &&
                core->pools[i]->fenced_bytes == 0);

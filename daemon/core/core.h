@@ -161,14 +161,26 @@ int core_acquire_segments(struct session *session, uint64_t request,
 void core_cancel(struct session *session, uint64_t request, uint64_t now_ns);
 
 /* Gives a lease back, whole or in part. Returns 0, PROTO_E_STALE, PROTO_E_INVALID, PROTO_E_SHARED,
- * PROTO_E_LIMIT (for a part: what is left would be in too many ranges, or a fence keeps it as a lease that is
- * one too many, for the session or its tenant's quota), -ENOMEM. A session without a page has no fences,
- * one without a slot on the board none there: PROTO_E_INVALID. core_ask_holders() tells of a fence on the board.
- */
+ * PROTO_E_LIMIT (for a part: what is left would be in too many ranges, or a fence keeps it as a lease that
+ * is one too many, for the session or its tenant's quota), -ENOMEM. A session without a page has no fences,
+ * one without a slot on the board none there: PROTO_E_INVALID. core_ask_holders() tells of a fence on the
+ * board.
+ *  */
 int core_release(struct session *session, const struct proto_release *release, uint64_t now_ns);
 
-/* Whether a user has a session, in quarantine or not, or a parcel. */
-bool core_has_user(struct core *core, uid_t uid);
+/* Whether a tenant has a session, in quarantine or not, or a parcel. */
+bool core_has_tenant(struct core *core, struct tenant_id id);
+
+/* No session begins in the scope any more. When a user's last session is gone, the user's parcels are revoked
+ * and the segments go back to the driver. With the last tenant the scope is freed, perhaps at once. */
+void core_scope_drop(struct scope *scope, uint64_t now_ns);
+
+/* The use of all users of a scope together. */
+struct scope_use {
+    struct quota quota;      /* a copy; its refusals are those of the users that are there */
+    uint64_t reserved_bytes; /* of their segments */
+};
+void core_scope_report(const struct scope *scope, struct scope_use *ret_use);
 
 /* Finds the other leases on a lease's block: how many hold it, and only if none does, the fences of those
  * that released it, as far as they are not ready. Looks at a bounded number of leases, and counts the others.

@@ -348,7 +348,7 @@ int core_revoke(struct session *session, const struct proto_token *token, uint64
 
 unsigned core_revoke_all(struct core *core, uint64_t sender, uint64_t now_ns, uint64_t *ret_bytes) {
     recorder_set_time(core, now_ns);
-    unsigned n = parcels_close(core, sender, ret_bytes);
+    unsigned n = parcels_close(core, sender, NULL, ret_bytes);
     core_serve(core, now_ns);
     return n;
 }

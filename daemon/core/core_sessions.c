@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "daemon/core/account.h"
 #include "daemon/core/closing.h"
@@ -19,6 +20,7 @@
 #include "daemon/core/question.h"
 #include "daemon/core/recorder.h"
 #include "daemon/core/request.h"
+#include "daemon/core/scope.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/wait_queue.h"
@@ -57,17 +59,40 @@ void core_set_policy(struct core *core, struct policy *policy, uint64_t now_ns) 
     core_serve(core, now_ns);
 }
 
+/* Whether the peer may not come in through its scope. */
+static bool is_shut_out(const struct core *core, const struct peer *peer) {
+    const struct scope *scope = scope_find(core, peer->scope);
+    return peer->scope != SCOPE_ORDINARY &&
+           (scope == NULL || scope->is_dropped || !scope_admits(scope, peer->uid));
+}
+
+/* Writes why. */
+static void explain_shut_out(const struct core *core, const struct peer *peer,
+                             struct proto_failure *ret_failure) {
+    const struct scope *scope = scope_find(core, peer->scope);
+
+    if (scope == NULL || scope->is_dropped)
+        proto_failure_set(ret_failure, PROTO_E_LIMIT,
+                          "the scope of this socket was dropped: no process comes in here any more");
+    else
+        proto_failure_set(
+            ret_failure, PROTO_E_LIMIT,
+            "user %u may not come in through scope '%s': run the program as one of its users, or "
+            "have the administrator add the scope with --uid=%u",
+            (unsigned)peer->uid, scope->terms.name, (unsigned)peer->uid);
+}
+
 static int session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
                         struct session **ret_session) {
     struct tenant *tenant;
 
-    if (core->n_sessions >= core->sessions_limit)
+    if (core->n_sessions >= core->sessions_limit || is_shut_out(core, peer))
         return PROTO_E_LIMIT;
     struct session *session =
         calloc(1, sizeof *session + core->n_pools * sizeof session->answers[0]); /* no pool comes later */
     if (session == NULL)
         return -ENOMEM;
-    int r = tenant_get(core, peer->uid, &tenant);
+    int r = tenant_get(core, peer_tenant(peer), &tenant);
     if (r < 0) {
         free(session);
         return r;
@@ -130,7 +155,11 @@ void core_explain_sessions(struct core *core, const struct peer *peer, struct pr
             core->sessions_limit);
         return;
     }
-    if (tenant_get(core, peer->uid, &tenant) < 0) {
+    if (is_shut_out(core, peer)) {
+        explain_shut_out(core, peer, ret_failure);
+        return;
+    }
+    if (tenant_get(core, peer_tenant(peer), &tenant) < 0) {
         proto_failure_set(ret_failure, PROTO_E_LIMIT, "the user has as many sessions as it may");
         return;
     }
@@ -173,8 +202,8 @@ void core_session_set_page(struct session *session, struct proto_page *page) {
     atomic_store_explicit(&page->shortage.asked, session->n_questions, memory_order_release);
 }
 
-bool core_has_user(struct core *core, uid_t uid) {
-    const struct tenant *tenant = tenant_find(core, uid);
+bool core_has_tenant(struct core *core, struct tenant_id id) {
+    const struct tenant *tenant = tenant_find(core, id);
     return tenant != NULL && (tenant->sessions > 0 || tenant->n_parcels > 0);
 }
 
@@ -209,6 +238,14 @@ static void session_clear(struct session *session, uint64_t now_ns) {
         }
 }
 
+/* A tenant of a dropped scope has no session any more, and will have none: what it has goes back. */
+static void tenant_clear(struct tenant *tenant) {
+    uint64_t bytes;
+
+    parcels_close(tenant->core, 0, tenant, &bytes);
+    pool_retire_all_of(tenant);
+}
+
 static void session_free(struct session *session, uint64_t now_ns) {
     struct core *core = session->core;
     struct tenant *tenant = session->tenant;
@@ -226,7 +263,9 @@ static void session_free(struct session *session, uint64_t now_ns) {
     free(session);
     if (core->policy != NULL && core->policy->has_group_rules)
         tenant_apply_policy(tenant, NULL); /* a limit goes with the last of its group */
-    tenant->sessions--;                    /* only now: until here it keeps the tenant */
+    if (tenant->sessions == 1 && tenant->scope != NULL && tenant->scope->is_dropped)
+        tenant_clear(tenant);
+    tenant->sessions--; /* only now: until here it keeps the tenant */
     tenant_drop_if_unused(tenant);
     mark_all_ready(core);
     core_serve(core, now_ns);
@@ -289,4 +328,40 @@ void core_session_gone(struct session *session, uint64_t now_ns) {
     recorder_set_time(session->core, now_ns);
     record_end(session, PROTO_RECORD_RETURN, now_ns - session->lost_ns);
     session_free(session, now_ns);
+}
+
+void core_scope_drop(struct scope *scope, uint64_t now_ns) {
+    struct core *core = scope->core;
+
+    recorder_set_time(core, now_ns);
+    list_for_each_entry_safe(struct tenant, tenant, &core->tenants, link) {
+        if (tenant->scope != scope || tenant->sessions > 0)
+            continue;
+        tenant->sessions++; /* keeps it meanwhile */
+        tenant_clear(tenant);
+        tenant->sessions--;
+        tenant_drop_if_unused(tenant);
+    }
+    scope_drop(scope);
+    mark_all_ready(core);
+    core_serve(core, now_ns);
+}
+
+void core_scope_report(const struct scope *scope, struct scope_use *ret_use) {
+    uint64_t n_refusals = 0;
+
+    *ret_use = (struct scope_use){0};
+    memcpy(ret_use->quota.limits, scope->terms.limits, sizeof ret_use->quota.limits);
+    policy_limits_fill(scope->core->policy, ret_use->quota.limits);
+    list_for_each_entry(const struct tenant, tenant, &scope->core->tenants, link) {
+        if (tenant->scope != scope)
+            continue;
+        for (unsigned item = 0; item < QUOTA_ITEMS; item++)
+            ret_use->quota.used[item] += tenant->quota.used[item];
+        n_refusals += tenant->quota.n_refusals;
+        list_for_each_entry(const struct tenant_heap, heap, &tenant->heaps, tenant_link) {
+            ret_use->reserved_bytes += heap->heap.free_bytes + heap->heap.taken_bytes;
+        }
+    }
+    ret_use->quota.n_refusals = n_refusals;
 }

@@ -523,6 +523,43 @@ static bool quotas_are_valid(const struct core *core) {
     return true;
 }
 
+/* Whether a tenant that can have no session any more has nothing that could go back. */
+static bool tenant_is_cleared(const struct tenant *tenant) {
+    list_for_each_entry(const struct tenant_heap, heap, &tenant->heaps, tenant_link) {
+        if (heap->segments > 0 && !pool_is_closed(heap->pool))
+            return false;
+    }
+    return tenant->n_parcels == 0;
+}
+
+/* Whether each scope counts its tenants, and of dropped ones those are left that have tenants. */
+static bool scopes_are_valid(const struct core *core) {
+    unsigned n_scopes = 0;
+
+    list_for_each_entry(const struct scope, scope, &core->scopes, link) {
+        unsigned n_tenants = 0;
+        list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
+            bool is_member = tenant->id.scope == scope->id;
+            if ((tenant->scope == scope) != is_member)
+                return false;
+            n_tenants += is_member;
+            if (is_member && scope->is_dropped && tenant->sessions == 0 && !tenant_is_cleared(tenant))
+                return false;
+        }
+        if (n_tenants != scope->n_tenants || (scope->is_dropped && n_tenants == 0))
+            return false;
+        n_scopes++;
+    }
+    list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
+        if (tenant->scope == NULL && tenant->id.scope != SCOPE_ORDINARY)
+            return false;
+        if (tenant->scope != NULL &&
+            (tenant->account == NULL || tenant->account->owner.scope != tenant->id.scope))
+            return false;
+    }
+    return n_scopes == core->n_scopes;
+}
+
 /* Whether each account has what its members have. */
 static bool accounts_are_valid(const struct core *core) {
     list_for_each_entry(const struct account, account, &core->accounts, link) {
@@ -563,5 +600,6 @@ bool core_is_valid(const struct core *core) {
     }
     return sessions == core->n_sessions && session_leases == pool_leases &&
            session_leases == core->leases.used && mappers_are_valid(core) && keepers_are_valid(core) &&
-           parcels_are_valid(core) && quotas_are_valid(core) && accounts_are_valid(core);
+           parcels_are_valid(core) && quotas_are_valid(core) && accounts_are_valid(core) &&
+           scopes_are_valid(core);
 }

@@ -13,6 +13,7 @@
 #include "daemon/core/question.h"
 #include "daemon/core/reach.h"
 #include "daemon/core/request.h"
+#include "daemon/core/scope.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/undelivered.h"
@@ -191,7 +192,7 @@ static void pool_explain(const struct request *request, char *to, size_t size) {
     uint64_t others = pool_free_bytes(pool) - own;
     struct text text = {.to = to, .size = size};
 
-    add(&text, "%s free for user %u ", BYTES_TEXT(own), (unsigned)request->session->tenant->uid);
+    add(&text, "%s free for %s ", BYTES_TEXT(own), TENANT_TEXT(pool->core, request->session->tenant->id));
     if (request->n_segments > 0)
         add(&text, "(in whole segments of %s: %s)", BYTES_TEXT(request->segment_bytes),
             BYTES_TEXT(request->size_bytes - pool_lacking_bytes(request)));
@@ -251,29 +252,31 @@ static const struct quota *quota_that_limits(const struct tenant *tenant, unsign
 void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text, size_t size) {
     static const char advice[] = "or have the administrator raise";
     const struct quota *quota = quota_that_limits(tenant, item);
-    const char *others = quota != &tenant->quota ? " (all uids of the user that it is subordinate to)" : "";
+    const char *others = quota == &tenant->quota ? ""
+                         : tenant->scope == NULL ? " (all uids of the user that it is subordinate to)"
+                                                 : " (all users of the scope)";
+    const char *place = quota != &tenant->quota && tenant->scope != NULL
+                            ? "the scope's quota"
+                            : "[quota] in the daemon's configuration";
     uint64_t used = quota->used[item], limit = quota->limits[item];
 
     if (item >= QUOTA_POOLS) {
         const struct pool *pool = tenant->core->pools[item - QUOTA_POOLS];
         snprintf(text, size,
-                 "QUOTA: user %u%s has %s of the %s that it may have there (what is behind fences or in "
+                 "QUOTA: %s%s has %s of the %s that it may have there (what is behind fences or in "
                  "quarantine "
-                 "included): release buffers, %s '%s' of [quota] in the daemon's configuration",
-                 (unsigned)tenant->uid, others, BYTES_TEXT(used), BYTES_TEXT(limit), advice, pool_key(pool));
+                 "included): release buffers, %s '%s' of %s",
+                 TENANT_TEXT(tenant->core, tenant->id), others, BYTES_TEXT(used), BYTES_TEXT(limit), advice,
+                 pool_key(pool), place);
     } else if (item == QUOTA_REPLIES) {
-        snprintf(text, size,
-                 "QUOTA: user %u%s has %s %s and may have %s: read them, %s 'replies' of [quota] in the "
-                 "daemon's configuration",
-                 (unsigned)tenant->uid, others, BYTES_TEXT(used), quota_items[item].what, BYTES_TEXT(limit),
-                 advice);
+        snprintf(text, size, "QUOTA: %s%s has %s %s and may have %s: read them, %s 'replies' of %s",
+                 TENANT_TEXT(tenant->core, tenant->id), others, BYTES_TEXT(used), quota_items[item].what,
+                 BYTES_TEXT(limit), advice, place);
     } else {
         snprintf(text, size,
-                 "QUOTA: user %u%s has %s%s of at most %" PRIu64
-                 ": end or release some, %s '%s' of [quota] in "
-                 "the daemon's configuration",
-                 (unsigned)tenant->uid, others, COUNT_TEXT(used, quota_items[item].noun),
-                 quota_items[item].what, limit, advice, quota_items[item].key);
+                 "QUOTA: %s%s has %s%s of at most %" PRIu64 ": end or release some, %s '%s' of %s",
+                 TENANT_TEXT(tenant->core, tenant->id), others, COUNT_TEXT(used, quota_items[item].noun),
+                 quota_items[item].what, limit, advice, quota_items[item].key, place);
     }
 }
 
@@ -287,10 +290,13 @@ static void request_explain_quota(const struct request *request, struct proto_fa
 
     if (item >= QUOTA_POOLS && request->error == PROTO_E_LIMIT) {
         snprintf(quota, sizeof quota,
-                 "QUOTA: user %u may have %s there in all: ask for less, or have the administrator raise "
-                 "'%s' of [quota] in the daemon's configuration",
-                 (unsigned)tenant->uid, BYTES_TEXT(quota_limit(&tenant->quota, item)),
-                 pool_key(request->pool));
+                 "QUOTA: %s may have %s there in all: ask for less, or have the administrator raise "
+                 "'%s' of %s",
+                 TENANT_TEXT(tenant->core, tenant->id), BYTES_TEXT(quota_limit(&tenant->quota, item)),
+                 pool_key(request->pool),
+                 tenant->scope != NULL && tenant->quota.limits[item] > tenant->quota.above->limits[item]
+                     ? "the scope's quota"
+                     : "[quota] in the daemon's configuration");
     } else {
         tenant_explain_quota(tenant, item, quota, sizeof quota);
         if (item >= QUOTA_POOLS)
@@ -435,9 +441,9 @@ void request_explain(const struct request *request, struct proto_failure *ret_fa
 void undelivered_explain(const struct tenant *tenant, char *text, size_t size) {
     if (account_undelivered(tenant) >= tenant->core->undelivered_limit)
         snprintf(text, size,
-                 "processes of user %u keep %s open with replies of ended sessions that they have "
+                 "processes of %s keep %s open with replies of ended sessions that they have "
                  "not read: close these sockets, or raise LimitNOFILE of the daemon, which allows %u",
-                 (unsigned)tenant->uid, COUNT_TEXT(account_undelivered(tenant), "socket"),
+                 TENANT_TEXT(tenant->core, tenant->id), COUNT_TEXT(account_undelivered(tenant), "socket"),
                  tenant->core->undelivered_limit);
     else
         tenant_explain_quota(tenant, QUOTA_REPLIES, text, size);

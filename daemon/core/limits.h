@@ -14,8 +14,8 @@
 #define HOST_SEGMENT_MAX (64 * GIB)
 
 /* The share of a pool's reserved bytes by which it grows at least. Clients say how much they want
- * (client/cache/stream_heap.h); the rest of the last step is little of the pool. With 1/512 a preloaded PyTorch
- * program of 5.2 GiB reserved 8 MiB more than with its own allocator. */
+ * (client/cache/stream_heap.h); the rest of the last step is little of the pool. With 1/512 a preloaded
+ * PyTorch program of 5.2 GiB reserved 8 MiB more than with its own allocator. */
 #define POOL_STEP_SHARE 4096u
 /* One granule: a program of small tensors takes no more. */
 #define POOL_STEP_MIN (2 * MIB)
@@ -47,7 +47,18 @@
  * be slow. The shell allows fewer where it may have few descriptors. */
 #define UNDELIVERED_MAX 1024u
 
+/* Scopes at once: each has a socket and its lock, and a pod takes seconds to come and go. */
+#define SCOPES_MAX 1024u
+/* Numbers of scopes: records keep 16 bits. */
+#define SCOPE_ID_MAX 65535u
+/* Of a scope: more users and labels than a pod has. */
+#define SCOPE_UIDS_MAX   16u
+#define SCOPE_LABELS_MAX 8u
+#define SCOPE_LABEL_SIZE 32u  /* of a label's name, NUL included */
+#define SCOPE_VALUE_SIZE 128u /* of its value */
+
 #define COMMAND_SIZE    64u  /* a session's command for people, NUL included */
+#define SCOPE_NAME_SIZE 64u  /* NUL included; a DNS label, as a pod's name often is, has 63 bytes */
 #define POOL_NAME_SIZE  64u  /* as on the wire */
 #define POOL_ERROR_SIZE 256u /* a driver's message with its numbers */
 

@@ -155,7 +155,7 @@ void parcel_close(struct core *core, struct parcel *parcel) {
     parcel_free(core, parcel);
 }
 
-unsigned parcels_close(struct core *core, uint64_t sender, uint64_t *ret_bytes) {
+unsigned parcels_close(struct core *core, uint64_t sender, const struct tenant *tenant, uint64_t *ret_bytes) {
     struct parcel_table *table = &core->parcels;
     size_t n_all = table->count, n_kept = 0;
 
@@ -163,7 +163,8 @@ unsigned parcels_close(struct core *core, uint64_t sender, uint64_t *ret_bytes) 
     for (size_t i = 0; i < n_all; i++) {
         struct parcel *parcel = table->entries[i];
         const struct block *block = parcel->block;
-        if (sender != 0 && parcel->sender != sender) {
+        if ((sender != 0 && parcel->sender != sender) ||
+            (tenant != NULL && parcel_tenant(parcel) != tenant)) {
             put(table, n_kept++, parcel);
             continue;
         }

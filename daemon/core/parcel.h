@@ -41,9 +41,9 @@ void parcels_let_go(struct session *session, uint64_t now_ns);
 /* Closes parcels whose time is up, a bounded number of them. */
 void parcels_expire(struct core *core, uint64_t now_ns);
 
-/* Closes those that a session sent; sender 0: all there are. Returns how many, and the bytes that only they
- * held. */
-unsigned parcels_close(struct core *core, uint64_t sender, uint64_t *ret_bytes);
+/* Closes those that a session sent (0: any), of a tenant (NULL: any). Returns how many, and the bytes that
+ * only they held. */
+unsigned parcels_close(struct core *core, uint64_t sender, const struct tenant *tenant, uint64_t *ret_bytes);
 
 /* When the next one is due; NS_FOREVER: there is none. */
 uint64_t parcels_next_ns(const struct core *core);

@@ -111,7 +111,7 @@ bool plan_needs_segment(const struct pool *pool, const struct segment *segment) 
     if (first != NULL)
         return pool_segment_suits(segment, first);
     return pool->reclaim.refused_bytes > 0 && segment->size_bytes == pool->reclaim.refused_segment_bytes &&
-           segment->owner->tenant->uid == pool->reclaim.refused_uid && segment->is_empty;
+           tenant_id_is(segment->owner->tenant->id, pool->reclaim.refused_tenant) && segment->is_empty;
 }
 
 bool plan_is_settled(const struct pool *pool) {

@@ -153,6 +153,10 @@ void policy_limits_end(const struct policy *policy, uint32_t uid, uint64_t limit
             if (rule->limits[item] != POLICY_UNSET)
                 limits[item] = rule->limits[item];
     }
+    policy_limits_fill(policy, limits);
+}
+
+void policy_limits_fill(const struct policy *policy, uint64_t limits[QUOTA_ITEMS]) {
     for (unsigned item = 0; item < QUOTA_ITEMS; item++)
         if (limits[item] == POLICY_UNSET)
             limits[item] = policy == NULL ? QUOTA_UNLIMITED : policy->everybody[item];

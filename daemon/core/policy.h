@@ -88,4 +88,7 @@ void policy_limits_add_peer(const struct policy *policy, const struct peer *peer
                             uint64_t limits[QUOTA_ITEMS]);
 void policy_limits_end(const struct policy *policy, uint32_t uid, uint64_t limits[QUOTA_ITEMS]);
 
+/* Sets what is unset to what holds for all users. */
+void policy_limits_fill(const struct policy *policy, uint64_t limits[QUOTA_ITEMS]);
+
 #endif

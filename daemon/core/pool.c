@@ -271,6 +271,14 @@ bool pool_retire_idle_of(struct tenant *tenant) {
     return false;
 }
 
+void pool_retire_all_of(struct tenant *tenant) {
+    list_for_each_entry(const struct tenant_heap, heap, &tenant->heaps, tenant_link) {
+        struct segment *segment;
+        while (!pool_is_closed(heap->pool) && (segment = find_idle_of(heap)) != NULL)
+            pool_retire_one(segment);
+    }
+}
+
 uint64_t pool_retire_idle(struct pool *pool, uint64_t bytes, uint64_t keep_bytes,
                           const struct request *request) {
     uint64_t retired = 0;

@@ -9,8 +9,8 @@
  *   READY --every call on the device fails--> LOST
  *
  * A FAILED pool never lent anything. A LOST pool lends nothing any more: waiting requests and attaching are
- * refused. Its leases stay until they are given back, but their contents may be gone. The memory is never lent
- * again. It is not freed either, for its driver does not answer, and the pool does not grow.
+ * refused. Its leases stay until they are given back, but their contents may be gone. The memory is never
+ * lent again. It is not freed either, for its driver does not answer, and the pool does not grow.
  *
  * Memory that sessions released behind fences comes back without a message. The pool polls fences before it
  * has a request wait, grows or refuses, and every FENCE_INTERVAL_NS while requests wait.
@@ -19,9 +19,9 @@
  * not wait behind it, the pool does not grow for it, and only the tenant's own sessions are asked for idle
  * memory.
  *
- * Invariant (checked by core_is_valid): leased + fenced + quarantined + closing + retiring + free = reserved,
- * where free is what heaps and unassigned segments have; leased, fenced and quarantined bytes are those of
- * the blocks. Each peak is at least the present value.
+ * Invariant (checked by core_is_valid): leased + fenced + quarantined + closing + retiring + free =
+ * reserved, where free is what heaps and unassigned segments have; leased, fenced and quarantined bytes are
+ * those of the blocks. Each peak is at least the present value.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -123,6 +123,9 @@ void pool_retire_one(struct segment *segment);
  * in whatever pool. Linear in the
  * segments. Returns whether there was one. */
 bool pool_retire_idle_of(struct tenant *tenant);
+
+/* Retires all idle segments of the tenant, which has to stay meanwhile. */
+void pool_retire_all_of(struct tenant *tenant);
 
 /* Retires idle segments of at least that many bytes in all, or as many as there are; keep_bytes stay
  * reserved, and so do the segments that suit the request (NULL: none). Returns the bytes. */

@@ -111,7 +111,7 @@ static void note_holders(const struct pool *pool, struct proto_hour *row) {
         row->user_bytes = bytes;
         largest = heap->tenant;
     }
-    row->user = largest != NULL ? largest->uid : UINT32_MAX;
+    row->user = largest != NULL ? largest->id.uid : UINT32_MAX;
     if (largest != NULL)
         list_for_each_entry(const struct session, session, &largest->members, tenant_link) {
             uint64_t bytes = session->pools[pool->id - 1].leased_bytes;

@@ -7,27 +7,32 @@
 
 #include "daemon/core/account.h"
 #include "daemon/core/policy.h"
+#include "daemon/core/scope.h"
 #include "daemon/core/segment.h"
 
-struct tenant *tenant_find(struct core *core, uid_t uid) {
+struct tenant *tenant_find(struct core *core, struct tenant_id id) {
     list_for_each_entry(struct tenant, tenant, &core->tenants, link) {
-        if (tenant->uid == uid)
+        if (tenant_id_is(tenant->id, id))
             return tenant;
     }
     return NULL;
 }
 
-int tenant_get(struct core *core, uid_t uid, struct tenant **ret_tenant) {
-    struct tenant *tenant = tenant_find(core, uid);
+int tenant_get(struct core *core, struct tenant_id id, struct tenant **ret_tenant) {
+    struct tenant *tenant = tenant_find(core, id);
     if (tenant != NULL) {
         *ret_tenant = tenant;
         return 0;
     }
+    struct scope *scope = scope_find(core, id.scope);
+    if (scope == NULL && id.scope != SCOPE_ORDINARY)
+        return -ESRCH;
     tenant = calloc(1, sizeof *tenant);
     if (tenant == NULL)
         return -ENOMEM;
     tenant->core = core;
-    tenant->uid = uid;
+    tenant->id = id;
+    tenant->scope = scope;
     quota_init(&tenant->quota);
     list_init(&tenant->members);
     list_init(&tenant->heaps);
@@ -36,6 +41,7 @@ int tenant_get(struct core *core, uid_t uid, struct tenant **ret_tenant) {
         free(tenant);
         return -ENOMEM;
     }
+    scope_join(scope);
     list_append(&core->tenants, &tenant->link);
     *ret_tenant = tenant;
     return 0;
@@ -60,6 +66,7 @@ void tenant_drop_if_unused(struct tenant *tenant) {
     account_leave(tenant);
     quota_deinit(&tenant->quota);
     list_remove(&tenant->link);
+    scope_leave(tenant->scope);
     free(tenant);
 }
 
@@ -135,7 +142,7 @@ void tenant_apply_policy(struct tenant *tenant, const struct peer *joining) {
         }
     if (joining != NULL)
         policy_limits_add_peer(policy, joining, limits);
-    policy_limits_end(policy, tenant->uid, limits);
+    policy_limits_end(policy, tenant->id.uid, limits);
     account_apply_policy(tenant, joining);
     list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
         heap->held.least_bytes = 0;

@@ -2,24 +2,24 @@
 #ifndef DAEMON_CORE_TENANT_H
 #define DAEMON_CORE_TENANT_H
 /*
- * A tenant: a user (uid), with all of that user's sessions. It exists while it has sessions, segments or
- * undelivered replies. In each pool that it uses it has a heap: the range allocator over the segments that
- * belong to it. Its quota counts what it uses, and limits it.
+ * A tenant: a user (uid) of a scope, with all of that user's sessions there. It exists while it has
+ * sessions, segments or undelivered replies. In each pool that it uses it has a heap: the range allocator
+ * over the segments that belong to it. Its quota counts what it uses, and limits it.
  *
- * A heap has two wait queues (wait_queue.h): `waiting` for room in the pool, and `held` for the tenant's own
- * quota. Requests of other tenants do not wait behind held ones.
+ * A heap has two wait queues (wait_queue.h): `waiting` for room in the pool, and `held` for the tenant's
+ * own quota. Requests of other tenants do not wait behind held ones.
  */
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "daemon/core/types.h"
 
-/* Finds the tenant of a uid. NULL: there is none. */
-struct tenant *tenant_find(struct core *core, uid_t uid);
+/* Finds a tenant. NULL: there is none. */
+struct tenant *tenant_find(struct core *core, struct tenant_id id);
 
-/* Finds the tenant of a uid, or makes it. Returns 0 or -ENOMEM; the tenant is owned by the core. */
-int tenant_get(struct core *core, uid_t uid, struct tenant **ret_tenant);
+/* Finds a tenant, or makes it. Returns 0; -ENOMEM; or -ESRCH: its scope is gone. The tenant is owned by the
+ * core. */
+int tenant_get(struct core *core, struct tenant_id id, struct tenant **ret_tenant);
 
 /* Drops the tenant if it has neither sessions nor segments nor undelivered replies. */
 void tenant_drop_if_unused(struct tenant *tenant);

@@ -19,9 +19,10 @@
  *   fence, wait_queue, pool, undelivered
  *   tenant
  *   account
+ *   scope
  *   session, question, policy, segment, death, use, row, recorder
  *   types
- *   quota, histogram, limits
+ *   quota, histogram, limits, tenant_id
  *
  * tests/gates/floors checks that. The core owns everything here: see core.h.
  */
@@ -35,6 +36,7 @@
 #include "daemon/core/histogram.h"
 #include "daemon/core/limits.h"
 #include "daemon/core/quota.h"
+#include "daemon/core/tenant_id.h"
 #include "heap/heap.h"
 #include "proto/limits.h"
 #include "proto/page.h"
@@ -64,11 +66,16 @@ enum session_state {
 struct peer {
     pid_t pid;
     uid_t uid;
+    uint32_t scope; /* that it came through */
     gid_t gid;
     char command[COMMAND_SIZE]; /* UTF-8; the process chooses it, and control characters may be in it */
     const gid_t *groups;        /* further ones; the shell's, which keeps them for the session's life */
     unsigned n_groups;
 };
+
+static inline struct tenant_id peer_tenant(const struct peer *peer) {
+    return (struct tenant_id){.uid = peer->uid, .scope = peer->scope};
+}
 
 /* The part of a session in one pool, for refusals and reclaim: a client can cause a refusal with each packet,
  * so these must not walk all leases. A lease holds at least a granule: 0 bytes mean that there is none. */
@@ -147,16 +154,41 @@ struct session {
 /* See account.h. */
 struct account {
     struct core *core;
-    uid_t owner;
+    struct tenant_id owner; /* of a scope's account: uid 0 */
     struct quota quota;
     unsigned members, n_undelivered;
     struct list link; /* in core->accounts */
 };
 
+/* The description of a scope. */
+struct scope_terms {
+    uint32_t id; /* its number, if no scope has it; 0: any */
+    char name[SCOPE_NAME_SIZE];
+    uint64_t limits[QUOTA_ITEMS]; /* of all of its users together; POLICY_UNSET: as for each user */
+    uid_t uids[SCOPE_UIDS_MAX];   /* of those who may come in */
+    unsigned n_uids;              /* 0: every user may */
+    struct scope_label {
+        char name[SCOPE_LABEL_SIZE], value[SCOPE_VALUE_SIZE];
+    } labels[SCOPE_LABELS_MAX]; /* for people and their tools */
+    unsigned n_labels;
+};
+
+/* See scope.h. */
+struct scope {
+    struct core *core;
+    uint32_t id;
+    struct scope_terms terms;
+    bool is_dropped;
+    unsigned n_tenants;
+    void *owner;      /* the shell's, until it is dropped */
+    struct list link; /* in core->scopes */
+};
+
 /* See tenant.h. */
 struct tenant {
     struct core *core;
-    uid_t uid;
+    struct tenant_id id;
+    struct scope *scope;     /* NULL: the ordinary one */
     struct account *account; /* NULL: none */
     unsigned sessions;
     struct list members; /* session.tenant_link */
@@ -295,7 +327,7 @@ struct pool_reclaim {
     uint64_t refused_bytes;  /* that the last request needed which was refused because the pool was stuck; 0:
                               * none since a request was granted */
     uint64_t refused_segment_bytes; /* of each segment that it asked for; 0: it asked for one block */
-    uid_t refused_uid;              /* whose it was */
+    struct tenant_id refused_tenant; /* whose it was */
     struct session *spared; /* the session that was not asked, because all waiting requests are its own; NULL:
                              * none */
 };
@@ -541,7 +573,9 @@ struct core {
     struct pool *pools[PROTO_POOLS_MAX]; /* pools[i]->id == i + 1; pools never go away */
     unsigned n_pools;
     uint64_t pools_of_vmm; /* bit id - 1: their segments are descriptors of device memory */
-    struct list tenants, accounts, sessions;
+    struct list tenants, accounts, scopes, sessions;
+    unsigned n_scopes;
+    uint32_t last_scope;         /* the last number that a scope was given */
     unsigned n_sessions, n_mute; /* the latter among them: session.is_mute */
     uint64_t n_sessions_refused; /* since the start */
     struct lease_table leases;

@@ -6,11 +6,12 @@
 #include "daemon/core/account.h"
 #include "daemon/core/tenant.h"
 
-int undelivered_open(struct undelivered *undelivered, struct core *core, uid_t uid, uint64_t bytes) {
+int undelivered_open(struct undelivered *undelivered, struct core *core, struct tenant_id id,
+                     uint64_t bytes) {
     struct tenant *tenant;
 
     assert(undelivered->tenant == NULL);
-    int r = tenant_get(core, uid, &tenant);
+    int r = tenant_get(core, id, &tenant);
     if (r < 0)
         return r;
     if (tenant->sessions == 0 && tenant->n_undelivered == 0) /* it may be new */

@@ -15,10 +15,10 @@
  */
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "base/list.h"
 #include "daemon/core/quota.h"
+#include "daemon/core/tenant_id.h"
 
 struct core;
 struct tenant;
@@ -29,9 +29,9 @@ struct undelivered {
     struct list link;      /* in tenant->undelivered */
 };
 
-/* Charges the user for bytes that one more socket holds, beyond the quota if need be. Returns 0 or -ENOMEM.
- */
-int undelivered_open(struct undelivered *undelivered, struct core *core, uid_t uid, uint64_t bytes);
+/* Charges the tenant for bytes that one more socket holds, beyond the quota if need be. Returns 0, or a
+ * negative errno (tenant_get). */
+int undelivered_open(struct undelivered *undelivered, struct core *core, struct tenant_id id, uint64_t bytes);
 
 /* The client has read some: so many bytes are left, no more than before. */
 void undelivered_shrink(struct undelivered *undelivered, uint64_t bytes);

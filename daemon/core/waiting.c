@@ -523,7 +523,7 @@ static void note_refused(struct pool *pool, const struct request *request) {
         pool->reclaim.refused_bytes =
             pool_lacking_bytes(request) + pool_idle_bytes(pool, NULL) - pool_idle_bytes(pool, request);
     pool->reclaim.refused_segment_bytes = request->segment_bytes;
-    pool->reclaim.refused_uid = request->session->tenant->uid;
+    pool->reclaim.refused_tenant = request->session->tenant->id;
 }
 
 /* Refuses a request that waits for idle memory alone, of which there is no more. The tick comes at once for

@@ -11,7 +11,7 @@
 
 _Static_assert(PROTO_BOARD_SLOTS <= UINT16_MAX, "slots are kept as 16 bits");
 
-static int board_make(struct list *boards, uid_t uid, struct board **ret_board) {
+static int board_make(struct list *boards, struct tenant_id tenant, struct board **ret_board) {
     struct board *board = calloc(1, sizeof *board);
 
     if (board == NULL)
@@ -24,7 +24,7 @@ static int board_make(struct list *boards, uid_t uid, struct board **ret_board) 
     }
     board->fd = fd;
     board->memory = memory;
-    board->uid = uid;
+    board->tenant = tenant;
     for (unsigned i = 0; i < PROTO_BOARD_SLOTS; i++)
         board->free_slots[i] = (uint16_t)i;
     board->n_free = PROTO_BOARD_SLOTS;
@@ -39,19 +39,19 @@ static void begin_epoch(struct proto_board_slot *slot, uint64_t epoch) {
         atomic_store_explicit(&slot->words[i], proto_board_first(epoch), memory_order_release);
 }
 
-static struct board *board_find(struct list *boards, uid_t uid) {
+static struct board *board_find(struct list *boards, struct tenant_id tenant) {
     list_for_each_entry(struct board, board, boards, link) {
-        if (board->uid == uid)
+        if (tenant_id_is(board->tenant, tenant))
             return board;
     }
     return NULL;
 }
 
-int board_join(struct list *boards, uid_t uid, struct board **ret_board, uint32_t *ret_slot) {
-    struct board *found = board_find(boards, uid);
+int board_join(struct list *boards, struct tenant_id tenant, struct board **ret_board, uint32_t *ret_slot) {
+    struct board *found = board_find(boards, tenant);
 
     if (found == NULL) {
-        int r = board_make(boards, uid, &found);
+        int r = board_make(boards, tenant, &found);
         if (r < 0)
             return r;
     }
@@ -79,8 +79,8 @@ void board_leave(struct board *board, uint32_t number, bool well) {
     board->free_slots[(board->first_free + board->n_free++) % PROTO_BOARD_SLOTS] = (uint16_t)number;
 }
 
-void board_end(struct list *boards, uid_t uid) {
-    struct board *board = board_find(boards, uid);
+void board_end(struct list *boards, struct tenant_id tenant) {
+    struct board *board = board_find(boards, tenant);
 
     if (board == NULL)
         return;

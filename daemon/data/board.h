@@ -13,14 +13,14 @@
  */
 #include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 #include "base/list.h"
+#include "daemon/core/tenant_id.h"
 #include "proto/board.h"
 
 struct board {
     struct list link; /* in the list of boards */
-    uid_t uid;
+    struct tenant_id tenant;
     int fd;
     struct proto_board *memory;
     uint64_t epochs[PROTO_BOARD_SLOTS];     /* of the slot's session, or of its last one */
@@ -30,12 +30,12 @@ struct board {
 
 /* Gives a session of a user a slot on the user's board. Returns 0, or a negative errno; -ENOSPC: all slots
  * are in use. */
-int board_join(struct list *boards, uid_t uid, struct board **ret_board, uint32_t *ret_slot);
+int board_join(struct list *boards, struct tenant_id tenant, struct board **ret_board, uint32_t *ret_slot);
 
 /* The slot's session is over: no stream of it writes any more. well: all that it enqueued was done. */
 void board_leave(struct board *board, uint32_t slot, bool well);
 
 /* No session of the user can be named by a token any more: frees its board, if it has one. */
-void board_end(struct list *boards, uid_t uid);
+void board_end(struct list *boards, struct tenant_id tenant);
 
 #endif

@@ -14,6 +14,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "daemon/core/scope.h"
 #include "daemon/data/clients.h"
 #include "daemon/data/shared_memory.h"
 #include "daemon/loop/descriptors.h"
@@ -30,7 +31,7 @@ static void client_note_gpu_work(struct client *client);
 /* Whether the client has no session and its user has left too many replies unread: then it gets no answer. */
 static bool is_crowded_out(const struct client *client) {
     return client->session == NULL &&
-           lingering_is_crowded(client->clients->terms.lingering, client->peer.uid);
+           lingering_is_crowded(client->clients->terms.lingering, peer_tenant(&client->peer));
 }
 
 int client_send_fds(struct client *client, const struct proto_message *message, const int *fds,
@@ -39,10 +40,11 @@ int client_send_fds(struct client *client, const struct proto_message *message, 
         return -EDQUOT;
     int r = outbox_send(&client->connection.outbox, client->session, message, fds, n_fds);
     if (r == -EDQUOT)
-        log_info("pid %d (%s): processes of user %u do not read their replies, of which the quota keeps no "
+        log_info("pid %d (%s): processes of %s do not read their replies, of which the quota keeps no "
                  "more; its "
                  "session ends",
-                 (int)client->peer.pid, client->peer.command, (unsigned)client->peer.uid);
+                 (int)client->peer.pid, client->peer.command,
+                 TENANT_TEXT(client->clients->terms.core, peer_tenant(&client->peer)));
     return r;
 }
 
@@ -110,7 +112,8 @@ static void client_watch_living(struct client *client) {
 }
 
 int client_join_board(struct client *client) {
-    int r = board_join(&client->clients->boards, client->peer.uid, &client->board, &client->board_slot);
+    int r =
+        board_join(&client->clients->boards, peer_tenant(&client->peer), &client->board, &client->board_slot);
     if (r < 0)
         return r;
     core_session_set_board(client->session, client->board_slot);
@@ -162,7 +165,7 @@ static void client_on_closed(uv_handle_t *handle) {
     struct client *client = handle->data;
     if (--client->handles > 0 || !client->freeing)
         return;
-    lingering_leave(client->clients->terms.lingering, client->connection.fd, client->peer.uid);
+    lingering_leave(client->clients->terms.lingering, client->connection.fd, peer_tenant(&client->peer));
     close_fd(client->pidfd);
     peer_drop_groups(&client->peer);
     free(client);
@@ -201,7 +204,8 @@ static void client_free(struct client *client) {
 
 static void client_on_socket_closed(uv_handle_t *handle) {
     struct client *client = handle->data;
-    lingering_leave(client->clients->terms.lingering, take_fd(&client->connection.fd), client->peer.uid);
+    lingering_leave(client->clients->terms.lingering, take_fd(&client->connection.fd),
+                    peer_tenant(&client->peer));
     client_on_closed(handle);
 }
 
@@ -354,7 +358,7 @@ void client_greeted(struct client *client) {
     client_note_gpu_work(client);
 }
 
-bool client_begin(struct clients *clients, int fd, void (*serve)(struct turn *turn)) {
+bool client_begin(struct clients *clients, int fd, uint32_t scope, void (*serve)(struct turn *turn)) {
     const struct clients_terms *terms = &clients->terms;
 
     if (descriptors_are_short(fd)) {
@@ -364,8 +368,13 @@ bool client_begin(struct clients *clients, int fd, void (*serve)(struct turn *tu
     struct client *client = calloc(1, sizeof *client);
     if (client == NULL)
         return false;
-    if (peer_identify(fd, &client->peer) < 0 || lingering_is_crowded(terms->lingering, client->peer.uid) ||
-        connection_open(&client->connection, terms->loop, terms->scheduler, fd, client->peer.uid,
+    if (peer_identify(fd, &client->peer) < 0) {
+        free(client);
+        return false;
+    }
+    client->peer.scope = scope;
+    if (lingering_is_crowded(terms->lingering, peer_tenant(&client->peer)) ||
+        connection_open(&client->connection, terms->loop, terms->scheduler, fd, peer_turn_user(&client->peer),
                         client->peer.pid, serve, client) < 0) {
         free(client);
         return false;

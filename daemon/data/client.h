@@ -82,9 +82,9 @@ struct client {
     struct list greeting_link;    /* GREETING: in clients->greeting */
 };
 
-/* Takes an accepted socket; serve() is called for each of its turns. Returns false when it cannot: then the
- * socket is still the caller's. */
-bool client_begin(struct clients *clients, int fd, void (*serve)(struct turn *turn));
+/* Takes a socket that was accepted in a scope; serve() is called for each of its turns. Returns false when
+ * it cannot: then the socket is still the caller's. */
+bool client_begin(struct clients *clients, int fd, uint32_t scope, void (*serve)(struct turn *turn));
 
 /* Asks the kernel about the process. Returns 0, or a negative errno with which the client cannot be served
  * (logged where an operator can do something about it). */

@@ -23,8 +23,8 @@ void clients_init(struct clients *clients, const struct clients_terms *terms) {
  * same board again. */
 static void end_boards(struct clients *clients) {
     list_for_each_entry_safe(const struct board, board, &clients->boards, link) {
-        if (!core_has_user(clients->terms.core, board->uid))
-            board_end(&clients->boards, board->uid);
+        if (!core_has_tenant(clients->terms.core, board->tenant))
+            board_end(&clients->boards, board->tenant);
     }
 }
 
@@ -38,8 +38,8 @@ void clients_discard(struct clients *clients) {
     end_boards(clients);
 }
 
-void clients_accept(struct clients *clients, int fd) {
-    if (!client_begin(clients, fd, serve_turn))
+void clients_accept(struct clients *clients, int fd, uint32_t scope) {
+    if (!client_begin(clients, fd, scope, serve_turn))
         rights_close(clients->terms.closer, fd);
 }
 

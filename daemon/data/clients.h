@@ -55,8 +55,8 @@ void clients_init(struct clients *clients, const struct clients_terms *terms);
 /* Ends all clients, whatever is still leased, and all boards: for the daemon's own end. */
 void clients_discard(struct clients *clients);
 
-/* Takes an accepted socket. Closes it when it cannot be served. */
-void clients_accept(struct clients *clients, int fd);
+/* Takes a socket that was accepted in a scope. Closes it when it cannot be served. */
+void clients_accept(struct clients *clients, int fd, uint32_t scope);
 
 /* Ends a client that has said nothing for long, where there are too many of those to accept another. Returns
  * whether it did: closing a socket costs about as much as a request, so that is a turn. */

@@ -34,8 +34,8 @@ static void connection_on_ready(uv_poll_t *poll, int status, int events) {
 }
 
 int connection_open(struct connection *connection, uv_loop_t *loop, struct scheduler *scheduler, int fd,
-                    uid_t uid, pid_t pid, void (*serve)(struct turn *turn), void *data) {
-    int r = turn_join(&connection->turn, scheduler, uid, pid, serve);
+                    uint64_t user, pid_t pid, void (*serve)(struct turn *turn), void *data) {
+    int r = turn_join(&connection->turn, scheduler, user, pid, serve);
     if (r < 0)
         return r;
     r = uv_poll_init(loop, &connection->poll, fd);

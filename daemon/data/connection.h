@@ -39,7 +39,7 @@ struct connection {
 /* Takes the socket and joins the scheduler as a turn of this user and process. serve() is called for each
  * turn. data is the poll handle's. Returns 0, or a negative errno: then fd is still the caller's. */
 int connection_open(struct connection *connection, uv_loop_t *loop, struct scheduler *scheduler, int fd,
-                    uid_t uid, pid_t pid, void (*serve)(struct turn *turn), void *data);
+                    uint64_t user, pid_t pid, void (*serve)(struct turn *turn), void *data);
 
 /* Polls for what the connection waits for now: requests, or room for the replies that it keeps. */
 void connection_watch(struct connection *connection);

@@ -80,11 +80,11 @@ void lingering_stop(struct lingering *lingering) {
         lingering_end(lingering, list_first(&lingering->sockets, struct lingering_socket, link));
 }
 
-void lingering_leave(struct lingering *lingering, int fd, uid_t uid) {
+void lingering_leave(struct lingering *lingering, int fd, struct tenant_id id) {
     uint64_t bytes = fd < 0 ? 0 : outbox_unread_bytes(fd);
 
     struct lingering_socket *socket = bytes > 0 && lingering->started ? calloc(1, sizeof *socket) : NULL;
-    if (socket != NULL && undelivered_open(&socket->undelivered, lingering->core, uid, bytes) < 0) {
+    if (socket != NULL && undelivered_open(&socket->undelivered, lingering->core, id, bytes) < 0) {
         free(socket);
         socket = NULL;
     }
@@ -112,8 +112,8 @@ uint64_t lingering_oldest_ns(const struct lingering *lingering) {
 }
 
 /* The tenant goes with the last of its sockets at the earliest. */
-unsigned lingering_look(struct lingering *lingering, uid_t uid) {
-    struct tenant *tenant = tenant_find(lingering->core, uid);
+unsigned lingering_look(struct lingering *lingering, struct tenant_id id) {
+    struct tenant *tenant = tenant_find(lingering->core, id);
     unsigned n_over = 0;
 
     for (unsigned n = tenant == NULL ? 0 : less_of(tenant->n_undelivered, LINGERING_LOOKS_BEFORE_REFUSAL);
@@ -126,24 +126,23 @@ unsigned lingering_look(struct lingering *lingering, uid_t uid) {
     return n_over;
 }
 
-static bool has_as_many(const struct lingering *lingering, uid_t uid, unsigned sockets) {
-    const struct tenant *tenant = tenant_find(lingering->core, uid);
-    return tenant != NULL && account_undelivered(tenant) >= sockets;
+static bool has_as_many(const struct lingering *lingering, struct tenant_id id, unsigned sockets) {
+    return account_sockets(lingering->core, id) >= sockets;
 }
 
-bool lingering_has_room(struct lingering *lingering, uid_t uid) {
+bool lingering_has_room(struct lingering *lingering, struct tenant_id id) {
     unsigned limit = lingering->core->undelivered_limit;
     /* Where most of those looked at are over, the user's clients read their replies: another look is worth
      * its time. */
-    while (has_as_many(lingering, uid, limit))
-        if (lingering_look(lingering, uid) <= LINGERING_LOOKS_BEFORE_REFUSAL / 2)
-            return !has_as_many(lingering, uid, limit);
+    while (has_as_many(lingering, id, limit))
+        if (lingering_look(lingering, id) <= LINGERING_LOOKS_BEFORE_REFUSAL / 2)
+            return !has_as_many(lingering, id, limit);
     return true;
 }
 
-bool lingering_is_crowded(struct lingering *lingering, uid_t uid) {
+bool lingering_is_crowded(struct lingering *lingering, struct tenant_id id) {
     unsigned limit = 2 * lingering->core->undelivered_limit;
-    if (has_as_many(lingering, uid, limit))
-        (void)lingering_look(lingering, uid);
-    return has_as_many(lingering, uid, limit);
+    if (has_as_many(lingering, id, limit))
+        (void)lingering_look(lingering, id);
+    return has_as_many(lingering, id, limit);
 }

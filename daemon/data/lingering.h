@@ -12,10 +12,10 @@
  * The loop's alone.
  */
 #include <stdbool.h>
-#include <sys/types.h>
 #include <uv.h>
 
 #include "base/list.h"
+#include "daemon/core/tenant_id.h"
 #include "daemon/data/outbox.h"
 
 struct closer;
@@ -54,20 +54,20 @@ void lingering_stop(struct lingering *lingering);
 
 /* Takes the socket of a connection that is over; -1: nothing. Without memory, or where nothing is left in it,
  * closes it. */
-void lingering_leave(struct lingering *lingering, int fd, uid_t uid);
+void lingering_leave(struct lingering *lingering, int fd, struct tenant_id id);
 
 /* When the connection ended whose socket lingers for longest; NS_FOREVER: none lingers. A client that reads
  * its last reply has a socket here for a moment, too. */
 uint64_t lingering_oldest_ns(const struct lingering *lingering);
 
 /* Looks at a few sockets of the user. Returns how many were over. */
-unsigned lingering_look(struct lingering *lingering, uid_t uid);
+unsigned lingering_look(struct lingering *lingering, struct tenant_id id);
 
 /* Whether the user has fewer lingering sockets than another session requires. Looks before it says no. */
-bool lingering_has_room(struct lingering *lingering, uid_t uid);
+bool lingering_has_room(struct lingering *lingering, struct tenant_id id);
 
 /* Whether the user has so many that a connection without a session gets no answer: refusals linger, too.
  * Looks before it says yes. */
-bool lingering_is_crowded(struct lingering *lingering, uid_t uid);
+bool lingering_is_crowded(struct lingering *lingering, struct tenant_id id);
 
 #endif

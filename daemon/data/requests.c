@@ -219,12 +219,12 @@ static int open_session(struct client *client, const struct proto_message *messa
         return -EPERM;
     }
     int r = PROTO_E_LIMIT;
-    if (lingering_has_room(lingering, client->peer.uid)) {
+    if (lingering_has_room(lingering, peer_tenant(&client->peer))) {
         r = client_identify(client);
         if (r < 0)
             return r;
         r = core_session_open(core, &client->peer, clock_now_ns(), &client->session);
-        if (r == PROTO_E_LIMIT && lingering_look(lingering, client->peer.uid) > 0)
+        if (r == PROTO_E_LIMIT && lingering_look(lingering, peer_tenant(&client->peer)) > 0)
             r = core_session_open(core, &client->peer, clock_now_ns(), &client->session);
     } else { /* a user that never reads can have a refusal with each connection: it is to cost little */
         core_session_refused(core);
@@ -234,7 +234,7 @@ static int open_session(struct client *client, const struct proto_message *messa
         if (r > 0)
             core_explain_sessions(core, &client->peer, &failure);
         if (r > 0)
-            session_log_session_refused(&clients->log, &client->peer, failure.text);
+            session_log_session_refused(&clients->log, core, &client->peer, failure.text);
         send_error(client, message->header.request, r > 0 ? r : PROTO_E_NO_MEMORY,
                    r > 0 ? failure.text : "the daemon has no memory for its bookkeeping");
         return r > 0 ? -EUSERS : r;

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "daemon/core/core.h"
+#include "daemon/core/scope.h"
 #include "daemon/loop/log.h"
 
 /* Whether a line of the kind may be written; counts it. */
@@ -23,8 +24,8 @@ static bool session_log_has_room(struct session_log *log, enum session_log_kind 
 
 void session_log_session_begins(struct session_log *log, const struct session *session) {
     if (session_log_has_room(log, SESSION_LOG_SESSION))
-        log_info("session %" PRIu64 " begins: pid %d (%s) of user %u", session->id, (int)session->peer.pid,
-                 session->peer.command, (unsigned)session->peer.uid);
+        log_info("session %" PRIu64 " begins: pid %d (%s) of %s", session->id, (int)session->peer.pid,
+                 session->peer.command, TENANT_TEXT(session->core, session->tenant->id));
 }
 
 void session_log_session_leaves(struct session_log *log, const struct session *session) {
@@ -44,10 +45,11 @@ void session_log_session_is_lost(struct session_log *log, const struct session *
                  COUNT_TEXT(session->n_leases, "lease"));
 }
 
-void session_log_session_refused(struct session_log *log, const struct peer *peer, const char *text) {
+void session_log_session_refused(struct session_log *log, const struct core *core, const struct peer *peer,
+                                 const char *text) {
     if (session_log_has_room(log, SESSION_LOG_REFUSAL))
-        log_info("pid %d (%s) of user %u gets no session: %s", (int)peer->pid, peer->command,
-                 (unsigned)peer->uid, text);
+        log_info("pid %d (%s) of %s gets no session: %s", (int)peer->pid, peer->command,
+                 TENANT_TEXT(core, peer_tenant(peer)), text);
 }
 
 void session_log_answer(struct session_log *log, const struct answer *answer) {

@@ -47,7 +47,8 @@ void session_log_session_leaves(struct session_log *log, const struct session *s
 void session_log_session_is_lost(struct session_log *log, const struct session *session, const char *why);
 
 /* A session was refused. */
-void session_log_session_refused(struct session_log *log, const struct peer *peer, const char *text);
+void session_log_session_refused(struct session_log *log, const struct core *core, const struct peer *peer,
+                                 const char *text);
 
 /* A request was answered; refusals are told of, unless they are probes. To be called before the answer is
  * sent. */

@@ -235,12 +235,19 @@ int listener_start(struct listener *listener, uv_loop_t *loop, struct scheduler 
     return uv_poll_start(&listener->poll, UV_READABLE, listener_on_ready);
 }
 
+static void listener_on_closed(uv_handle_t *handle) {
+    struct listener *listener = handle->data;
+    if (listener->on_closed != NULL)
+        listener->on_closed(listener);
+}
+
 void listener_close(struct listener *listener) {
     char lock[sizeof listener->path + sizeof ".lock"];
+    bool was_polling = listener->polling;
 
-    if (listener->polling) {
+    if (was_polling) {
         uv_poll_stop(&listener->poll);
-        uv_close((uv_handle_t *)&listener->poll, NULL);
+        uv_close((uv_handle_t *)&listener->poll, listener_on_closed);
         listener->polling = false;
     }
     turn_leave(&listener->turn);
@@ -253,4 +260,6 @@ void listener_close(struct listener *listener) {
     listener->fd = close_fd(listener->fd);
     listener->lock_fd = close_fd(listener->lock_fd);
     listener->spare_fd = close_fd(listener->spare_fd);
+    if (!was_polling && listener->on_closed != NULL)
+        listener->on_closed(listener);
 }

@@ -30,6 +30,7 @@ struct listener {
     bool complained; /* that no descriptors are left, since listener_retry() */
     void (*on_accept)(struct listener *listener, int fd); /* takes fd */
     bool (*make_room)(struct listener *listener);         /* see listener_start(); may be NULL */
+    void (*on_closed)(struct listener *listener); /* after listener_close(), from the loop; may be NULL */
     void *user;
 };
 
@@ -55,7 +56,8 @@ void listener_complain(struct listener *listener);
 /* Accepts again after a time in which that was not possible. To be called every few seconds. */
 void listener_retry(struct listener *listener);
 
-/* Stops, closes and removes what it made. Accepts a listener with fd -1. */
+/* Stops, closes and removes what it made. The loop needs the listener a little longer: until on_closed() is
+ * called, which may free it. Accepts a listener with fd -1. */
 void listener_close(struct listener *listener);
 
 #endif

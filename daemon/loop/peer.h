@@ -9,6 +9,12 @@
 /* Fills in pid, uid and gid; the command is "?". Cheap. Returns 0 or a negative errno. */
 int peer_identify(int fd, struct peer *ret_peer);
 
+/* The peer's user, for the scheduler: the scope, or on the ordinary socket the uid. In a container a process
+ * can take any uid. */
+static inline uint64_t peer_turn_user(const struct peer *peer) {
+    return peer->scope != SCOPE_ORDINARY ? (uint64_t)peer->scope << 32 : peer->uid;
+}
+
 /* Whether the peer's user has no number in the daemon's user namespace. To the daemon, all such users have
  * the same uid (the kernel's overflow uid, 65534), so they could not be kept apart. Where not all users have
  * a number, the overflow uid itself counts as one of these. Asks /proc once. */

@@ -45,18 +45,18 @@ void scheduler_init(struct scheduler *scheduler) {
         list_init(&scheduler->processes[i]);
 }
 
-static struct turn_user *find_user(struct scheduler *scheduler, uid_t uid) {
-    struct list *chain = &scheduler->users[uid % SCHEDULER_USER_CHAINS];
+static struct turn_user *find_user(struct scheduler *scheduler, uint64_t key) {
+    struct list *chain = &scheduler->users[key % SCHEDULER_USER_CHAINS];
 
     list_for_each_entry(struct turn_user, user, chain, chain) {
-        if (user->uid == uid)
+        if (user->key == key)
             return user;
     }
     struct turn_user *user = calloc(1, sizeof *user);
     if (user == NULL)
         return NULL;
     rank_init(&user->rank, scheduler->last);
-    user->uid = uid;
+    user->key = key;
     list_init(&user->waiting);
     list_append(chain, &user->chain);
     return user;
@@ -70,14 +70,14 @@ static void user_drop(struct turn_user *user) {
     free(user);
 }
 
-static struct turn_process *find_process(struct scheduler *scheduler, uid_t uid, pid_t pid) {
-    struct list *chain = &scheduler->processes[(uid + (unsigned)pid) % SCHEDULER_PROCESS_CHAINS];
+static struct turn_process *find_process(struct scheduler *scheduler, uint64_t key, pid_t pid) {
+    struct list *chain = &scheduler->processes[(key + (unsigned)pid) % SCHEDULER_PROCESS_CHAINS];
 
     list_for_each_entry(struct turn_process, process, chain, chain) {
-        if (process->pid == pid && process->user->uid == uid)
+        if (process->pid == pid && process->user->key == key)
             return process;
     }
-    struct turn_user *user = find_user(scheduler, uid);
+    struct turn_user *user = find_user(scheduler, key);
     struct turn_process *process = user == NULL ? NULL : calloc(1, sizeof *process);
     if (process == NULL) {
         if (user != NULL)
@@ -93,9 +93,9 @@ static struct turn_process *find_process(struct scheduler *scheduler, uid_t uid,
     return process;
 }
 
-int turn_join(struct turn *turn, struct scheduler *scheduler, uid_t uid, pid_t pid,
+int turn_join(struct turn *turn, struct scheduler *scheduler, uint64_t user, pid_t pid,
               void (*serve)(struct turn *turn)) {
-    struct turn_process *process = find_process(scheduler, uid, pid);
+    struct turn_process *process = find_process(scheduler, user, pid);
     if (process == NULL)
         return -ENOMEM;
     process->n_turns++;
@@ -163,12 +163,12 @@ static struct turn_user *next_user(struct scheduler *scheduler) {
     struct turn_user *first = list_first(&scheduler->waiting, struct turn_user, rank.link);
     struct list *second = first->rank.link.next;
 
-    if (first->uid == SCHEDULER_LISTENERS && second != &scheduler->waiting &&
+    if (first->key == SCHEDULER_LISTENERS && second != &scheduler->waiting &&
         scheduler->n_passes < SCHEDULER_PASSES_MAX) {
         scheduler->n_passes++;
         return container_of(second, struct turn_user, rank.link);
     }
-    if (first->uid == SCHEDULER_LISTENERS)
+    if (first->key == SCHEDULER_LISTENERS)
         scheduler->n_passes = 0;
     return first;
 }

@@ -5,7 +5,8 @@
  * The scheduler decides which connection is served next. One turn is one request and its reply; after each
  * turn the loop polls all sockets again.
  *
- * The user whose last turn is longest ago is next, then that user's process whose last turn is longest ago. A
+ * The user whose last turn is longest ago is next (all users of a scope count as one: its processes can take
+ * any uid), then that user's process whose last turn is longest ago. A
  * process's connections follow in the order in which their requests came. So a client that sends a request
  * now and then waits at most for the turn in progress, however many requests another process sends on however
  * many connections. No client starves: after its turn it is behind all others. The number of one user's
@@ -29,8 +30,8 @@
 #define SCHEDULER_PROCESS_CHAINS 256u
 #define SCHEDULER_USER_CHAINS    64u
 
-/* The listeners' turns: no user has this uid (POSIX: it means "no user" to chown()). */
-#define SCHEDULER_LISTENERS ((uid_t)-1)
+/* The listeners' turns: no user and no scope has this key. */
+#define SCHEDULER_LISTENERS UINT64_MAX
 
 /* The turns of users that may pass the listeners' first turn. */
 #define SCHEDULER_PASSES_MAX 8u
@@ -52,7 +53,7 @@ struct turn_rank {
 
 struct turn_user {
     struct turn_rank rank;
-    uid_t uid;
+    uint64_t key;
     unsigned n_processes;
     unsigned n_greeting; /* connections that have not said HELLO: the daemon's to count */
     struct list waiting; /* struct turn_process.rank.link */
@@ -78,9 +79,9 @@ struct turn {
 
 void scheduler_init(struct scheduler *scheduler);
 
-/* Joins as a turn of this user and process. Processes of other PID namespaces (pid 0) count as one process of
- * their user. Returns 0 or -ENOMEM. */
-int turn_join(struct turn *turn, struct scheduler *scheduler, uid_t uid, pid_t pid,
+/* Joins as a turn of this user (peer_turn_user()) and process. Processes of other PID namespaces (pid 0)
+ * count as one process of their user. Returns 0 or -ENOMEM. */
+int turn_join(struct turn *turn, struct scheduler *scheduler, uint64_t user, pid_t pid,
               void (*serve)(struct turn *turn));
 /* Gives up; harmless for one that has not joined. */
 void turn_leave(struct turn *turn);

@@ -215,7 +215,7 @@ static int connect_by(struct stage *stage, const struct stage_process *process, 
 /* As the listener does, but at once. */
 static void let_in(struct daemon *daemon, int fd) {
     (void)clients_make_room(&daemon->clients);
-    clients_accept(&daemon->clients, fd);
+    clients_accept(&daemon->clients, fd, SCOPE_ORDINARY);
 }
 
 static void let_admin_in(struct daemon *daemon, int fd) {

@@ -210,9 +210,9 @@ static int play_keeper(int fd, const char *argument) {
 
 /* --- the test's side --- */
 
-static void keeper_start(struct puppet *process, uid_t uid, const char *kind) {
+static void keeper_start(struct puppet *process, uid_t uid, const char *kind, const char *socket_path) {
     static char argument[TEST_PATH_SIZE + 32];
-    snprintf(argument, sizeof argument, "%u %s %s", (unsigned)uid, kind, daemon_.socket);
+    snprintf(argument, sizeof argument, "%u %s %s", (unsigned)uid, kind, socket_path);
     puppet_start_role(process, &daemon_, "keeper", argument);
 }
 
@@ -247,11 +247,12 @@ static struct report take_in_the_end(struct puppet *process) {
     return report;
 }
 
-static void another_users_memory_is_never_seen(const char *kind) {
+/* The two differ in their uid, or in their socket. */
+static void anothers_memory_is_never_seen(const char *kind, uid_t uid_of_bob, const char *socket_of_bob) {
     struct puppet alice, bob;
 
-    keeper_start(&alice, ALICE, kind);
-    keeper_start(&bob, BOB, kind);
+    keeper_start(&alice, ALICE, kind, daemon_.socket);
+    keeper_start(&bob, uid_of_bob, kind, socket_of_bob);
     struct report alices = take_in_the_end(&alice);
     tell(&alice, VERB_WRITE, ALICES);
     assert_int_equal(tell(&bob, VERB_TAKE, 0).error, PROTO_E_EXHAUSTED); /* there are not two of these */
@@ -276,7 +277,7 @@ static void another_users_memory_is_never_seen(const char *kind) {
 static void host_memory_of_another_user_is_never_seen(void **state) {
     (void)state;
     for (unsigned round = 0; round < 3; round++) /* and what was the other's in the last round */
-        another_users_memory_is_never_seen("host");
+        anothers_memory_is_never_seen("host", BOB, daemon_.socket);
 }
 
 static void device_memory_of_another_user_is_never_seen(void **state) {
@@ -284,7 +285,77 @@ static void device_memory_of_another_user_is_never_seen(void **state) {
     if (!test_has_device())
         skip();
     for (unsigned round = 0; round < 3; round++)
-        another_users_memory_is_never_seen("device");
+        anothers_memory_is_never_seen("device", BOB, daemon_.socket);
+}
+
+/* Adds a scope, to which Alice's uid alone has access. Returns its socket's path, which lives in path. */
+static const char *add_scope(const char *name, char path[TEST_PATH_SIZE]) {
+    char request[160];
+
+    snprintf(request, sizeof request, "{\"command\":\"scope-add\",\"scope\":\"%s\",\"uids\":[%u]}", name,
+             ALICE);
+    cJSON *scope = daemon_ask(&daemon_, request);
+    snprintf(path, TEST_PATH_SIZE, "%s",
+             cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(scope, "socket")));
+    cJSON_Delete(scope);
+    return path;
+}
+
+static int count_scopes(void) {
+    cJSON *reply = daemon_ask(&daemon_, "{\"command\":\"scopes\"}");
+    int count = cJSON_GetArraySize(cJSON_GetObjectItemCaseSensitive(reply, "scopes"));
+    cJSON_Delete(reply);
+    return count;
+}
+
+/* Drops the only scope, and waits until its last replies are read. */
+static void drop_scope(const char *name) {
+    char request[96];
+
+    snprintf(request, sizeof request, "{\"command\":\"scope-drop\",\"scope\":\"%s\"}", name);
+    cJSON_Delete(daemon_ask(&daemon_, request));
+    WAIT_UNTIL(count_scopes() == 0);
+}
+
+/* One uid through two sockets is two tenants. */
+static void memory_of_another_scope_is_never_seen(void **state) {
+    char path[TEST_PATH_SIZE];
+    (void)state;
+
+    if (leak_seen)
+        skip();
+    add_scope("bob", path);
+    for (unsigned round = 0; round < 3; round++) {
+        anothers_memory_is_never_seen("host", ALICE, path);
+        if (test_has_device())
+            anothers_memory_is_never_seen("device", ALICE, path);
+    }
+    drop_scope("bob");
+}
+
+/* A scope that was dropped leaves no memory behind, and one of the same name gets none of it. */
+static void memory_of_a_dropped_scope_is_never_seen(void **state) {
+    struct puppet first, second;
+    char path[TEST_PATH_SIZE];
+    (void)state;
+
+    if (leak_seen)
+        skip();
+    keeper_start(&first, ALICE, "host", add_scope("again", path));
+    struct report firsts = take_in_the_end(&first);
+    tell(&first, VERB_WRITE, ALICES);
+    tell(&first, VERB_LEAVE, 0);
+    WAIT_UNTIL(daemon_sum(&daemon_, "leases") == 0 && daemon_sessions(&daemon_, "active") == 0);
+    drop_scope("again");
+    keeper_start(&second, ALICE, "host", add_scope("again", path));
+    struct report seconds = take_in_the_end(&second);
+    must_not_leak(tell(&second, VERB_CHECK, 0).is_there, "a new scope was given what is not zero");
+    must_not_leak(memcmp(firsts.identity, seconds.identity, sizeof firsts.identity) != 0,
+                  "a new scope was given the allocation of one before");
+    tell(&second, VERB_LEAVE, 0);
+    keeper_stop(&first);
+    keeper_stop(&second);
+    drop_scope("again");
 }
 
 static void the_daemon_runs_under_its_own_user(void **state) {
@@ -337,6 +408,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(the_daemon_runs_under_its_own_user),
         cmocka_unit_test(host_memory_of_another_user_is_never_seen),
         cmocka_unit_test(device_memory_of_another_user_is_never_seen),
+        cmocka_unit_test(memory_of_another_scope_is_never_seen),
+        cmocka_unit_test(memory_of_a_dropped_scope_is_never_seen),
     };
     int status = puppet_main(argc, argv, roles);
     if (status >= 0)

@@ -55,8 +55,10 @@ void step_open(struct world *world) {
     unsigned group = (unsigned)random_below(world, SIM_GROUPS);
     bool further = one_in(world, 2); /* the group is not its first */
     world->gids[s] = policy_gid(group);
+    const struct tenant_id id = model_tenant_id(world, process->tenant);
     struct peer peer = {.pid = process->pid,
-                        .uid = SIM_UID + process->tenant,
+                        .uid = id.uid,
+                        .scope = id.scope,
                         .gid = further ? 1 : world->gids[s],
                         .groups = &world->gids[s],
                         .n_groups = further ? 1 : 0};
@@ -65,7 +67,7 @@ void step_open(struct world *world) {
         of_tenant += world->sessions[i].session != NULL && world->sessions[i].tenant == process->tenant;
     snprintf(peer.command, sizeof peer.command, "worker-%d", (int)process->pid);
     int r = core_session_open(world->core, &peer, world->now_ns, &opened);
-    bool fits = there < world->core->sessions_limit &&
+    bool fits = there < world->core->sessions_limit && !model_is_shut(world, process->tenant) &&
                 of_tenant < model_limit(world, process->tenant, QUOTA_SESSIONS, group);
     if (out_of_memory(r))
         return;

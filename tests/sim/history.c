@@ -134,6 +134,7 @@ static void world_make(struct world *world) {
     draw_weights(world);
     for (unsigned p = 0; p < world->n_pools; p++)
         add_pool(world, p);
+    scopes_begin(world);
     records_begin(world);
 }
 

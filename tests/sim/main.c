@@ -102,6 +102,7 @@ static const struct {
     {"passes by later requests", offsetof(struct tally, passes)},
     {"requests that were passed too often", offsetof(struct tally, overdue)},
     {"turns between tenants", offsetof(struct tally, turns)},
+    {"scopes dropped", offsetof(struct tally, scopes)},
     {"devices lost", offsetof(struct tally, devices_lost)},
     {"policies set", offsetof(struct tally, policies)},
     {"refusals for a quota", offsetof(struct tally, quota_refusals)},

@@ -279,8 +279,10 @@ void model_remove_session(struct world *world, unsigned s) {
         if (session->seen[g])
             model_unmap(world, s, g);
     must(session->leases == 0 && session->fenced == 0, "the model has lost count of a session's leases");
+    unsigned tenant = session->tenant;
     world->kernel.processes[session->process].sessions--;
     memset(session, 0, sizeof *session);
+    model_leave_scope(world, tenant);
 }
 
 /* --- fences --- */
@@ -577,7 +579,7 @@ static void model_see_adoptions(struct world *world) {
     for (unsigned g = 0; g < SIM_SEGMENTS && memory_failed(); g++) {
         struct model_segment *where = &world->segments[g];
         if (where->segment != NULL && where->tenant == 0 && where->segment->owner != NULL)
-            where->tenant = where->segment->owner->tenant->uid - SIM_UID + 1;
+            where->tenant = model_tenant_of(world, where->segment->owner->tenant->id) + 1;
     }
 }
 

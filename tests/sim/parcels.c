@@ -20,7 +20,7 @@ unsigned parcels_of_tenant(const struct world *world, unsigned tenant) {
     return n;
 }
 
-static void end_parcel(struct world *world, unsigned p) {
+void parcel_end(struct world *world, unsigned p) {
     unsigned b = world->parcels[p].block;
 
     world->parcels[p].takers = 0;
@@ -31,7 +31,7 @@ static void end_parcel(struct world *world, unsigned p) {
 void parcel_was_taken(struct world *world, unsigned p) {
     world->tally->taken++;
     if (world->parcels[p].takers == 1)
-        end_parcel(world, p);
+        parcel_end(world, p);
     else
         world->parcels[p].takers--;
 }
@@ -39,7 +39,7 @@ void parcel_was_taken(struct world *world, unsigned p) {
 void parcels_pass(struct world *world) {
     for (unsigned p = 0; p < SIM_PARCELS; p++)
         if (world->parcels[p].takers > 0 && world->parcels[p].deadline_ns <= world->now_ns) {
-            end_parcel(world, p);
+            parcel_end(world, p);
             world->tally->too_late++;
         }
 }
@@ -128,7 +128,7 @@ void step_revoke(struct world *world) {
     unsigned p = parcel_of_token(world, number);
     bool is_own = p < SIM_PARCELS && world->parcels[p].tenant == world->sessions[s].tenant;
     if (is_own)
-        end_parcel(world, p); /* the core lends what comes back at once */
+        parcel_end(world, p); /* the core lends what comes back at once */
     int r = core_revoke(world->sessions[s].session, &token, world->now_ns);
     must(r == (is_own ? 0 : PROTO_E_NO_TOKEN), "a session revokes what it may not, or cannot revoke its own");
     world->tally->revoked += is_own;
@@ -146,7 +146,7 @@ void step_revoke_all(struct world *world) {
     unsigned expected = 0;
     for (unsigned p = 0; p < SIM_PARCELS; p++)
         if (world->parcels[p].takers > 0 && (sender == 0 || world->parcels[p].sender == sender)) {
-            end_parcel(world, p);
+            parcel_end(world, p);
             expected++;
         }
     unsigned n = core_revoke_all(world->core, sender, world->now_ns, &bytes);

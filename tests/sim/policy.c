@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Quotas and access: policies that an operator sets, and what the model says of them. Users are tenants, of
  * groups that each process brings along. */
+#include <string.h>
+
 #include "daemon/core/tenant.h"
 #include "tests/sim/world.h"
 
@@ -19,7 +21,9 @@ static uint64_t larger(uint64_t a, uint64_t b) {
     return a == POLICY_UNSET || (b != POLICY_UNSET && b > a) ? b : a;
 }
 
-uint64_t model_limit(const struct world *world, unsigned tenant, unsigned item, unsigned joining_group) {
+/* The limit of the user alone. */
+static uint64_t user_limit(const struct world *world, unsigned tenant, unsigned item,
+                           unsigned joining_group) {
     const struct model_policy *policy = &world->policy;
     uint64_t limit = policy->users[tenant][item];
 
@@ -33,6 +37,12 @@ uint64_t model_limit(const struct world *world, unsigned tenant, unsigned item, 
         if (world->sessions[s].session != NULL && world->sessions[s].tenant == tenant)
             limit = larger(limit, policy->groups[world->sessions[s].group][item]);
     return limit != POLICY_UNSET ? limit : policy->everybody[item];
+}
+
+uint64_t model_limit(const struct world *world, unsigned tenant, unsigned item, unsigned joining_group) {
+    uint64_t of_user = user_limit(world, tenant, item, joining_group),
+             of_scope = model_scope_limit(world, tenant, item);
+    return of_user < of_scope ? of_user : of_scope;
 }
 
 void model_add_up(const struct world *world, struct model_use *ret_use) {
@@ -83,8 +93,10 @@ void check_quotas(struct world *world, const struct model_use *use) {
         for (unsigned item = 0; item < QUOTA_POOLS + world->n_pools; item++) {
             must(quota->used[item] == use->used[session->tenant][item],
                  "a tenant is charged with something else than it has");
-            must(quota->limits[item] == model_limit(world, session->tenant, item, SIM_GROUPS),
+            must(quota->limits[item] == user_limit(world, session->tenant, item, SIM_GROUPS),
                  "a tenant has another quota than the policy says");
+            must(quota_limit(quota, item) == model_limit(world, session->tenant, item, SIM_GROUPS),
+                 "a scope has another quota than it was given");
         }
     }
 }
@@ -127,7 +139,9 @@ static void restrict_pool(struct world *world, struct policy *policy, unsigned p
     drawn->restricted[p] = true;
     policy_restrict(policy, p + 1);
     for (unsigned t = 0; t < SIM_TENANTS && r == 0; t++)
-        if ((drawn->user_allowed[p][t] = one_in(world, 2)))
+        if (world->scopes[t].is_scoped)
+            drawn->user_allowed[p][t] = drawn->user_allowed[p][0];
+        else if ((drawn->user_allowed[p][t] = one_in(world, 2)))
             r = policy_allow(policy, p + 1, &(struct policy_subject){false, SIM_UID + t});
     for (unsigned g = 0; g < SIM_GROUPS && r == 0; g++)
         if ((drawn->group_allowed[p][g] = one_in(world, 3)))
@@ -140,6 +154,10 @@ void step_policy(struct world *world) {
 
     memory_fail_nth(0);
     shell_drain(world); /* what was decided under the old policy is seen as such */
+    if (world->scopes[1].is_scoped && one_in(world, 2)) {
+        step_scope(world);
+        return;
+    }
     world->policy = (struct model_policy){0};
     if (!one_in(world, 4)) {
         struct model_policy *drawn = &world->policy;
@@ -150,6 +168,10 @@ void step_policy(struct world *world) {
         for (unsigned item = 0; item < QUOTA_ITEMS; item++)
             drawn->everybody[item] = policy->everybody[item];
         for (unsigned t = 0; t < SIM_TENANTS; t++) {
+            if (world->scopes[t].is_scoped) {
+                memcpy(drawn->users[t], drawn->users[0], sizeof drawn->users[t]);
+                continue;
+            }
             draw_limits(world, drawn->users[t], 6, POLICY_UNSET);
             add_rule(world, policy, false, SIM_UID + t, drawn->users[t]);
         }

@@ -211,6 +211,15 @@ struct model_policy {
     bool restricted[SIM_POOLS], user_allowed[SIM_POOLS][SIM_TENANTS], group_allowed[SIM_POOLS][SIM_GROUPS];
 };
 
+/* The scope of a tenant. A world has no scopes, or one for each tenant but the first; then all tenants are of
+ * one uid. */
+struct model_scope {
+    bool is_scoped;
+    struct scope *scope; /* NULL: the ordinary one, or it is dropped */
+    uint32_t id;
+    uint64_t limits[QUOTA_ITEMS];
+};
+
 /* The use of each tenant, by item. */
 struct model_use {
     uint64_t used[SIM_TENANTS][QUOTA_POOLS + SIM_POOLS];
@@ -239,7 +248,7 @@ struct tally {
         sends, taken, revoked, too_late, fences, joined, withheld, rows, described, arrivals, aheads, growths,
         failures, retirements, reclaims, byes, breaks, kills, forks, reaped, behind_child, by_holders, forced,
         policies, quota_refusals, held, devices_lost, out_of_memory, segments, closings, offered,
-        answered_early, closed, passes, overdue, turns, cancels, alone, long_waits;
+        answered_early, closed, passes, overdue, turns, cancels, alone, long_waits, scopes;
 };
 
 /* The last lease of which a part was released behind a fence, and that fence (0: none was). */
@@ -258,6 +267,7 @@ struct world {
     struct kernel kernel;
     uint64_t now_ns;
     uint64_t grain, limit_max;
+    struct model_scope scopes[SIM_TENANTS];
     bool is_vmm[SIM_POOLS];   /* its segments are handed over as descriptors for the driver */
     bool has_rows[SIM_POOLS]; /* they are of device memory */
     unsigned n_pools, n_tenants, n_sessions, weights[STEPS], weight_sum;
@@ -449,6 +459,19 @@ void model_see_alone(struct world *world);
 /* None of them waits for long. To be called after the ticks of a moment. */
 void model_check_alone(struct world *world);
 
+/* --- scopes.c: tenants of one uid that come through sockets of their own. */
+void scopes_begin(struct world *world);
+/* A scope is dropped, or made anew where it is gone. In a world with scopes. */
+void step_scope(struct world *world);
+struct tenant_id model_tenant_id(const struct world *world, unsigned tenant);
+unsigned model_tenant_of(const struct world *world, struct tenant_id id);
+/* Whether no session may begin in the tenant's scope. */
+bool model_is_shut(const struct world *world, unsigned tenant);
+/* A session of the tenant is gone: with the last one of a dropped scope its parcels end. */
+void model_leave_scope(struct world *world, unsigned tenant);
+/* The limit of all users of the tenant's scope together. */
+uint64_t model_scope_limit(const struct world *world, unsigned tenant, unsigned item);
+
 /* --- policy.c */
 gid_t policy_gid(unsigned group);
 /* Returns a tenant's limit of an item, when a process of the group is about to join (SIM_GROUPS: no process).
@@ -516,6 +539,8 @@ void step_revoke_all(struct world *world);
 unsigned parcel_of_token(const struct world *world, uint64_t token);
 unsigned parcels_of_tenant(const struct world *world, unsigned tenant);
 /* A session has attached by its token. */
+/* A parcel is no more. */
+void parcel_end(struct world *world, unsigned p);
 void parcel_was_taken(struct world *world, unsigned p);
 /* The token of a parcel, or of something else where there is none. */
 uint64_t pick_parcel(struct world *world);

@@ -15,6 +15,7 @@ import socket
 import struct
 import subprocess
 import tempfile
+import time
 import termios
 import threading
 
@@ -218,6 +219,14 @@ class Daemon:
 
     def __exit__(self, *_):
         self.close()
+
+
+def wait_until(condition, what):
+    """Asks again and again, without a pause: each question is a round trip to the daemon."""
+    end = time.monotonic() + WAIT_S
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("this did not come to pass: " + what)
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ DEVICE_POOL = {
 HOST_POOL = {**DEVICE_POOL, "id": 2, "kind": "host", "name": "host memory, node 0", "uuid": None, "device": None,
              "numa_node": 0, "export": "memfd", "pages": "transparent", "zeroed_by": "kernel", "context": False, "leased_bytes": 0, "in_use_bytes": 0, "cached_bytes": 0,
              "hit_ratio": None, "failures": 0, "quarantine_oldest_ns": None, "worker_call": None, "worker_call_ns": None, "last_error": None}
-SESSION = {"id": 7, "pid": 815, "uid": 1000, "gid": 100, "command": "loader", "state": "active",
+SESSION = {"id": 7, "pid": 815, "uid": 1000, "scope": None, "gid": 100, "command": "loader", "state": "active",
            "quarantine_reason": None, "quarantined_ns": None, "unanswered_ns": None, "end_rule": "listing", "under_mps": False, "own_bytes": 777 << 20, "leases": 3, "leased_bytes": 3 * GIB // 2,
            "in_use_bytes": GIB, "cached_bytes": GIB // 2, "hit_ratio": 0.75, "moves": 17, "fenced_bytes": 4 << 20, "waiting": 0,
            "segments": 2, "connected_ns": 90_000_000_000,
@@ -56,7 +56,7 @@ WAITING_SESSION = {**SESSION, "id": 9, "pid": 817, "waiting": 4, "pools": [], "r
     {"pool": 1, "bytes": 33 << 20, "wanted_bytes": 64 << 20, "waiting_ns": 21_000_000_000, "left_ns": 39_000_000_000,
      "reason": reason} for reason in ("room", "quota", "growth", "own-process", "no-answer", "other-users", "pieces")]}
 
-QUOTA = {"uid": 1000, "charged_to": None, "sessions": 3, "sessions_limit": 1008, "leases": 20, "leases_limit": None, "ranges": 31, "ranges_limit": None, "segments": 7, "segments_limit": 28608, "waiting": 0, "waiting_limit": 4,
+QUOTA = {"uid": 1000, "scope": None, "charged_to": None, "sessions": 3, "sessions_limit": 1008, "leases": 20, "leases_limit": None, "ranges": 31, "ranges_limit": None, "segments": 7, "segments_limit": 28608, "waiting": 0, "waiting_limit": 4,
          "reply_bytes": 1 << 20, "reply_bytes_limit": 64 << 20, "refusals": 5,
          "pools": [{"id": 1, "kind": "device", "bytes": 3 * GIB, "bytes_limit": 4 * GIB},
                    {"id": 2, "kind": "host", "bytes": 0, "bytes_limit": None}]}
@@ -64,7 +64,7 @@ FULL_QUOTA = {**QUOTA, "uid": 1001, "charged_to": 1000, "waiting": 4,
               "pools": [{"id": 1, "kind": "device", "bytes": 4 * GIB, "bytes_limit": 4 * GIB},
                         {"id": 2, "kind": "host", "bytes": 0, "bytes_limit": 0}]}
 
-PARCEL = {"session": 7, "pid": 815, "uid": 1000, "pool": 1, "bytes": 24 << 20, "takers": 2, "sent_ns": 4_000_000_000,
+PARCEL = {"session": 7, "pid": 815, "uid": 1000, "scope": None, "pool": 1, "bytes": 24 << 20, "takers": 2, "sent_ns": 4_000_000_000,
           "left_ns": 56_000_000_000}
 
 
@@ -85,11 +85,11 @@ REPLIES = {
     "sessions": {"sessions": [SESSION, DEAD_SESSION, WAITING_SESSION]},
     "quarantine": {"sessions": [DEAD_SESSION]},
     "parcels": {"parcels": [PARCEL], "total": 3},
-    "leases": {"leases": [{"id": 3, "session": 7, "pid": 4242, "uid": 1000, "command": "train.py", "pool": 1, "segment": 9,
+    "leases": {"leases": [{"id": 3, "session": 7, "pid": 4242, "uid": 1000, "scope": None, "command": "train.py", "pool": 1, "segment": 9,
                            "offset_bytes": 512, "bytes": 64 << 20, "ranges": 1, "state": "held", "holders": 2, "age_ns": 90_000_000_000}],
                "total": 5},
     "sharing": {"blocks": [{"pool": 1, "segment": 9, "offset_bytes": 512, "bytes": 64 << 20, "parcels": 1, "holders_total": 1,
-                            "holders": [{"session": 7, "pid": 4242, "uid": 1000, "command": "train.py", "lease": 3, "state": "fenced"}]}],
+                            "holders": [{"session": 7, "pid": 4242, "uid": 1000, "scope": None, "command": "train.py", "lease": 3, "state": "fenced"}]}],
                 "is_whole": False},
     "config": {"file": "/etc/gpupool/gpupoold.conf",
                "settings": [setting("daemon", "gpu", "auto", needs_restart=True, in_force="none", reason="the driver finds no GPU"),
@@ -347,9 +347,10 @@ class Commands(unittest.TestCase):
 
     def test_each_command_has_help_of_its_own(self):
         general = ctl("--help").stdout
+        words_of = {"session": " end ID", "scope": " add NAME | drop NAME | list"}
         commands = re.findall(r"^  (\w+) ", general.partition("Commands:\n")[2].partition("\nOptions:")[0], re.MULTILINE)
-        self.assertEqual(set(commands), {*REPLIES, "events", "history", "metrics", "run", "session", "top", "help"})
-        own = {"top": {"--interval", "--once", "--batch", "--pool", "--pid", "--user"}, "leases": {"--session"}, "session": {"--yes"}, "events": {"--since", "--until", "--pool", "--pid", "--user", "--follow", "--records"},
+        self.assertEqual(set(commands), {*REPLIES, "events", "history", "metrics", "run", "scope", "session", "top", "help"})
+        own = {"top": {"--interval", "--once", "--batch", "--pool", "--pid", "--user"}, "leases": {"--session"}, "session": {"--yes"}, "scope": {"--uid", "--quota", "--label", "--end", "--no-wait"}, "events": {"--since", "--until", "--pool", "--pid", "--user", "--follow", "--records"},
                "history": {"--since", "--until", "--pool", "--records"}, "trim": {"--pool"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"}}
         for command in commands:
             with self.subTest(command):
@@ -363,7 +364,7 @@ class Commands(unittest.TestCase):
                 if command == "help":
                     self.assertEqual(done.stdout, general)
                     continue
-                self.assertTrue(done.stdout.startswith(f"Usage: gpupoolctl [OPTION...] {command}" + (" end ID\n" if command == "session" else "\n")))
+                self.assertTrue(done.stdout.startswith(f"Usage: gpupoolctl [OPTION...] {command}" + words_of.get(command, "") + "\n"))
                 self.assertRegex(done.stdout.splitlines()[1], r"^(Shows|Gives) ")
                 options = set(re.findall(r"^ +(?:-h, )?(--[a-z-]+)", done.stdout, re.MULTILINE))
                 self.assertEqual(options, {"--json", "--admin-socket", "--timeout", "--color", "--help", "--version"} | own.get(command, set()))
@@ -874,7 +875,7 @@ class Failures(unittest.TestCase):
                 for wrong in (None, "missing", -1, 1.5, 2**53 + 2, True, {}):
                     if member in ("under_mps", "context") and wrong is True:
                         continue
-                    if wrong is None and member in ("end_rule", "own_bytes", "uuid", "device", "numa_node", "pages", "last_error", "worker_call", "worker_call_ns",
+                    if wrong is None and member in ("scope", "end_rule", "own_bytes", "uuid", "device", "numa_node", "pages", "last_error", "worker_call", "worker_call_ns",
                                                     "quarantine_reason", "quarantined_ns", "unanswered_ns", "owed_ns", "cuda_toolkit", "hit_ratio",
                                                     "quarantine_oldest_ns", "waiting_oldest_ns", "lingering_oldest_ns", "left_ns") or (
                             path[0] == "sessions" and member in ("pools", "requests")):

@@ -12,22 +12,13 @@ import socket
 import struct
 import subprocess
 import tempfile
-import time
 import unittest
 
-from gpupool_system import CTL, DAEMON, SOURCE, WAIT_S, Admin, Daemon, check_schema, ctl, holding
+from gpupool_system import CTL, DAEMON, SOURCE, WAIT_S, Admin, Daemon, check_schema, ctl, holding, wait_until
 
 MIB = 1 << 20
 LINE_MAX = 16384
 CONFIG = "[host]\nlimit = 256MiB\n"
-
-
-def wait_until(condition, what):
-    """Asks again and again, without a pause: each question is a round trip to the daemon."""
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("this did not come to pass: " + what)
 
 
 class AdminSocket(unittest.TestCase):

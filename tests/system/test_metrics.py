@@ -17,6 +17,8 @@ from gpupool_system import SOURCE, WAIT_S, Daemon, FakeAdmin, ctl, holding
 from prometheus_client.parser import text_string_to_metric_families
 from test_ctl import REPLIES
 
+SCOPES = {"scopes": [{**{key: value for key, value in REPLIES["quota"]["quotas"][0].items() if key not in ("uid", "charged_to")}, "id": 3, "scope": "pod-a",
+                      "state": "open", "socket": "/run/x/gpupool.sock", "uids": [], "labels": {"pod": "trainer-0"}, "users": 1, "reserved_bytes": 7}]}
 RULES = SOURCE / "systemd" / "gpupool.rules.yml"
 
 
@@ -73,7 +75,7 @@ class Metrics(unittest.TestCase):
         return ctl("metrics", socket_path=admin.path)
 
     def test_histograms_grow_with_their_bounds(self):
-        done = self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"])
+        done = self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"], scopes=SCOPES)
         self.assertEqual(done.returncode, 0, done.stderr)
         samples = read(done.stdout)
         for name in ("acquire", "waiting", "growth"):
@@ -95,12 +97,12 @@ class Metrics(unittest.TestCase):
 
     @unittest.skipIf(shutil.which("promtool") is None, "no promtool (Debian: prometheus)")
     def test_promtool_finds_nothing(self):
-        done = self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"])
+        done = self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"], scopes=SCOPES)
         checked = subprocess.run(["promtool", "check", "metrics"], input=done.stdout, capture_output=True, text=True, timeout=WAIT_S, check=False)
         self.assertEqual((checked.returncode, checked.stdout, checked.stderr), (0, "", ""))
 
     def test_the_alerts_are_about_metrics_that_there_are(self):
-        names = {name for name, _ in read(self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"]).stdout)}
+        names = {name for name, _ in read(self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"], scopes=SCOPES).stdout)}
         used = set(re.findall(r"\b(gpupool_\w+)", " ".join(re.findall(r"(?m)^ *expr: (.*)$", RULES.read_text()))))
         self.assertGreaterEqual(len(used), 10)
         self.assertEqual(used - names, set())

@@ -8,23 +8,14 @@ import socket
 import struct
 import subprocess
 import tempfile
-import time
 import unittest
 
-from gpupool_system import DAEMON, SCHEMAS, SOURCE, WAIT_S, Daemon, check_schema, ctl, holding
+from gpupool_system import DAEMON, SCHEMAS, SOURCE, WAIT_S, Daemon, check_schema, ctl, holding, wait_until
 
 MIB = 1 << 20
 
 # Makes files of more than 1 MiB impossible, and so host memory: segments are memfds.
 NO_HOST_MEMORY = ["env", "--ignore-signal=XFSZ", "prlimit", "--fsize=1048576:1048576"]
-
-
-def wait_until(condition, what):
-    """Asks again and again, without a pause: each question is a round trip to the daemon."""
-    end = time.monotonic() + WAIT_S
-    while not condition():
-        if time.monotonic() > end:
-            raise AssertionError("this did not come to pass: " + what)
 
 
 class Client:

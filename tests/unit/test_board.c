@@ -6,9 +6,10 @@
 static struct list boards;
 
 static struct board *join(uid_t uid, uint32_t *ret_slot) {
+    const struct tenant_id tenant = {.uid = uid};
     struct board *board = NULL;
-    assert_int_equal(board_join(&boards, uid, &board, ret_slot), 0);
-    assert_int_equal(board->uid, uid);
+    assert_int_equal(board_join(&boards, tenant, &board, ret_slot), 0);
+    assert_true(tenant_id_is(board->tenant, tenant));
     return board;
 }
 
@@ -20,8 +21,8 @@ static int begin(void **state) {
 
 static int end(void **state) {
     (void)state;
-    board_end(&boards, 1001);
-    board_end(&boards, 1002);
+    board_end(&boards, (struct tenant_id){.uid = 1001});
+    board_end(&boards, (struct tenant_id){.uid = 1002});
     return list_is_empty(&boards) ? 0 : -1;
 }
 
@@ -39,8 +40,8 @@ static void each_user_has_a_board_of_its_own(void **state) {
     board_leave(others, other, true);
     assert_ptr_equal(join(1001, &second), board); /* tokens name fences on it */
     board_leave(board, second, true);
-    board_end(&boards, 1002);
-    board_end(&boards, 1003);
+    board_end(&boards, (struct tenant_id){.uid = 1002});
+    board_end(&boards, (struct tenant_id){.uid = 1003});
     assert_ptr_equal(list_first(&boards, struct board, link), board);
 }
 
@@ -114,7 +115,7 @@ static void a_slot_is_used_again_after_all_others(void **state) {
     assert_int_equal(next, slot);
     struct board *none;
     uint32_t no_slot;
-    assert_int_equal(board_join(&boards, 1001, &none, &no_slot), -ENOSPC);
+    assert_int_equal(board_join(&boards, (struct tenant_id){.uid = 1001}, &none, &no_slot), -ENOSPC);
     uint64_t begins = board->memory->slots[slot].words[5];
     assert_true(begins > value);
     assert_int_equal(state_of(board, slot, value + 1), PROTO_BOARD_LOST);

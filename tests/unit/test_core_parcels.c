@@ -297,9 +297,9 @@ static void a_user_stays_known_while_something_of_it_is_on_its_way(void **state)
     close_session(scene.taker, 0);
     send_to(&scene, 1, 1);
     close_session(scene.sender, 0);
-    assert_true(core_has_user(scene.core, UID_A));
+    assert_true(core_has_tenant(scene.core, (struct tenant_id){.uid = UID_A}));
     tick(scene.core, LIFETIME_NS);
-    assert_false(core_has_user(scene.core, UID_A));
+    assert_false(core_has_tenant(scene.core, (struct tenant_id){.uid = UID_A}));
 }
 
 static void what_cannot_be_sent_is_refused(void **state) {

@@ -139,11 +139,11 @@ static void subordinate_uids_share_the_quotas_of_their_owner(void **state) {
     struct session *last = open_session(core, 3, 165535), *beyond = open_session(core, 4, 165536);
     struct session *of_root = open_session(core, 5, 300001);
     assert_ptr_not_equal(owner->tenant, first->tenant);
-    assert_int_equal(first->tenant->account->owner, UID_A);
+    assert_int_equal(first->tenant->account->owner.uid, UID_A);
     assert_ptr_equal(first->tenant->account, last->tenant->account);
     assert_ptr_equal(first->tenant->account, owner->tenant->account);
     assert_null(beyond->tenant->account);
-    assert_int_equal(of_root->tenant->account->owner, 0);
+    assert_int_equal(of_root->tenant->account->owner.uid, 0);
     take_growing(first, pool, 4096, 0);
     const struct proto_lease_name name = name_of(take_growing(last, pool, 4096, 0));
     ask(owner, pool, 1, 4096, 0, 0);

@@ -20,8 +20,8 @@ static int set_up(void **state) {
     return 0;
 }
 
-static void join(struct turn *turn, uid_t uid, pid_t pid) {
-    assert_int_equal(turn_join(turn, &scheduler, uid, pid, serve), 0);
+static void join(struct turn *turn, uint64_t user, pid_t pid) {
+    assert_int_equal(turn_join(turn, &scheduler, user, pid, serve), 0);
 }
 
 /* Returns the next source, which asks again at once. */
@@ -74,7 +74,7 @@ static void connections_of_a_process_and_processes_of_a_user_share_its_turns(voi
             each[i] += turn == &annas[i];
         for (unsigned i = 0; i < 2; i++)
             n_bens[i] += turn == &bens[i];
-        n_annas += turn->process->user->uid == ANNA;
+        n_annas += turn->process->user->key == ANNA;
     }
     assert_int_equal(n_annas, 120);
     assert_int_equal(n_bens[0], 60);

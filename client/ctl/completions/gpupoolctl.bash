@@ -15,6 +15,8 @@ _gpupoolctl() {
         COMPREPLY=()
     elif [[ $command == session ]]; then
         COMPREPLY=($(compgen -W end -- "$current"))
+    elif [[ $command == scope ]]; then
+        COMPREPLY=($(compgen -W "add drop list" -- "$current"))
     elif [[ -z $command || $command == help ]]; then
         COMPREPLY=($(compgen -W "$("${COMP_WORDS[0]}" --help 2>/dev/null |
             awk '/^Commands:/ {list = 1; next} /^Options:/ {list = 0} list && /^  [a-z]/ {print $1}')" -- "$current"))

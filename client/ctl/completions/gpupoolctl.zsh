@@ -19,6 +19,8 @@ _gpupoolctl() {
         return
     elif [[ $command == session ]]; then
         compadd end
+    elif [[ $command == scope ]]; then
+        compadd add drop list
     elif [[ -z $command || $command == help ]]; then
         found=(${(f)"$($words[1] --help 2>/dev/null |
             awk '/^Commands:/ {list = 1; next} /^Options:/ {list = 0} list && /^  [a-z]/ {print $1}')"})
