@@ -24,10 +24,11 @@
 
 #include "proto/limits.h"
 
-#define PROTO_RECORDS_MAGIC       "gpupool records\1" /* the last byte is the version of the format */
+#define PROTO_RECORDS_MAGIC       "gpupool records\2" /* the last byte is the version of the format */
 #define PROTO_RECORDS_MAGIC_BYTES 16u
 #define PROTO_RECORDS_PAGE        16384u /* of the header; a multiple of the page size */
 #define PROTO_RECORD_NAME_SIZE    24u    /* of a process, NUL included */
+#define PROTO_HOUR_NAME_SIZE      22u    /* likewise, in the row of an hour */
 #define PROTO_RECORD_POOL_SIZE    64u    /* of a pool's name, NUL included */
 
 /* "/run/gpupool-admin/admin.sock" has its file at "/run/gpupool-admin/admin.records". */
@@ -57,7 +58,7 @@ struct proto_record {
             uint64_t leased_bytes; /* of the pool: with a lease that was taken, or that is being given back */
             uint64_t value;
         };
-        char name[PROTO_RECORD_NAME_SIZE]; /* of OPEN and NAME */
+        char name[PROTO_RECORD_NAME_SIZE]; /* of OPEN, NAME and SCOPE; a longer one is cut */
     };
     uint64_t session;  /* 0: of none */
     uint32_t pid, uid; /* of the session */
@@ -66,7 +67,8 @@ struct proto_record {
     uint8_t reason;    /* of REFUSE: enum proto_error */
     uint8_t detail;    /* of REFUSE for a quota: 1 and the quota's item, at most PROTO_RECORD_QUOTA_POOL */
     uint8_t flags;
-    uint8_t zero[3];
+    uint8_t zero;
+    uint16_t scope; /* of the session; 0: the ordinary one */
 };
 static_assert(sizeof(struct proto_record) == 64, "a record is a cache line");
 
@@ -90,7 +92,8 @@ struct proto_hour {
     uint64_t user_bytes, process_bytes; /* of the users' and of that user's processes' largest, at the peak */
     uint64_t wait_longest_ns, wait_sum_ns;
     uint32_t user, process_pid;
-    char process_name[PROTO_RECORD_NAME_SIZE];
+    char process_name[PROTO_HOUR_NAME_SIZE];
+    uint16_t scope;        /* of the user */
     uint32_t n_waits;      /* requests whose wait ended */
     uint32_t n_refused;    /* refusals that were errors for the caller */
     uint32_t n_timeouts;   /* of these: after a wait until the deadline */

@@ -126,6 +126,7 @@ enum option_value {
     OPTION_UNTIL,
     OPTION_PID,
     OPTION_USER,
+    OPTION_SCOPE,
     OPTION_FOLLOW,
     OPTION_INTERVAL,
     OPTION_ONCE,
@@ -166,6 +167,7 @@ static const struct option_row {
     {OPTION_UNTIL, "until", "TIME", {"events", "history"}, "until then, likewise"},
     {OPTION_PID, "pid", "PID", {"events", "top"}, "of this process only"},
     {OPTION_USER, "user", "USER", {"events", "top"}, "of this user only, by name or number"},
+    {OPTION_SCOPE, "scope", "NAME", {"events", "top"}, "of this scope only"},
     {OPTION_FOLLOW, "follow", NULL, {"events"}, "go on with those that come, until interrupted"},
     {OPTION_INTERVAL, "interval", "TIME", {"top"}, "between two looks, by default 3s"},
     {OPTION_ONCE, "once", NULL, {"top"}, "print one screen as text"},
@@ -411,6 +413,9 @@ static int take_value(enum option_value option, const char *value, struct option
     case OPTION_USER:
         if (user_find(value, &options->filter.uid) < 0)
             return complain(EXIT_USAGE, "--user: there is no user '%s'", value);
+        return -1;
+    case OPTION_SCOPE:
+        options->filter.scope = value;
         return -1;
     case OPTION_INTERVAL:
         if (units_parse_ns(value, &options->interval_ns) < 0 || options->interval_ns < TOP_INTERVAL_MIN_NS ||

@@ -14,6 +14,7 @@
 #include "base/utf8.h"
 #include "client/ctl/command_line.h"
 #include "client/ctl/moment.h"
+#include "client/ctl/record_names.h"
 #include "client/ctl/records.h"
 #include "client/ctl/text.h"
 #include "client/ctl/user.h"
@@ -22,71 +23,6 @@
 
 /* A follower looks so often for new records: often enough for a person. */
 #define FOLLOW_NS (100 * NS_PER_MS)
-
-/* The names of the sessions that are there, by their ids, which a daemon counts up. */
-struct names {
-    struct name {
-        uint64_t session;
-        char name[PROTO_RECORD_NAME_SIZE];
-    } * entries;
-    size_t count, room;
-};
-
-static bool record_has_name(const struct proto_record *record) {
-    return record->kind == PROTO_RECORD_OPEN || record->kind == PROTO_RECORD_NAME;
-}
-
-/* The place of a session in the order of the ids. */
-static size_t names_place(const struct names *names, uint64_t session) {
-    size_t low = 0, high = names->count;
-
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (names->entries[middle].session < session)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static bool names_has(const struct names *names, size_t place, uint64_t session) {
-    return place < names->count && names->entries[place].session == session;
-}
-
-/* A name that comes later replaces an earlier one. A session that began before the ring's oldest record may
- * lie between others. */
-static void names_add(struct names *names, const struct proto_record *record) {
-    size_t place = names_place(names, record->session);
-    bool is_new = !names_has(names, place, record->session);
-
-    if (is_new && names->count == names->room) {
-        size_t room = names->room == 0 ? 64 : 2 * names->room;
-        struct name *entries = realloc(names->entries, room * sizeof *entries);
-        if (entries == NULL) /* the session is shown without its name */
-            return;
-        names->entries = entries;
-        names->room = room;
-    }
-    struct name *name = &names->entries[place];
-    if (is_new)
-        memmove(name + 1, name, (names->count++ - place) * sizeof *name);
-    name->session = record->session;
-    snprintf(name->name, sizeof name->name, "%.*s", (int)sizeof record->name, record->name);
-}
-
-static const char *names_find(const struct names *names, uint64_t session) {
-    size_t place = names_place(names, session);
-    return names_has(names, place, session) ? names->entries[place].name : NULL;
-}
-
-/* Learns from a record, whether or not it is shown. A daemon's start begins the sessions' ids anew. */
-static void names_learn(struct names *names, const struct proto_record *record) {
-    if (record->kind == PROTO_RECORD_START)
-        names->count = 0;
-    else if (record_has_name(record))
-        names_add(names, record);
-}
 
 /* --- what happened, in words --- */
 
@@ -226,6 +162,12 @@ static void print_text(FILE *stream, const struct proto_record *record) {
     case PROTO_RECORD_SEND:
         fprintf(stream, "a buffer of %s was sent", BYTES_TEXT(bytes));
         break;
+    case PROTO_RECORD_SCOPE:
+        fputs("the scope is there", stream);
+        break;
+    case PROTO_RECORD_SCOPE_END:
+        fputs("the scope is gone", stream);
+        break;
     case PROTO_RECORD_ARRIVE:
         fprintf(stream, "a buffer of %s, sent by session %" PRIu64 ", was taken, revoked or too late",
                 BYTES_TEXT(bytes), value);
@@ -235,8 +177,8 @@ static void print_text(FILE *stream, const struct proto_record *record) {
     }
 }
 
-/* name: of the record's session; NULL: it is not known. */
-static void print_line_of(FILE *stream, const struct proto_record *record, const char *name) {
+static void print_line_of(FILE *stream, const struct proto_record *record, const struct record_names *names) {
+    const char *name = record_names_session(names, record->session);
     char time[MOMENT_TEXT_SIZE], pool[8] = "-", process[64] = "-", *printable = NULL;
 
     if (record->pool != 0)
@@ -250,6 +192,8 @@ static void print_line_of(FILE *stream, const struct proto_record *record, const
     fprintf(stream, "%s  %4s  %-22s  %-9s  ", moment_text(record->time_ns, MOMENT_MILLISECOND, time), pool,
             process, proto_record_word(record->kind));
     print_text(stream, record);
+    if (record->scope != 0)
+        fprintf(stream, ", scope %s", record_names_scope(names, record->scope, (char[RECORD_SCOPE_SIZE]){0}));
 }
 
 /* Prints a text as JSON's strings are. It may be cut within a character, or no UTF-8. */
@@ -269,7 +213,8 @@ static void print_json_text(const char *text) {
     putchar('"');
 }
 
-static void print_json_of(const struct proto_record *record, const char *name) {
+static void print_json_of(const struct proto_record *record, const struct record_names *names) {
+    const char *name = record_names_session(names, record->session);
     bool has_name = record_has_name(record);
 
     printf("{\"number\":%" PRIu64 ",\"time_ns\":%" PRIu64 ",\"kind\":\"%s\",\"pool\":%u,\"session\":%" PRIu64
@@ -277,6 +222,11 @@ static void print_json_of(const struct proto_record *record, const char *name) {
            atomic_load(&record->number), record->time_ns, proto_record_word(record->kind), record->pool,
            record->session, record->pid, record->uid);
     print_json_text(name != NULL ? name : "");
+    fputs(",\"scope\":", stdout);
+    if (record->scope == 0)
+        fputs("null", stdout);
+    else
+        print_json_text(record_names_scope(names, record->scope, (char[RECORD_SCOPE_SIZE]){0}));
     printf(",\"bytes\":%" PRIu64 ",\"leased_bytes\":%" PRIu64 ",\"value\":%" PRIu64
            ",\"reason\":%u,\"quota\":%u,"
            "\"flags\":%u}\n",
@@ -286,21 +236,20 @@ static void print_json_of(const struct proto_record *record, const char *name) {
 
 /* Prints the records from one number on. Returns the number of the next one. */
 static uint64_t print_from(const struct records *records, uint64_t number,
-                           const struct records_filter *filter, struct names *names, bool json) {
+                           const struct records_filter *filter, struct record_names *names, bool json) {
     uint64_t first = records_first(records), next = atomic_load(&records->file->next);
     struct proto_record record;
 
     for (number = number > first ? number : first; number < next; number++) {
         if (!proto_records_read(records->file, number, &record)) /* overwritten meanwhile */
             continue;
-        names_learn(names, &record);
-        if (!records_pass(filter, &record))
+        record_names_learn(names, &record);
+        if (!records_pass(filter, names, &record))
             continue;
-        const char *name = record.session != 0 ? names_find(names, record.session) : NULL;
         if (json) {
-            print_json_of(&record, name);
+            print_json_of(&record, names);
         } else {
-            print_line_of(stdout, &record, name);
+            print_line_of(stdout, &record, names);
             putchar('\n');
         }
     }
@@ -322,16 +271,17 @@ static void print_heading(const struct records *records) {
 }
 
 static int follow(struct records *records, const struct options *options, uint64_t number,
-                  struct names *names) {
+                  struct record_names *names) {
     while (finish_output(EXIT_SUCCESS) == EXIT_SUCCESS) {
         nanosleep(&(struct timespec){.tv_nsec = FOLLOW_NS}, NULL);
         number = print_from(records, number, &options->filter, names, options->json);
         if (!records_are_replaced(records))
             continue;
+        struct records fresh;
+        if (!records_try(&fresh, options)) /* the next daemon has not finished it */
+            continue;
         records_close(records);
-        int code = records_open(records, options, EXIT_UNREACHABLE);
-        if (code != 0)
-            return code;
+        *records = fresh;
         number = 1;
     }
     return EXIT_REFUSED;
@@ -347,7 +297,7 @@ void events_last(struct records *records, unsigned count, char lines[][EVENT_LIN
          number++) {
         FILE *stream = fmemopen(lines[n], EVENT_LINE_SIZE - 1, "w");
         if (stream != NULL && proto_records_read(records->file, number, &record)) {
-            print_line_of(stream, &record, NULL);
+            print_line_of(stream, &record, &(struct record_names){0});
             n++;
         }
         if (stream != NULL)
@@ -356,7 +306,7 @@ void events_last(struct records *records, unsigned count, char lines[][EVENT_LIN
 }
 
 int events_run(const struct options *options) {
-    struct names names = {0};
+    struct record_names names = {0};
     struct records records;
 
     int code = records_open(&records, options, EXIT_UNREACHABLE);
@@ -366,8 +316,7 @@ int events_run(const struct options *options) {
         print_heading(&records);
     uint64_t next = print_from(&records, 1, &options->filter, &names, options->json);
     code = options->follow ? follow(&records, options, next, &names) : finish_output(EXIT_SUCCESS);
-    if (records.file != NULL)
-        records_close(&records);
-    free(names.entries);
+    records_close(&records);
+    record_names_deinit(&names);
     return code;
 }

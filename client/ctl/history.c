@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "client/ctl/command_line.h"
 #include "client/ctl/moment.h"
+#include "client/ctl/record_names.h"
 #include "client/ctl/records.h"
 #include "client/ctl/text.h"
 #include "client/ctl/user.h"
@@ -20,6 +21,7 @@ static void add(struct proto_hour *sum, const struct proto_hour *hour) {
         sum->leased_peak_bytes = hour->leased_peak_bytes;
         sum->leased_peak_ns = hour->leased_peak_ns;
         sum->user = hour->user;
+        sum->scope = hour->scope;
         sum->user_bytes = hour->user_bytes;
         sum->process_pid = hour->process_pid;
         sum->process_bytes = hour->process_bytes;
@@ -41,13 +43,16 @@ static void add(struct proto_hour *sum, const struct proto_hour *hour) {
     sum->n_deaths += hour->n_deaths;
 }
 
-static void print_row(const char *when, unsigned pool, const struct proto_hour *hour) {
-    char user[64] = "-", process[64] = "-", name[PROTO_RECORD_NAME_SIZE];
+static void print_row(const struct record_names *names, const char *when, unsigned pool,
+                      const struct proto_hour *hour) {
+    char user[96] = "-", process[64] = "-", name[PROTO_RECORD_NAME_SIZE], scope[RECORD_SCOPE_SIZE];
 
     snprintf(name, sizeof name, "%.*s", (int)sizeof hour->process_name, hour->process_name);
     char *printable = text_printable(name, NULL);
     if (hour->user_bytes > 0)
-        snprintf(user, sizeof user, "%.30s: %s", user_text(hour->user), BYTES_TEXT(hour->user_bytes));
+        snprintf(user, sizeof user, "%.30s%s%s: %s", user_text(hour->user), hour->scope != 0 ? " of " : "",
+                 hour->scope != 0 ? record_names_scope(names, hour->scope, scope) : "",
+                 BYTES_TEXT(hour->user_bytes));
     if (hour->process_bytes > 0)
         snprintf(process, sizeof process, "%" PRIu32 " %.20s: %s", hour->process_pid,
                  printable != NULL ? printable : "?", BYTES_TEXT(hour->process_bytes));
@@ -68,13 +73,13 @@ static void print_heading(const char *when) {
 static void print_json(unsigned pool, const struct proto_hour *hour) {
     printf("{\"hour_ns\":%" PRIu64 ",\"pool\":%u,\"leased_peak_bytes\":%" PRIu64
            ",\"leased_peak_ns\":%" PRIu64 ",\"reserved_peak_bytes\":%" PRIu64
-           ",\"quarantined_peak_bytes\":%" PRIu64 ",\"uid\":%" PRIu32 ",\"user_bytes\":%" PRIu64
+           ",\"quarantined_peak_bytes\":%" PRIu64 ",\"uid\":%" PRIu32 ",\"scope\":%u,\"user_bytes\":%" PRIu64
            ",\"pid\":%" PRIu32 ",\"process_bytes\":%" PRIu64 ",\"waits\":%" PRIu32
            ",\"wait_longest_ns\":%" PRIu64 ",\"wait_sum_ns\":%" PRIu64 ",\"refused\":%" PRIu32
            ",\"timeouts\":%" PRIu32 ",\"quota_refusals\":%" PRIu32 ",\"failed_growths\":%" PRIu32
            ",\"deaths\":%" PRIu32 "}\n",
            hour->hour * NS_PER_HOUR, pool, hour->leased_peak_bytes, hour->leased_peak_ns,
-           hour->reserved_peak_bytes, hour->quarantined_peak_bytes, hour->user, hour->user_bytes,
+           hour->reserved_peak_bytes, hour->quarantined_peak_bytes, hour->user, hour->scope, hour->user_bytes,
            hour->process_pid, hour->process_bytes, hour->n_waits, hour->wait_longest_ns, hour->wait_sum_ns,
            hour->n_refused, hour->n_timeouts, hour->n_quota, hour->n_grow_fails, hour->n_deaths);
 }
@@ -94,8 +99,8 @@ static bool next_hour(const struct records *records, const struct records_filter
 }
 
 /* By day, where with the local day of an hour a new sum begins. */
-static void print_days(const struct records *records, const struct records_filter *filter, unsigned pool,
-                       uint64_t end) {
+static void print_days(const struct records *records, const struct record_names *names,
+                       const struct records_filter *filter, unsigned pool, uint64_t end) {
     char day[MOMENT_TEXT_SIZE] = "", of_hour[MOMENT_TEXT_SIZE];
     struct proto_hour sum = {0}, hour;
     uint64_t number = 0;
@@ -104,18 +109,18 @@ static void print_days(const struct records *records, const struct records_filte
         moment_text(number * NS_PER_HOUR, MOMENT_DAY, of_hour);
         if (strcmp(day, of_hour) != 0) {
             if (sum.hour != 0)
-                print_row(day, pool, &sum);
+                print_row(names, day, pool, &sum);
             sum = (struct proto_hour){0};
             snprintf(day, sizeof day, "%s", of_hour);
         }
         add(&sum, &hour);
     }
     if (sum.hour != 0)
-        print_row(day, pool, &sum);
+        print_row(names, day, pool, &sum);
 }
 
-static void print_hours(const struct records *records, const struct records_filter *filter, unsigned pool,
-                        uint64_t end, bool json) {
+static void print_hours(const struct records *records, const struct record_names *names,
+                        const struct records_filter *filter, unsigned pool, uint64_t end, bool json) {
     struct proto_hour hour;
     uint64_t number = 0;
 
@@ -123,12 +128,13 @@ static void print_hours(const struct records *records, const struct records_filt
         if (json)
             print_json(pool, &hour);
         else
-            print_row(MOMENT_TEXT(number * NS_PER_HOUR, MOMENT_DAY_MINUTE), pool, &hour);
+            print_row(names, MOMENT_TEXT(number * NS_PER_HOUR, MOMENT_DAY_MINUTE), pool, &hour);
     }
 }
 
 int history_run(const struct options *options) {
     const struct records_filter *filter = &options->filter;
+    struct record_names names = {0};
     struct records records;
 
     int code = records_open(&records, options, EXIT_UNREACHABLE);
@@ -138,18 +144,20 @@ int history_run(const struct options *options) {
              until_ns = filter->until_ns != 0 && filter->until_ns < now_ns ? filter->until_ns : now_ns,
              end = (until_ns + NS_PER_HOUR - 1) / NS_PER_HOUR;
     unsigned n_pools = records.file->pools_count;
+    record_names_learn_all(&names, &records);
     if (!options->json)
         print_heading("DAY");
     for (unsigned pool = 1; pool <= n_pools && !options->json; pool++)
         if (filter->pool == 0 || filter->pool == pool)
-            print_days(&records, filter, pool, end);
+            print_days(&records, &names, filter, pool, end);
     if (!options->json) {
         putchar('\n');
         print_heading("HOUR");
     }
     for (unsigned pool = 1; pool <= n_pools; pool++)
         if (filter->pool == 0 || filter->pool == pool)
-            print_hours(&records, filter, pool, end, options->json);
+            print_hours(&records, &names, filter, pool, end, options->json);
+    record_names_deinit(&names);
     records_close(&records);
     return finish_output(EXIT_SUCCESS);
 }

@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "client/ctl/command_line.h"
 #include "client/ctl/data_socket.h"
+#include "client/ctl/record_names.h"
 #include "client/ctl/text.h"
 #include "client/ctl/user.h"
 
@@ -114,10 +115,21 @@ bool records_are_replaced(const struct records *records) {
     return stat(records->path, &status) == 0 && status.st_ino != records->inode;
 }
 
-bool records_pass(const struct records_filter *filter, const struct proto_record *record) {
+/* Names are cut in the records. */
+static bool is_of_scope(const struct record_names *names, const struct proto_record *record,
+                        const char *scope) {
+    char text[RECORD_SCOPE_SIZE];
+
+    return record->scope != 0 &&
+           strncmp(record_names_scope(names, record->scope, text), scope, PROTO_RECORD_NAME_SIZE - 1) == 0;
+}
+
+bool records_pass(const struct records_filter *filter, const struct record_names *names,
+                  const struct proto_record *record) {
     return record->time_ns >= filter->since_ns &&
            (filter->until_ns == 0 || record->time_ns < filter->until_ns) &&
            (filter->pool == 0 || record->pool == filter->pool) &&
            (filter->pid == 0 || record->pid == filter->pid) &&
-           (filter->uid == USER_NONE || (record->session != 0 && record->uid == filter->uid));
+           (filter->uid == USER_NONE || (record->session != 0 && record->uid == filter->uid)) &&
+           (filter->scope == NULL || is_of_scope(names, record, filter->scope));
 }

@@ -12,6 +12,7 @@
 #include "proto/records.h"
 
 struct options;
+struct record_names;
 
 struct records {
     struct proto_records *file; /* read-only */
@@ -25,6 +26,7 @@ struct records_filter {
     uint64_t since_ns, until_ns;
     uint64_t pool, pid;
     uint64_t uid; /* USER_NONE: all */
+    const char *scope; /* its name; NULL: all */
 };
 
 /* Maps the file of the daemon that the options name: --records, else that beside the admin socket of
@@ -42,6 +44,7 @@ uint64_t records_first(const struct records *records);
 /* Whether the path leads to another file by now: a daemon has begun a new one. */
 bool records_are_replaced(const struct records *records);
 
-bool records_pass(const struct records_filter *filter, const struct proto_record *record);
+bool records_pass(const struct records_filter *filter, const struct record_names *names,
+                  const struct proto_record *record);
 
 #endif

@@ -30,6 +30,7 @@ static void choice_init(struct top_choice *choice, const struct options *options
                                   .pool = options->pool,
                                   .pid = options->filter.pid,
                                   .uid = options->filter.uid,
+                                  .scope = options->filter.scope,
                                   .interval_ms = (unsigned)(options->interval_ns / NS_PER_MS)};
 }
 

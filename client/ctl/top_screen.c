@@ -126,7 +126,7 @@ static void draw_pool(struct top_canvas *canvas, const struct top_sample *sample
 /* --- requests that wait, and quarantine --- */
 
 static bool is_shown(const struct cJSON *session, const struct top_choice *choice) {
-    const char *name = reply_text(session, "command");
+    const char *name = reply_text(session, "command"), *scope = reply_text(session, "scope");
     bool has_pool = choice->pool == 0;
 
     if (!has_pool)
@@ -134,6 +134,7 @@ static bool is_shown(const struct cJSON *session, const struct top_choice *choic
             has_pool || reply_count(holding, "id") == choice->pool;
     return has_pool && (choice->pid == 0 || reply_count(session, "pid") == choice->pid) &&
            (choice->uid == USER_NONE || reply_count(session, "uid") == choice->uid) &&
+           (choice->scope == NULL || (scope != NULL && strcmp(scope, choice->scope) == 0)) &&
            (choice->word[0] == '\0' || (name != NULL && strstr(name, choice->word) != NULL));
 }
 
@@ -276,7 +277,9 @@ static void draw_row(struct top_canvas *canvas, const struct row *row, const str
             snprintf(text, sizeof text, "%" PRIu64, row->pid);
             break;
         case TOP_USER:
-            cell = user_text(reply_count(row->session, "uid"));
+            cell = reply_text(row->session, "scope"); /* where nearly everybody is root */
+            if (cell == NULL)
+                cell = user_text(reply_count(row->session, "uid"));
             break;
         case TOP_USE:
             snprintf(text, sizeof text, "%s", BYTES_TEXT(row->use_bytes));
@@ -373,6 +376,8 @@ static void draw_head(struct top_canvas *canvas, const struct top_sample *sample
         put(canvas, TOP_KEY, "  pool %" PRIu64, choice->pool);
     if (choice->pid != 0)
         put(canvas, TOP_KEY, "  pid %" PRIu64, choice->pid);
+    if (choice->scope != NULL)
+        put(canvas, TOP_KEY, "  scope %s", choice->scope);
     if (choice->uid != USER_NONE)
         put(canvas, TOP_KEY, "  user %s", user_text(choice->uid));
     if (choice->word[0] != '\0')

@@ -40,6 +40,7 @@ struct top_choice {
     bool hidden[TOP_COLUMNS];
     uint64_t pool, pid; /* 0: all */
     uint64_t uid;       /* USER_NONE: all */
+    const char *scope;  /* NULL: all; borrowed */
     char word[32];      /* that a process's name has; "": any */
     unsigned first;     /* process that is shown first */
     unsigned interval_ms;

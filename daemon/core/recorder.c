@@ -18,13 +18,24 @@ static uint64_t realtime_ns(const struct recorder *recorder) {
     return recorder->now_ns + recorder->ahead_ns;
 }
 
-/* session: NULL: none. A name that is longer is cut. */
-static void copy_name(char name[PROTO_RECORD_NAME_SIZE], const struct session *session) {
-    size_t length = session == NULL ? 0 : strnlen(session->peer.command, PROTO_RECORD_NAME_SIZE - 1);
+/* from: NULL: none. A name that is longer is cut. */
+static void copy_name(char *name, size_t size, const char *from) {
+    memset(name, 0, size);
+    if (from != NULL)
+        memcpy(name, from, strnlen(from, size - 1));
+}
 
-    memset(name, 0, PROTO_RECORD_NAME_SIZE);
-    if (session != NULL)
-        memcpy(name, session->peer.command, length);
+static const char *name_of(const struct recorded *recorded) {
+    return recorded->scope != NULL     ? recorded->scope->terms.name
+           : recorded->session != NULL ? recorded->session->peer.command
+                                       : NULL;
+}
+
+/* So that the name of a scope that is there for long can be found in the ring. */
+static void record_scopes(struct core *core) {
+    list_for_each_entry(const struct scope, scope, &core->scopes, link) {
+        record(core, &(struct recorded){.kind = PROTO_RECORD_SCOPE, .scope = scope});
+    }
 }
 
 /* Begins the hour that it is: what is leased now counts in it. */
@@ -36,6 +47,7 @@ static void begin_hour(struct core *core) {
     if (hour == recorder->hour)
         return;
     recorder->hour = hour;
+    record_scopes(core);
     for (unsigned i = 0; i < core->n_pools; i++) {
         struct proto_hour *row = proto_records_hour(recorder->file, hour, i + 1);
         if (row->hour != hour) /* otherwise an earlier daemon has begun it */
@@ -67,8 +79,9 @@ void record(struct core *core, const struct recorded *recorded) {
     atomic_store_explicit(&record->number, 0, memory_order_relaxed);
     atomic_thread_fence(memory_order_release);
     record->time_ns = realtime_ns(recorder);
-    if (recorded->kind == PROTO_RECORD_OPEN || recorded->kind == PROTO_RECORD_NAME) {
-        copy_name(record->name, session);
+    if (recorded->kind == PROTO_RECORD_OPEN || recorded->kind == PROTO_RECORD_NAME ||
+        recorded->kind == PROTO_RECORD_SCOPE) {
+        copy_name(record->name, sizeof record->name, name_of(recorded));
     } else {
         record->bytes = recorded->bytes;
         record->leased_bytes = recorded->pool != NULL ? recorded->pool->leased_bytes : 0;
@@ -83,6 +96,9 @@ void record(struct core *core, const struct recorded *recorded) {
     record->detail = (uint8_t)(recorded->quota_item < PROTO_RECORD_QUOTA_POOL ? recorded->quota_item
                                                                               : PROTO_RECORD_QUOTA_POOL);
     record->flags = recorded->flags;
+    record->scope = (uint16_t)(recorded->scope != NULL ? recorded->scope->id
+                               : session != NULL       ? session->peer.scope
+                                                       : SCOPE_ORDINARY);
     atomic_store_explicit(&record->number, recorder->next, memory_order_release);
     recorder->next++;
     atomic_store_explicit(&recorder->file->next, recorder->next, memory_order_release);
@@ -112,6 +128,7 @@ static void note_holders(const struct pool *pool, struct proto_hour *row) {
         largest = heap->tenant;
     }
     row->user = largest != NULL ? largest->id.uid : UINT32_MAX;
+    row->scope = (uint16_t)(largest != NULL ? largest->id.scope : SCOPE_ORDINARY);
     if (largest != NULL)
         list_for_each_entry(const struct session, session, &largest->members, tenant_link) {
             uint64_t bytes = session->pools[pool->id - 1].leased_bytes;
@@ -121,7 +138,7 @@ static void note_holders(const struct pool *pool, struct proto_hour *row) {
             process = session;
         }
     row->process_pid = process != NULL ? (uint32_t)process->peer.pid : 0;
-    copy_name(row->process_name, process);
+    copy_name(row->process_name, sizeof row->process_name, process != NULL ? process->peer.command : NULL);
 }
 
 void recorder_note_peaks(struct pool *pool) {

@@ -25,6 +25,7 @@ struct recorded {
     int quota_item; /* plus 1: enum quota_item */
     const struct pool *pool;
     const struct session *session;
+    const struct scope *scope; /* of SCOPE and SCOPE_END; of others it is the session's */
     uint64_t bytes, value;
 };
 

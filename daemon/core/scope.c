@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/recorder.h"
+
 struct scope *scope_find(const struct core *core, uint32_t id) {
     list_for_each_entry(struct scope, scope, &core->scopes, link) {
         if (scope->id == id)
@@ -48,6 +50,7 @@ int scope_add(struct core *core, const struct scope_terms *terms, struct scope *
     scope->terms = *terms;
     list_append(&core->scopes, &scope->link);
     core->n_scopes++;
+    record(core, &(struct recorded){.kind = PROTO_RECORD_SCOPE, .scope = scope});
     *ret_scope = scope;
     return 0;
 }
@@ -63,6 +66,7 @@ static void free_if_gone(struct scope *scope) {
     if (!scope->is_dropped || scope->n_tenants > 0)
         return;
     scope->core->n_scopes--;
+    record(scope->core, &(struct recorded){.kind = PROTO_RECORD_SCOPE_END, .scope = scope});
     list_remove(&scope->link);
     free(scope);
 }

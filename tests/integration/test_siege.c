@@ -70,12 +70,12 @@ static uint64_t memory_of(struct test_daemon *daemon) {
 }
 
 static void attack_for(const struct test_daemon *daemon, struct peer *peer, const struct attack *attack,
-                       uint64_t duration_ns) {
+                       uint64_t duration_ns, const char *socket_path) {
     fflush(NULL);
     pid_t pid = fork();
     if (pid == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
-        setenv("GPUPOOL_SOCKET", daemon->socket, 1);
+        setenv("GPUPOOL_SOCKET", socket_path, 1);
         setenv("GPUPOOL_ADMIN_SOCKET", daemon->admin_socket, 1);
         attack->run();
         _exit(0);
@@ -103,7 +103,7 @@ static bool is_trimmed(struct test_daemon *daemon) {
 
 static void attacks_leave_the_daemon_as_it_was(void **state) {
     const uint64_t duration_ns = test_number("GPUPOOL_TEST_SIEGE_MS", 60) * NS_PER_MS;
-    char text[TEST_CONFIG_SIZE];
+    char text[TEST_CONFIG_SIZE], scope[TEST_PATH_SIZE];
     struct test_daemon daemon;
     struct peer peer;
     uint64_t before_bytes = 0, after_bytes = 0;
@@ -114,12 +114,17 @@ static void attacks_leave_the_daemon_as_it_was(void **state) {
                                                    .config = test_config(text, POOL_MIB, POOL_MIB),
                                                    .for_all_users = true});
     make_group(&daemon);
+    cJSON *reply = daemon_ask(&daemon, "{\"command\":\"scope-add\",\"scope\":\"attacker\"}");
+    snprintf(scope, sizeof scope, "%s",
+             cJSON_GetStringValue(cJSON_GetObjectItemCaseSensitive(reply, "socket")));
+    cJSON_Delete(reply);
     print_message("control group: %s\n", group[0] != '\0' ? group : "none can be made");
     unsigned descriptors = daemon_descriptors_at_rest(&daemon);
     for (unsigned round = 0; round < ROUNDS; round++) {
         peer_open(&daemon, &peer, 0);
+        /* in every other round as the same user of a scope */
         for (unsigned i = 0; i < ATTACKS; i++)
-            attack_for(&daemon, &peer, &attacks[i], duration_ns);
+            attack_for(&daemon, &peer, &attacks[i], duration_ns, round % 2 == 1 ? scope : daemon.socket);
         peer_close(&peer);
         daemon.admin_fd =
             close_fd(daemon.admin_fd); /* it was silent for long, and may have made room for others */

@@ -350,7 +350,7 @@ class Commands(unittest.TestCase):
         words_of = {"session": " end ID", "scope": " add NAME | drop NAME | list"}
         commands = re.findall(r"^  (\w+) ", general.partition("Commands:\n")[2].partition("\nOptions:")[0], re.MULTILINE)
         self.assertEqual(set(commands), {*REPLIES, "events", "history", "metrics", "run", "scope", "session", "top", "help"})
-        own = {"top": {"--interval", "--once", "--batch", "--pool", "--pid", "--user"}, "leases": {"--session"}, "session": {"--yes"}, "scope": {"--uid", "--quota", "--label", "--end", "--no-wait"}, "events": {"--since", "--until", "--pool", "--pid", "--user", "--follow", "--records"},
+        own = {"top": {"--interval", "--once", "--batch", "--pool", "--pid", "--user", "--scope"}, "leases": {"--session"}, "session": {"--yes"}, "scope": {"--uid", "--quota", "--label", "--end", "--no-wait"}, "events": {"--since", "--until", "--pool", "--pid", "--user", "--scope", "--follow", "--records"},
                "history": {"--since", "--until", "--pool", "--records"}, "trim": {"--pool"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"}}
         for command in commands:
             with self.subTest(command):

@@ -196,6 +196,21 @@ class Scopes(unittest.TestCase):
         (path.parent.parent.parent / "stray").write_text("")
         self.daemon.start()
 
+    def test_records_tell_the_scope(self):
+        path = add(self.daemon, "a-name-of-more-than-23-bytes")
+        with holding(self.daemon, GPUPOOL_SOCKET=str(path)), holding(self.daemon):
+            top = ctl_of(self.daemon, "top", "--once", "--scope", "a-name-of-more-than-23-bytes").stdout
+        self.assertEqual(top.count("system_holder"), 1, top)
+        every = [json.loads(line) for line in ctl_of(self.daemon, "--json", "events").stdout.splitlines()]
+        its = [json.loads(line) for line in ctl_of(self.daemon, "--json", "events", "--scope", "a-name-of-more-than-23-bytes").stdout.splitlines()]
+        self.assertEqual([record for record in every if record["scope"] is not None], its)
+        self.assertEqual({record["scope"] for record in its}, {"a-name-of-more-than-23-"})
+        self.assertEqual({record["kind"] for record in its} & {"scope", "open", "lease", "farewell"}, {"scope", "open", "lease", "farewell"})
+        self.assertIn(", scope a-name-of-more-than-23-\n", ctl_of(self.daemon, "events").stdout)
+        self.assertRegex(ctl_of(self.daemon, "history").stdout, r"\(0\) of a-name-of-more-than-23-: " if os.geteuid() == 0 else " of a-name")
+        ctl_of(self.daemon, "scope", "drop", "a-name-of-more-than-23-bytes")
+        self.assertIn("the scope is gone", ctl_of(self.daemon, "events").stdout)
+
     def test_many_come_and_go(self):
         descriptors = len(os.listdir(f"/proc/{self.daemon.process.pid}/fd"))
         with Admin(self.daemon.admin_socket) as admin:

@@ -134,7 +134,7 @@ static void an_hour_knows_its_peak_and_who_had_it(void **state) {
     assert_int_equal(hour->user_bytes, 10 * MIB);
     assert_int_equal(hour->process_pid, 2);
     assert_int_equal(hour->process_bytes, 8 * MIB);
-    assert_string_equal(hour->process_name, "a program of a very lon");
+    assert_string_equal(hour->process_name, "a program of a very l");
 
     /* An hour in which nothing happens has a peak, too: the look at the clock begins it. */
     recorder_set_clock(core, NS_PER_HOUR, 11 * NS_PER_HOUR);
