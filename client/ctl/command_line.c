@@ -538,6 +538,11 @@ static int read_scope(int count, char **words, struct options *options) {
     if (count == 0 || verb == ARRAY_LENGTH(verbs) || count != (verb == SCOPE_LIST ? 1 : 2))
         return usage_error(
             complain(EXIT_USAGE, "after 'scope' come 'list', 'add' and a name, or 'drop' and a name"));
+    const struct scope_options *scope = &options->scope;
+    if (verb != SCOPE_ADD && scope->n_uids + scope->n_quotas + scope->n_labels > 0)
+        return usage_error(complain(EXIT_USAGE, "--uid, --quota and --label are for scope add only"));
+    if (verb != SCOPE_DROP && (scope->end || scope->no_wait))
+        return usage_error(complain(EXIT_USAGE, "--end and --no-wait are for scope drop only"));
     options->scope.verb = (enum scope_verb)verb;
     options->scope.name = words[1];
     return -1;

@@ -10,8 +10,8 @@
 #include "base/clock.h"
 #include "client/ctl/json.h"
 
-/* Of a scope there are up to eight labels of 160 bytes. */
-#define LABELS_SIZE 2048u
+/* A scope has up to eight labels of 31 and 127 bytes, and each of the latter can be escaped. */
+#define LABELS_SIZE 4096u
 
 /* A metric of an object of the reply: a gauge, or a counter if its name ends in _total. A key that ends in
  * _ns is of a time, which the metric has in seconds. */
@@ -104,12 +104,15 @@ static const struct metric histograms[] = {
 
 /* --- labels --- */
 
-/* Adds name="value", with the characters escaped that the format reserves. */
+/* Adds name="value", with the characters escaped that the format reserves. One for which there is no room is
+ * left out. */
 static void add_label(char labels[LABELS_SIZE], const char *name, const char *value) {
-    size_t length = strlen(labels);
+    size_t begin = strlen(labels), length = begin;
 
+    if (begin + strlen(name) + 2 * strlen(value) + sizeof ",=\"\"" > LABELS_SIZE)
+        return;
     length += (size_t)snprintf(labels + length, LABELS_SIZE - length, "%s%s=\"", length > 0 ? "," : "", name);
-    for (; *value != '\0' && length + 4 < LABELS_SIZE; value++) {
+    for (; *value != '\0'; value++) {
         if (*value == '\\' || *value == '"' || *value == '\n')
             labels[length++] = '\\';
         labels[length++] = *value == '\n' ? 'n' : *value;

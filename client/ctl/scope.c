@@ -70,60 +70,65 @@ static int run_add(const struct options *options) {
 
 /* Tells, once, what a dropped scope waits for. */
 static void tell_of_wait(const struct options *options, const struct cJSON *left) {
-    fprintf(
-        stderr,
-        "No process comes into scope '%s' any more. Waiting for the end of %s: 'gpupoolctl sessions' shows "
-        "which,\n"
-        "--end ends them. To wait no longer: Ctrl-C.\n",
-        options->scope.name, COUNT_TEXT(reply_count(left, "sessions"), "session"));
+    uint64_t sessions = reply_count(left, "sessions");
+
+    fprintf(stderr, "No process comes into scope '%s' any more. Waiting for the end of ",
+            options->scope.name);
+    if (sessions == 0)
+        fputs("replies that were not read, or of memory that a device holds", stderr);
+    else
+        fprintf(stderr, "%s: 'gpupoolctl sessions' shows which%s", COUNT_TEXT(sessions, "session"),
+                options->scope.end ? "" : ", --end ends them");
+    fputs(".\nTo wait no longer: Ctrl-C.\n", stderr);
 }
 
-static bool is_refusal(const struct answer *answer, const char *code) {
-    const char *error = answer->reply->error_code;
-    return error != NULL && strcmp(error, code) == 0;
+/* Whether there is the scope of a number, still. Returns EXIT_SUCCESS and that, or the code to exit with. */
+static int look_for(const struct options *options, uint64_t id, bool *ret_is_there) {
+    _cleanup_(answer_deinit) struct answer answer = {0};
+
+    *ret_is_there = false;
+    int code = answer_ask(options, "scopes", "{\"command\":\"scopes\"}", &answer);
+    if (code == EXIT_SUCCESS && answer.reply->error_code != NULL)
+        return answer_show(options, &answer, view_scopes);
+    if (code == EXIT_SUCCESS)
+        reply_each(scope, answer.reply->root, "scopes") *ret_is_there =
+            *ret_is_there || reply_count(scope, "id") == id;
+    return code;
+}
+
+/* A scope that was dropped and is made anew has another number. */
+static int wait_for_end(const struct options *options, const struct cJSON *left) {
+    const struct timespec pause = {.tv_nsec = (long)LOOK_NS};
+    uint64_t id = reply_count(left, "id");
+    int code = EXIT_SUCCESS;
+
+    tell_of_wait(options, left);
+    for (bool is_there = true; is_there && code == EXIT_SUCCESS;) {
+        nanosleep(&pause, NULL);
+        code = look_for(options, id, &is_there);
+    }
+    if (code != EXIT_SUCCESS)
+        return code;
+    puts(options->json ? "{\"is_gone\":true,\"left\":null}" : "The scope is gone.");
+    return finish_output(EXIT_SUCCESS);
 }
 
 static int run_drop(const struct options *options) {
-    const struct timespec pause = {.tv_nsec = (long)LOOK_NS};
+    _cleanup_(answer_deinit) struct answer answer = {0};
     struct cJSON *request = json_request_new("scope-drop");
-    struct answer answer = {0};
-    bool is_first = true, is_over = false;
-    int code = EXIT_SUCCESS;
 
     json_request_add_text(request, NULL, "scope", options->scope.name);
     json_request_add_flag(request, "end", options->scope.end);
     _cleanup_(freep) char *line = json_request_line(request);
     if (line == NULL)
         return out_of_memory();
-    while (!is_over) {
-        struct answer next = {0};
-        code = answer_ask(options, "scope-drop", line, &next);
-        if (code != EXIT_SUCCESS)
-            break;
-        is_over = next.reply->error_code != NULL || reply_flag(next.reply->root, "is_gone") ||
-                  options->scope.no_wait;
-        if (!is_first && is_refusal(&next, "no-such-scope")) { /* gone since the last look */
-            answer_deinit(&next);
-            answer_deinit(&answer);
-            if (options->json)
-                puts("{\"is_gone\":true,\"left\":null}");
-            else
-                printf("Scope '%s' is gone.\n", options->scope.name);
-            return finish_output(EXIT_SUCCESS);
-        }
-        answer_deinit(&answer);
-        answer = next;
-        if (is_over)
-            break;
-        if (is_first)
-            tell_of_wait(options, reply_object(answer.reply->root, "left"));
-        is_first = false;
-        nanosleep(&pause, NULL);
-    }
-    if (code == EXIT_SUCCESS)
-        code = answer_show(options, &answer, view_scope_dropped);
-    answer_deinit(&answer);
-    return code;
+    int code = answer_ask(options, "scope-drop", line, &answer);
+    if (code != EXIT_SUCCESS)
+        return code;
+    if (answer.reply->error_code != NULL || reply_flag(answer.reply->root, "is_gone") ||
+        options->scope.no_wait)
+        return answer_show(options, &answer, view_scope_dropped);
+    return wait_for_end(options, reply_object(answer.reply->root, "left"));
 }
 
 int scope_run(const struct options *options) {

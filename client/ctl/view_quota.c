@@ -181,7 +181,7 @@ void view_scope_added(struct output *output, const struct cJSON *reply) {
     const char *path = reply_text(reply, "socket"), *slash = strrchr(path, '/');
 
     print_line(output, STYLE_HEADING, "Scope '%s' is there.", reply_text(reply, "scope"));
-    print_line(output, STYLE_PLAIN, "  Mount %.*s into its container as /run/gpupool, read-only if you like.",
+    print_line(output, STYLE_PLAIN, "  Mount %.*s into its container as /run/gpupool, read-only.",
                (int)(slash - path), path);
     print_line(output, STYLE_PLAIN, "  A program outside of a container: GPUPOOL_SOCKET=%s", path);
 }

@@ -420,7 +420,11 @@ static char *answer_scope_add(const struct admin_terms *terms, const struct requ
 
     int r = scope_json_add(terms->scopes, &members, &scope, why);
     if (r < 0)
-        return admin_json_error(r == -EEXIST ? "exists" : r == -EINVAL ? "invalid-request" : "internal", why);
+        return admin_json_error(r == -EEXIST                         ? "exists"
+                                : r == -EINVAL || r == -ENAMETOOLONG ? "invalid-request"
+                                : r == -ENOSPC                       ? "busy"
+                                                                     : "internal",
+                                why);
     log_info("an operator adds scope '%s'", scope->terms.name);
     cJSON *reply = cJSON_CreateObject();
     report_scope(reply, scope);
@@ -443,6 +447,12 @@ static void end_sessions(const struct core *core, const struct scope *scope) {
 static char *answer_scope_drop(const struct admin_terms *terms, const struct request_keys *keys) {
     struct scope *scope = scope_find_name(terms->core, keys->scope);
 
+    if (scope == NULL && scopes_forget(terms->scopes, keys->scope)) {
+        cJSON *forgotten = cJSON_CreateObject();
+        cJSON_AddBoolToObject(forgotten, "is_gone", true);
+        cJSON_AddNullToObject(forgotten, "left");
+        return finish(forgotten);
+    }
     if (scope == NULL)
         return admin_json_error("no-such-scope", "there is no scope of this name; 'scopes' lists them");
     if (!scope->is_dropped)

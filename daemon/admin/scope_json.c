@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
@@ -37,6 +38,8 @@ __attribute__((format(printf, 2, 3))) static int refuse(char why[SCOPES_TEXT_SIZ
 static int read_uids(const cJSON *uids, struct scope_terms *terms, char why[SCOPES_TEXT_SIZE]) {
     const cJSON *item;
 
+    if (uids != NULL && cJSON_GetArraySize(uids) == 0)
+        return refuse(why, "'uids' names nobody: leave it out, so that every user may come in");
     cJSON_ArrayForEach(item, uids) {
         if (terms->n_uids == SCOPE_UIDS_MAX)
             return refuse(why, "a scope names at most %u users; without 'uids' every user may come in",
@@ -62,6 +65,9 @@ static int read_quota(const cJSON *quota, struct config_limits *limits, char why
         if (setting.value == NULL)
             return refuse(why, "the quota's '%.64s' is a string, such as \"8GiB\", \"64\" or \"unlimited\"",
                           item->string);
+        const struct config_size *size = key == NULL ? NULL : (void *)((char *)limits + key->offset);
+        if (size != NULL && size->set)
+            return refuse(why, "the quota's '%s' is given twice", item->string);
         if (key == NULL)
             config_complain_of_key(&config_quota_keys, &setting);
         if (key == NULL || config_value_set(key, limits, &setting) < 0)
@@ -178,7 +184,9 @@ int scope_json_add(struct scopes *scopes, const struct scope_members *members, s
 /* Reads a small file. Owned by the caller; NULL: it cannot be read, or is too large. */
 static char *read_text(const char *path) {
     _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-    char *text = fd < 0 ? NULL : calloc(1, SAVED_SIZE_MAX + 1);
+    struct stat status;
+    bool is_own = fd >= 0 && fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == geteuid();
+    char *text = is_own ? calloc(1, SAVED_SIZE_MAX + 1) : NULL;
     ssize_t n = text == NULL ? -1 : read(fd, text, SAVED_SIZE_MAX);
 
     if (n >= 0 && n < SAVED_SIZE_MAX) {
@@ -204,22 +212,41 @@ static int restore(struct scopes *scopes, const char *name, const cJSON *object,
     return add(scopes, &members, (uint32_t)id->valuedouble, &scope, why);
 }
 
+/* The directory, if it is there and the daemon's own: in a directory such as /tmp anybody can make one. */
+static DIR *open_directory(const char *path) {
+    int fd = path[0] == '\0' ? -1 : open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat status;
+
+    if (fd < 0)
+        return NULL;
+    DIR *directory = fstat(fd, &status) == 0 && status.st_uid == geteuid() ? fdopendir(fd) : NULL;
+    if (directory == NULL) {
+        log_warning("%s is not this daemon's own: no scopes are made again from there", path);
+        close(fd);
+    }
+    return directory;
+}
+
 void scope_json_restore(struct scopes *scopes) {
-    char path[2 * CONFIG_PATH_SIZE], why[SCOPES_TEXT_SIZE] = "it cannot be read";
-    DIR *directory = scopes->directory[0] == '\0' ? NULL : opendir(scopes->directory);
+    char path[2 * CONFIG_PATH_SIZE], why[SCOPES_TEXT_SIZE];
+    DIR *directory = open_directory(scopes->directory);
     const struct dirent *entry;
     unsigned n_scopes = 0;
 
     while (directory != NULL && (entry = readdir(directory)) != NULL) {
         if (!scope_name_is_sound(entry->d_name) ||
-            scopes_file(scopes, entry->d_name, SCOPES_SAVED, path, sizeof path) < 0)
+            scopes_file(scopes, entry->d_name, SCOPES_SAVED, path, sizeof path) < 0 ||
+            (access(path, F_OK) < 0 &&
+             (errno == ENOENT || errno == ENOTDIR))) /* it was dropped, and a container left something */
             continue;
+        refuse(why, "it cannot be read, or is not the daemon's own");
         _cleanup_(freep) char *text = read_text(path);
         cJSON *object = text == NULL ? NULL : cJSON_Parse(text);
         if (object != NULL && restore(scopes, entry->d_name, object, why) == 0)
             n_scopes++;
         else
-            log_warning("%s: the scope is not there again: %s", path, why);
+            log_warning("%s: the scope is not there again: %s; 'gpupoolctl scope drop %s' removes it", path,
+                        why, entry->d_name);
         cJSON_Delete(object);
     }
     if (directory != NULL)

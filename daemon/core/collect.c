@@ -6,6 +6,7 @@
 #include "daemon/core/fence.h"
 #include "daemon/core/lease.h"
 #include "daemon/core/pool.h"
+#include "daemon/core/tenant.h"
 
 unsigned collect_queue(struct fence_queue *queue, unsigned most) {
     unsigned passed = 0;
@@ -64,7 +65,7 @@ bool tenant_may_have(struct tenant *tenant, uint64_t leases, uint64_t ranges) {
             collect_heap(heap);
         }
     }
-    tenant->quota.n_refusals++;
+    tenant_note_refusal(tenant);
     return false;
 }
 

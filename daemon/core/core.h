@@ -171,13 +171,16 @@ int core_release(struct session *session, const struct proto_release *release, u
 /* Whether a tenant has a session, in quarantine or not, or a parcel. */
 bool core_has_tenant(struct core *core, struct tenant_id id);
 
+/* Whether a peer may not come in through its scope: it is gone or dropped, or names other users. */
+bool core_is_shut_out(const struct core *core, const struct peer *peer);
+
 /* No session begins in the scope any more. When a user's last session is gone, the user's parcels are revoked
  * and the segments go back to the driver. With the last tenant the scope is freed, perhaps at once. */
 void core_scope_drop(struct scope *scope, uint64_t now_ns);
 
 /* The use of all users of a scope together. */
 struct scope_use {
-    struct quota quota;      /* a copy; its refusals are those of the users that are there */
+    struct quota quota;      /* a copy; with the refusals since the scope was made */
     uint64_t reserved_bytes; /* of their segments */
 };
 void core_scope_report(const struct scope *scope, struct scope_use *ret_use);

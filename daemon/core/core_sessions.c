@@ -59,8 +59,7 @@ void core_set_policy(struct core *core, struct policy *policy, uint64_t now_ns) 
     core_serve(core, now_ns);
 }
 
-/* Whether the peer may not come in through its scope. */
-static bool is_shut_out(const struct core *core, const struct peer *peer) {
+bool core_is_shut_out(const struct core *core, const struct peer *peer) {
     const struct scope *scope = scope_find(core, peer->scope);
     return peer->scope != SCOPE_ORDINARY &&
            (scope == NULL || scope->is_dropped || !scope_admits(scope, peer->uid));
@@ -86,7 +85,7 @@ static int session_open(struct core *core, const struct peer *peer, uint64_t now
                         struct session **ret_session) {
     struct tenant *tenant;
 
-    if (core->n_sessions >= core->sessions_limit || is_shut_out(core, peer))
+    if (core->n_sessions >= core->sessions_limit || core_is_shut_out(core, peer))
         return PROTO_E_LIMIT;
     struct session *session =
         calloc(1, sizeof *session + core->n_pools * sizeof session->answers[0]); /* no pool comes later */
@@ -101,7 +100,7 @@ static int session_open(struct core *core, const struct peer *peer, uint64_t now
     r = undelivered_is_too_much(tenant) ? PROTO_E_LIMIT
                                         : charge_make(&session->charge, &tenant->quota, QUOTA_SESSIONS, 1);
     if (r != 0) {
-        tenant->quota.n_refusals++;
+        tenant_note_refusal(tenant);
         tenant_apply_policy(tenant, NULL);
         tenant_drop_if_unused(tenant);
         free(session);
@@ -155,7 +154,7 @@ void core_explain_sessions(struct core *core, const struct peer *peer, struct pr
             core->sessions_limit);
         return;
     }
-    if (is_shut_out(core, peer)) {
+    if (core_is_shut_out(core, peer)) {
         explain_shut_out(core, peer, ret_failure);
         return;
     }
@@ -175,7 +174,8 @@ void core_explain_sessions(struct core *core, const struct peer *peer, struct pr
 
 int core_session_keep_reply(struct session *session, uint64_t bytes) {
     int r = charge_make(&session->replies, &session->tenant->quota, QUOTA_REPLIES, bytes);
-    session->tenant->quota.n_refusals += r != 0;
+    if (r != 0)
+        tenant_note_refusal(session->tenant);
     return r;
 }
 
@@ -348,9 +348,7 @@ void core_scope_drop(struct scope *scope, uint64_t now_ns) {
 }
 
 void core_scope_report(const struct scope *scope, struct scope_use *ret_use) {
-    uint64_t n_refusals = 0;
-
-    *ret_use = (struct scope_use){0};
+    *ret_use = (struct scope_use){.quota.n_refusals = scope->n_refusals};
     memcpy(ret_use->quota.limits, scope->terms.limits, sizeof ret_use->quota.limits);
     policy_limits_fill(scope->core->policy, ret_use->quota.limits);
     list_for_each_entry(const struct tenant, tenant, &scope->core->tenants, link) {
@@ -358,10 +356,8 @@ void core_scope_report(const struct scope *scope, struct scope_use *ret_use) {
             continue;
         for (unsigned item = 0; item < QUOTA_ITEMS; item++)
             ret_use->quota.used[item] += tenant->quota.used[item];
-        n_refusals += tenant->quota.n_refusals;
         list_for_each_entry(const struct tenant_heap, heap, &tenant->heaps, tenant_link) {
             ret_use->reserved_bytes += heap->heap.free_bytes + heap->heap.taken_bytes;
         }
     }
-    ret_use->quota.n_refusals = n_refusals;
 }

@@ -526,7 +526,7 @@ static bool quotas_are_valid(const struct core *core) {
 /* Whether a tenant that can have no session any more has nothing that could go back. */
 static bool tenant_is_cleared(const struct tenant *tenant) {
     list_for_each_entry(const struct tenant_heap, heap, &tenant->heaps, tenant_link) {
-        if (heap->segments > 0 && !pool_is_closed(heap->pool))
+        if (heap->segments > 0)
             return false;
     }
     return tenant->n_parcels == 0;

@@ -246,7 +246,10 @@ static const char *pool_key(const struct pool *pool) {
 static const struct quota *quota_that_limits(const struct tenant *tenant, unsigned item) {
     const struct quota *own = &tenant->quota, *above = own->above;
     uint64_t own_left = own->limits[item] > own->used[item] ? own->limits[item] - own->used[item] : 0;
-    return above != NULL && quota_left(above, item) < own_left ? above : own;
+    bool is_above = above != NULL && (quota_left(above, item) < own_left ||
+                                      (tenant->scope != NULL && above->limits[item] <= own->limits[item] &&
+                                       quota_left(above, item) == own_left));
+    return is_above ? above : own;
 }
 
 void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text, size_t size) {
@@ -294,7 +297,7 @@ static void request_explain_quota(const struct request *request, struct proto_fa
                  "'%s' of %s",
                  TENANT_TEXT(tenant->core, tenant->id), BYTES_TEXT(quota_limit(&tenant->quota, item)),
                  pool_key(request->pool),
-                 tenant->scope != NULL && tenant->quota.limits[item] > tenant->quota.above->limits[item]
+                 tenant->scope != NULL && tenant->quota.limits[item] >= tenant->quota.above->limits[item]
                      ? "the scope's quota"
                      : "[quota] in the daemon's configuration");
     } else {

@@ -274,8 +274,11 @@ bool pool_retire_idle_of(struct tenant *tenant) {
 void pool_retire_all_of(struct tenant *tenant) {
     list_for_each_entry(const struct tenant_heap, heap, &tenant->heaps, tenant_link) {
         struct segment *segment;
-        while (!pool_is_closed(heap->pool) && (segment = find_idle_of(heap)) != NULL)
-            pool_retire_one(segment);
+        while ((segment = find_idle_of(heap)) != NULL)
+            if (pool_is_closed(heap->pool)) /* its driver frees nothing, and it lends nothing */
+                tenant_disown(segment);
+            else
+                pool_retire_one(segment);
     }
 }
 

@@ -124,7 +124,8 @@ void pool_retire_one(struct segment *segment);
  * segments. Returns whether there was one. */
 bool pool_retire_idle_of(struct tenant *tenant);
 
-/* Retires all idle segments of the tenant, which has to stay meanwhile. */
+/* Takes all idle segments from the tenant, which has to stay meanwhile, and retires them. A closed pool keeps
+ * them. */
 void pool_retire_all_of(struct tenant *tenant);
 
 /* Retires idle segments of at least that many bytes in all, or as many as there are; keep_bytes stay

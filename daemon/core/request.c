@@ -8,6 +8,7 @@
 
 #include "daemon/core/recorder.h"
 #include "daemon/core/session.h"
+#include "daemon/core/tenant.h"
 #include "daemon/core/wait_queue.h"
 
 int request_new(struct session *session, struct pool *pool, uint64_t id, const struct proto_acquire *acquire,
@@ -133,7 +134,8 @@ void request_refuse_for_quota(struct request *request, enum proto_error error, u
         return;
     request->pool->stats.n_quota_refusals++;
     /* leases were counted when they were asked for */
-    request->session->tenant->quota.n_refusals += item != QUOTA_LEASES;
+    if (item != QUOTA_LEASES)
+        tenant_note_refusal(request->session->tenant);
 }
 
 void request_give_up(struct request *request) {

@@ -4,7 +4,8 @@
 /*
  * A scope: a socket of its own, for one pod or job. Its users are tenants of their own, apart from users of
  * the same numbers elsewhere. In a container a process can take any uid, so that a limit for each user is
- * none for the container: an account (account.h) counts what all users of a scope have together.
+ * none for the container: an account (account.h) counts what all users of a scope have together. A limit of
+ * the scope takes the place of that of each of its users.
  *
  *   OPEN --scope_drop--> DROPPED (no session begins) --its last tenant is gone--> gone
  *

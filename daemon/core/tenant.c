@@ -143,12 +143,21 @@ void tenant_apply_policy(struct tenant *tenant, const struct peer *joining) {
     if (joining != NULL)
         policy_limits_add_peer(policy, joining, limits);
     policy_limits_end(policy, tenant->id.uid, limits);
+    for (unsigned item = 0; tenant->scope != NULL && item < QUOTA_ITEMS; item++)
+        if (tenant->scope->terms.limits[item] != POLICY_UNSET) /* said of this place, and not of all */
+            limits[item] = tenant->scope->terms.limits[item];
     account_apply_policy(tenant, joining);
     list_for_each_entry(struct tenant_heap, heap, &tenant->heaps, tenant_link) {
         heap->held.least_bytes = 0;
         heap->waiting.tried = heap->waiting.weighed = heap->held.tried = 0;
         heap->pool->is_plan_due = true;
     }
+}
+
+void tenant_note_refusal(struct tenant *tenant) {
+    tenant->quota.n_refusals++;
+    if (tenant->scope != NULL)
+        tenant->scope->n_refusals++;
 }
 
 bool tenant_may_take(const struct tenant *tenant, const struct pool *pool, uint64_t size_bytes) {

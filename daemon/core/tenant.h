@@ -46,6 +46,9 @@ void tenant_disown(struct segment *segment);
  * Pools where its requests wait for a quota are to be served afterwards. */
 void tenant_apply_policy(struct tenant *tenant, const struct peer *joining);
 
+/* Counts something that was refused for a quota. */
+void tenant_note_refusal(struct tenant *tenant);
+
 /* Whether the quota leaves that many bytes of the pool, rounded up to the heap's granule. */
 bool tenant_may_take(const struct tenant *tenant, const struct pool *pool, uint64_t size_bytes);
 

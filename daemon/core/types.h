@@ -180,6 +180,7 @@ struct scope {
     struct scope_terms terms;
     bool is_dropped;
     unsigned n_tenants;
+    uint64_t n_refusals; /* for a quota, of all users that there ever were */
     void *owner;      /* the shell's, until it is dropped */
     struct list link; /* in core->scopes */
 };

@@ -372,7 +372,10 @@ bool client_begin(struct clients *clients, int fd, uint32_t scope, void (*serve)
         free(client);
         return false;
     }
-    client->peer.scope = scope;
+    client->scope = client->peer.scope = scope;
+    client->is_shut_out = core_is_shut_out(terms->core, &client->peer);
+    if (client->is_shut_out)
+        client->peer.scope = SCOPE_ORDINARY;
     if (lingering_is_crowded(terms->lingering, peer_tenant(&client->peer)) ||
         connection_open(&client->connection, terms->loop, terms->scheduler, fd, peer_turn_user(&client->peer),
                         client->peer.pid, serve, client) < 0) {

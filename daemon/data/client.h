@@ -62,7 +62,9 @@ struct client {
     struct clients *clients;
     enum client_state state;
     struct connection connection;
-    struct peer peer;
+    struct peer peer;        /* scope: the ordinary one while is_shut_out */
+    uint32_t scope;          /* whose socket it came through */
+    bool is_shut_out;        /* its user may not come in there: it costs the scope's users nothing */
     struct session *session; /* OPEN and LOST */
     int pidfd;
     int reclaim_fd;   /* OPEN: asks the client for idle memory; -1: it did not want that */

@@ -218,6 +218,16 @@ static int open_session(struct client *client, const struct proto_message *messa
             "the daemon outside");
         return -EPERM;
     }
+    if (client->is_shut_out) {
+        struct proto_failure failure;
+        struct peer peer = client->peer;
+        peer.scope = client->scope;
+        core_session_refused(core);
+        core_explain_sessions(core, &peer, &failure);
+        session_log_session_refused(&clients->log, core, &client->peer, failure.text);
+        send_error(client, message->header.request, failure.error, failure.text);
+        return -EPERM;
+    }
     int r = PROTO_E_LIMIT;
     if (lingering_has_room(lingering, peer_tenant(&client->peer))) {
         r = client_identify(client);

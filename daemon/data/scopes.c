@@ -65,12 +65,19 @@ static void on_closed(struct listener *listener) {
     free(listener->user);
 }
 
-/* Makes a directory with this mode, or gives it to one that is there. Returns 0 or a negative errno. */
+/* Makes a directory with this mode, or gives it to one that is there and is the daemon's own. Returns 0 or a
+ * negative errno. */
 static int make_directory(const char *path, mode_t mode) {
+    struct stat status;
+
     if (mkdir(path, 0700) < 0 && errno != EEXIST)
         return -errno;
     _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    return fd < 0 || fchmod(fd, mode) < 0 ? -errno : 0;
+    if (fd < 0 || fstat(fd, &status) < 0)
+        return -errno;
+    if (status.st_uid != geteuid())
+        return -EPERM;
+    return fchmod(fd, mode) < 0 ? -errno : 0;
 }
 
 static int save(const char *path, const char *text) {
@@ -138,7 +145,7 @@ static int open_socket(struct scope_socket *socket) {
 
     int r = scopes_file(socket->scopes, socket->scope->terms.name, SOCKET_FILE, path, sizeof path);
     if (r == 0)
-        r = listener_open(&socket->listener, path, SOCK_SEQPACKET, 0666, "");
+        r = listener_make(&socket->listener, path, SOCK_SEQPACKET, 0666, "");
     if (r == 0 && descriptors_are_short(socket->listener.fd))
         r = -EMFILE;
     if (r == 0)
@@ -162,11 +169,15 @@ int scopes_add(struct scopes *scopes, const struct scope_terms *terms, const str
     int r = socket == NULL ? -ENOMEM : make_directories(scopes, terms, saved, path);
     if (r < 0) {
         snprintf(why, SCOPES_TEXT_SIZE, "%s: %s", path, strerror(-r));
+        if (saved != NULL && r != -EPERM)
+            remove_files(scopes, terms->name);
         free(socket);
         return r;
     }
     r = scope_add(scopes->terms.core, terms, &scope);
     if (r < 0) {
+        if (saved != NULL)
+            remove_files(scopes, terms->name);
         snprintf(why, SCOPES_TEXT_SIZE,
                  r == -ENOSPC ? "there are %u scopes, as many as there may be: drop some" : "no memory",
                  SCOPES_MAX);
@@ -203,6 +214,18 @@ void scopes_drop(struct scopes *scopes, struct scope *scope) {
     listener_close(&socket->listener);
     remove_files(scopes, scope->terms.name);
     core_scope_drop(scope, clock_now_ns());
+}
+
+bool scopes_forget(const struct scopes *scopes, const char *name) {
+    char path[2 * CONFIG_PATH_SIZE];
+
+    if (scopes->directory[0] == '\0' || !scope_name_is_sound(name) ||
+        scopes_file(scopes, name, SCOPES_SAVED, path, sizeof path) < 0 || access(path, F_OK) < 0)
+        return false;
+    if (scopes_file(scopes, name, SOCKET_FILE, path, sizeof path) == 0)
+        unlink(path);
+    remove_files(scopes, name);
+    return true;
 }
 
 void scopes_configure(struct scopes *scopes) {

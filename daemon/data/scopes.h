@@ -70,12 +70,15 @@ int scopes_add(struct scopes *scopes, const struct scope_terms *terms, const str
                const char *saved, struct scope **ret_scope, char why[SCOPES_TEXT_SIZE]);
 
 /* Whether a name can be a directory's and a label's: letters, digits, '.', '_' and '-', no '.' or '-' at the
- * beginning, shorter than SCOPE_NAME_SIZE. */
+ * beginning, shorter than SCOPE_NAME_SIZE. A socket's path limits it further. */
 bool scope_name_is_sound(const char *name);
 
 /* No process comes in any more; removes the socket and what lies beside it. The scope itself goes with its
  * last process (core_scope_drop). */
 void scopes_drop(struct scopes *scopes, struct scope *scope);
+
+/* Removes what is left of a scope that could not be made again. Returns whether there was something. */
+bool scopes_forget(const struct scopes *scopes, const char *name);
 
 /* The pools' sizes have changed: resolves the limits. The core's policy is to be set afterwards. */
 void scopes_configure(struct scopes *scopes);

@@ -94,8 +94,41 @@ static int lock_path(const char *path) {
     }
 }
 
-int listener_open(struct listener *listener, const char *path, int type, mode_t mode, const char *group) {
+int listener_make(struct listener *listener, const char *path, int type, mode_t mode, const char *group) {
+    /* The file gets the mode of the socket with its making: another file could lie at the path afterwards. */
+    bool is_for_all = *group == '\0' && (mode & S_IWOTH) != 0;
     struct sockaddr_un address;
+
+    int r = remove_stale(path);
+    if (r < 0)
+        return r;
+    _cleanup_(close_fdp) int fd = unix_socket(type, path, &address);
+    if (fd < 0)
+        return fail_at(path, fd);
+    rights_refuse(fd);
+    if (is_for_all && fchmod(fd, mode) < 0)
+        return fail_at(path, -errno);
+    mode_t mask = umask(is_for_all ? 0 : 0777); /* no client gets in before the mode is set */
+    r = bind(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
+    umask(mask);
+    if (r < 0)
+        return fail_at(path, r);
+    if (*group != '\0')
+        r = give_to_configured_group(path, group);
+    else if (!is_for_all)
+        give_to_group(path);
+    if (r == 0 && ((!is_for_all && chmod(path, mode) < 0) || listen(fd, LISTEN_BACKLOG) < 0))
+        r = fail_at(path, -errno);
+    if (r < 0) {
+        unlink(path);
+        return r;
+    }
+    *listener = (struct listener){.fd = take_fd(&fd), .lock_fd = -1, .spare_fd = -1, .owned = true};
+    snprintf(listener->path, sizeof listener->path, "%s", path);
+    return 0;
+}
+
+int listener_open(struct listener *listener, const char *path, int type, mode_t mode, const char *group) {
     char lock[sizeof listener->path + sizeof ".lock"];
 
     snprintf(lock, sizeof lock, "%s.lock", path);
@@ -111,32 +144,10 @@ int listener_open(struct listener *listener, const char *path, int type, mode_t 
             path);
         return -EADDRINUSE;
     }
-    int r = remove_stale(path);
-    if (r < 0)
-        return r;
-    _cleanup_(close_fdp) int fd = unix_socket(type, path, &address);
-    if (fd < 0)
-        return fail_at(path, fd);
-    rights_refuse(fd);
-    mode_t mask = umask(0777); /* no client gets in before the mode is set */
-    r = bind(fd, (struct sockaddr *)&address, sizeof address) < 0 ? -errno : 0;
-    umask(mask);
-    if (r < 0)
-        return fail_at(path, r);
-    if (*group != '\0')
-        r = give_to_configured_group(path, group);
-    else if ((mode & S_IWOTH) == 0)
-        give_to_group(path);
-    if (r == 0 && (chmod(path, mode) < 0 || listen(fd, LISTEN_BACKLOG) < 0))
-        r = fail_at(path, -errno);
-    if (r < 0) {
-        unlink(path);
-        return r;
-    }
-    *listener =
-        (struct listener){.fd = take_fd(&fd), .lock_fd = take_fd(&lock_fd), .spare_fd = -1, .owned = true};
-    snprintf(listener->path, sizeof listener->path, "%s", path);
-    return 0;
+    int r = listener_make(listener, path, type, mode, group);
+    if (r == 0)
+        listener->lock_fd = take_fd(&lock_fd);
+    return r;
 }
 
 int listener_adopt(struct listener *listener, int fd, int type) {
@@ -254,7 +265,8 @@ void listener_close(struct listener *listener) {
     if (listener->owned) {
         unlink(listener->path);
         snprintf(lock, sizeof lock, "%s.lock", listener->path);
-        unlink(lock);
+        if (listener->lock_fd >= 0)
+            unlink(lock);
         listener->owned = false;
     }
     listener->fd = close_fd(listener->fd);

@@ -19,7 +19,7 @@ struct closer;
 struct listener {
     char path[108];
     int fd;
-    int lock_fd;           /* flock on PATH.lock; -1 with systemd's socket */
+    int lock_fd;           /* flock on PATH.lock; -1: none */
     int spare_fd;          /* to be given up for an accept when there is no other descriptor */
     struct closer *closer; /* of connections that cannot be accepted */
     bool owned;            /* made here: the path is removed at the end */
@@ -39,6 +39,10 @@ struct listener {
  * members in. Removes a stale socket. Returns 0, -EADDRINUSE when another daemon serves the path, or a
  * negative errno; logs why. */
 int listener_open(struct listener *listener, const char *path, int type, mode_t mode, const char *group);
+
+/* As listener_open(), without a lock and without a look whether another daemon serves the path: in a
+ * directory that is this daemon's own. */
+int listener_make(struct listener *listener, const char *path, int type, mode_t mode, const char *group);
 
 /* Takes a listening socket from systemd; checks its kind. Returns 0 or -EINVAL. */
 int listener_adopt(struct listener *listener, int fd, int type);

@@ -25,8 +25,10 @@ static uint64_t larger(uint64_t a, uint64_t b) {
 static uint64_t user_limit(const struct world *world, unsigned tenant, unsigned item,
                            unsigned joining_group) {
     const struct model_policy *policy = &world->policy;
-    uint64_t limit = policy->users[tenant][item];
+    uint64_t limit = policy->users[tenant][item], of_scope = world->scopes[tenant].limits[item];
 
+    if (world->scopes[tenant].is_scoped && of_scope != POLICY_UNSET)
+        return of_scope;
     if (!policy->set)
         return QUOTA_UNLIMITED;
     if (limit != POLICY_UNSET)

@@ -77,6 +77,12 @@ void model_leave_scope(struct world *world, unsigned tenant) {
     for (unsigned p = 0; p < SIM_PARCELS; p++)
         if (world->parcels[p].takers > 0 && world->parcels[p].tenant == tenant)
             parcel_end(world, p);
+    for (unsigned g = 0; g < SIM_SEGMENTS; g++) { /* a lost device's driver takes nothing back */
+        struct model_segment *where = &world->segments[g];
+        if (where->segment != NULL && where->tenant == tenant + 1 &&
+            pool_is_closed(world->pools[where->pool].pool))
+            where->tenant = 0;
+    }
 }
 
 void step_scope(struct world *world) {

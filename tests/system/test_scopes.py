@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import stat
+import struct
 import subprocess
 import sys
 import unittest
@@ -13,6 +14,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from gpupool_system import CTL, WAIT_S, Admin, Daemon, ctl, holding, wait_until  # noqa: E402
 
 STRANGER = 65533
+# HELLO of a client without a GPU, as docs/wire.md has it.
+HELLO = struct.pack("<HHIQIHHII", 1, 0, 32, 1, 0x4C505047, 1, 1, 2, 0).hex()
 
 
 def ctl_of(daemon, *words, code=0):
@@ -64,7 +67,7 @@ class Scopes(unittest.TestCase):
     def test_a_container_that_has_one_socket_finds_no_other(self):
         inside = add(self.daemon, "pod").parent
         outer = inside.parent
-        self.assertEqual(sorted(os.listdir(inside)), ["gpupool.sock", "gpupool.sock.lock", "gpupool.sock.sim"])
+        self.assertEqual(sorted(os.listdir(inside)), ["gpupool.sock", "gpupool.sock.sim"])
         self.assertEqual(stat.S_IMODE(inside.stat().st_mode), 0o755)
         self.assertEqual(stat.S_IMODE(outer.stat().st_mode), 0o700)
         self.assertEqual(stat.S_IMODE((inside / "gpupool.sock").stat().st_mode), 0o666)
@@ -84,6 +87,15 @@ class Scopes(unittest.TestCase):
         self.assertIn("user 0 may not come in through scope 'other'", self.daemon.log_text())
         with holding(self.daemon, GPUPOOL_SOCKET=str(path)):
             self.assertEqual(scopes(self.daemon)["job"]["sessions"], 1)
+        # one who is sent away and never reads that takes nothing from those who may come in
+        program = ("import socket, sys\nsockets = []\nfor _ in range(400):\n    s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)\n"
+                   f"    s.connect({str(path)!r}); s.send(bytes.fromhex({HELLO!r})); sockets.append(s)\nprint('sent', flush=True); sys.stdin.read()")
+        with subprocess.Popen([sys.executable, "-c", program], user=STRANGER + 1, group=STRANGER, extra_groups=[], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as crowd:
+            self.assertEqual(crowd.stdout.readline(), b"sent\n")
+            wait_until(lambda: self.daemon.ask("stats")["daemon"]["lingering_sockets"] > 100, "the refusals linger")
+            with holding(self.daemon, GPUPOOL_SOCKET=str(path)):
+                self.assertEqual((scopes(self.daemon)["job"]["users"], scopes(self.daemon)["job"]["reply_bytes"]), (1, 0))
+            crowd.stdin.close()
         program = f"import os; os.listdir({str(path.parent.parent.parent)!r})"
         self.assertIn("PermissionError", as_user(STRANGER, program).stderr)
         closed = add(self.daemon, "closed")
@@ -103,6 +115,12 @@ class Scopes(unittest.TestCase):
         log = self.daemon.log_text()
         self.assertIn("of scope 'small' (all users of the scope) has 1 session", log)
         self.assertIn("raise 'sessions' of the scope's quota", log)
+        self.assertEqual(scopes(self.daemon)["small"]["refusals"], 1)  # also when its users are gone
+        self.daemon.config.write_text("[device]\nlimit = 512MiB\n[host]\nlimit = 512MiB\n[quota]\nsessions = 1\n")
+        ctl_of(self.daemon, "reload")
+        more = add(self.daemon, "more", "--quota", "sessions=2")  # more than each user may have elsewhere
+        with holding(self.daemon, GPUPOOL_SOCKET=str(more)), holding(self.daemon, GPUPOOL_SOCKET=str(more)):
+            self.assertEqual(scopes(self.daemon)["more"]["sessions"], 2)
         self.daemon.config.write_text("[device]\nlimit = 256MiB\n[host]\nlimit = 512MiB\n")
         ctl_of(self.daemon, "reload")
         self.assertEqual(scopes(self.daemon)["small"]["pools"][0]["bytes_limit"], 128 << 20)
@@ -113,17 +131,19 @@ class Scopes(unittest.TestCase):
                             (("there",), "there is a scope"), (("a", "--quota", "devic=1"), "did you mean 'device'"), (("a", "--quota", "device=1x"), "neither a size"),
                             (("a", "--quota", "device"), "NAME=VALUE"), (("a", "--label", "1x=a"), "cannot be a label's name"), (("a", "--label", "scope=a"), "cannot be a label's name"),
                             (("a", "--label", "x=" + "y" * 200), "at most 127 bytes"), (("a", "--uid", "no-such-user"), "there is no user"),
+                            (("a", "--quota", "sessions=1", "--quota", "sessions=2"), "given twice"), (("a", "--end"), "scope drop only"),
                             (("a", *(f"--label=l{i}=x" for i in range(9))), "at most 8 labels"), (("a", *(f"--uid={i}" for i in range(17))), "at most 16 users")):
             done = ctl("scope", "add", *words, socket_path=self.daemon.admin_socket)
             self.assertNotEqual(done.returncode, 0, words)
             self.assertIn(text, done.stderr)
-        for request in ({"scope": 7}, {"scope": "a", "uids": 7}, {"scope": "a", "uids": [-1]}, {"scope": "a", "uids": [1.5]}, {"scope": "a", "uids": [4294967295]},
+        for request in ({"scope": 7}, {"scope": "a", "uids": 7}, {"scope": "a", "uids": []}, {"scope": "a", "uids": [-1]}, {"scope": "a", "uids": [1.5]}, {"scope": "a", "uids": [4294967295]},
                         {"scope": "a", "quota": []}, {"scope": "a", "quota": {"device": 7}}, {"scope": "a", "labels": {"x": 7}}, {"scope": "a", "labels": {"x": "\u0001"}},
                         {"scope": "a", "labels": {"x": "1", "x ": "2"}}, {"scope": "a", "session": 7}, {}):
             with self.daemon.admin() as admin:
                 admin.send(json.dumps({"command": "scope-add", **request}).encode() + b"\n")
                 self.assertEqual(admin.receive()["error"]["code"], "invalid-request", request)
-        for words in ((), ("add",), ("list", "a"), ("drop",), ("remove", "a")):
+        self.assertFalse((pathlib.Path(self.daemon.directory.name) / "admin.scopes" / "a").exists())
+        for words in ((), ("add",), ("drop", "there", "--uid", "0"), ("list", "--end"), ("list", "a"), ("drop",), ("remove", "a")):
             self.assertEqual(ctl("scope", *words, socket_path=self.daemon.admin_socket).returncode, 2, words)
         self.assertIn("no-such-scope", ctl_of(self.daemon, "scope", "drop", "nix", code=1).stderr)
         self.assertEqual(set(scopes(self.daemon)), {"there"})
@@ -194,7 +214,41 @@ class Scopes(unittest.TestCase):
             self.assertEqual(set(scopes(self.daemon)), {"pod"} if text == b'{"id":1}' else set(), text)
             self.daemon.stop()
         (path.parent.parent.parent / "stray").write_text("")
+        (path.parent.parent.parent / "left").mkdir()
+        saved.write_bytes(b"{")
         self.daemon.start()
+        self.assertEqual(self.daemon.log_text().rsplit("gpupoold: info: serving", 1)[0].rsplit("records and", 1)[1].count("is not there again"), 1)
+        ctl_of(self.daemon, "scope", "drop", "pod")
+        self.assertFalse(path.parent.parent.exists())
+
+    @unittest.skipIf(os.geteuid() != 0, "this takes root, to be another user")
+    def test_directories_of_others_are_not_used(self):
+        directory = pathlib.Path(self.daemon.directory.name) / "admin.scopes"
+        (directory / "evil").mkdir(parents=True)
+        (directory / "evil" / "scope.json").write_text('{"id":7}')
+        os.chown(directory, STRANGER, STRANGER)
+        self.daemon.stop()
+        self.daemon.start()
+        self.assertEqual(scopes(self.daemon), {})
+        self.assertIn("is not this daemon's own", self.daemon.log_text())
+        self.assertIn("Operation not permitted", ctl_of(self.daemon, "scope", "add", "a", code=1).stderr)
+
+    def test_labels_of_any_kind_are_printed(self):
+        add(self.daemon, "pod", *(f"--label={name * 31}=" + '"' * 127 for name in "abcdefgh"))
+        metrics = ctl_of(self.daemon, "metrics").stdout
+        self.assertIn("h" * 31 + '="' + '\\"' * 127 + '"} 1\n', metrics)
+
+    def test_waiting_for_one_leaves_the_next_of_its_name_alone(self):
+        path = add(self.daemon, "pod")
+        with holding(self.daemon, GPUPOOL_SOCKET=str(path)) as holder:
+            waiting = subprocess.Popen([CTL, f"--admin-socket={self.daemon.admin_socket}", "scope", "drop", "pod"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+            waiting.stderr.readline()
+            holder.stdin.close()
+            wait_until(lambda: ctl("scope", "add", "pod", socket_path=self.daemon.admin_socket).returncode == 0, "the name is free")
+        self.assertEqual((waiting.wait(WAIT_S), waiting.stdout.read()), (0, b"The scope is gone.\n"))
+        waiting.stdout.close()
+        waiting.stderr.close()
+        self.assertEqual(scopes(self.daemon)["pod"]["state"], "open")
 
     def test_records_tell_the_scope(self):
         path = add(self.daemon, "a-name-of-more-than-23-bytes")
