@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The installed package: the files, the library's names, and programs in C and C++ that are built against it."""
+import fnmatch
 import os
 import pathlib
 import re
@@ -368,6 +369,41 @@ class Package(unittest.TestCase):
                 text = (self.prefix / page).read_text()
                 self.assertIn(f'.TH "{name}" "{section}"', text)
                 self.assertIn('.SH NAME', text)
+
+
+class Packages(unittest.TestCase):
+    """The lists of files of Debian's and Fedora's packages, beside what is installed. The packages themselves: ./dev package try."""
+
+    def installed(self, lib, units):
+        for file in FILES | MANUAL_PAGES:
+            if not re.match("lib/(systemd|sysusers.d|tmpfiles.d)/", file):
+                file = re.sub(f"^{re.escape(LIB)}/", f"{lib}/", file)
+            yield f"/{file}" if file.startswith("etc/") else file.replace("lib/systemd/system", units) if file.startswith("lib/systemd") else f"/usr/{file}"
+
+    def owners(self, file, lists):
+        return [package for package, patterns in lists.items() if any(fnmatch.fnmatch(file, pattern) or fnmatch.fnmatch(file, pattern + "/*") for pattern in patterns)]
+
+    def check(self, lists, files):
+        for file in files:
+            with self.subTest(file):
+                self.assertEqual(len(self.owners(file, lists)), 1)
+
+    def test_each_file_is_in_one_package_of_debian(self):
+        lists = {path.stem: ["/" + line for line in path.read_text().split()] for path in (pathlib.Path(SOURCE) / "packaging/debian").glob("*.install")}
+        self.assertEqual(set(lists), set(re.findall(r"^Package: (.*)", (pathlib.Path(SOURCE) / "packaging/debian/control").read_text(), re.MULTILINE)))
+        self.check(lists, self.installed("lib/x86_64-linux-gnu", "/lib/systemd/system"))
+
+    def test_each_file_is_in_one_package_of_fedora(self):
+        text = (pathlib.Path(SOURCE) / "packaging/gpupool.spec").read_text()
+        places = {"_sysconfdir": "/etc", "_sbindir": "/usr/sbin", "_bindir": "/usr/bin", "_libdir": "/usr/lib64", "_includedir": "/usr/include", "_datadir": "/usr/share",
+                  "_mandir": "/usr/share/man", "_unitdir": "/usr/lib/systemd/system", "_sysusersdir": "/usr/lib/sysusers.d", "_tmpfilesdir": "/usr/lib/tmpfiles.d"}
+        lists = {}
+        for name, body in re.findall(r"^%files (.*)\n((?:[%/].*\n)+?)(?=\n)", text, re.MULTILINE):
+            lists[name] = [re.sub(r"%\{(\w+)\}", lambda place: places.get(place[1], "?"), line.split()[-1]) for line in body.splitlines()]
+        self.assertEqual(len(lists), 6)
+        self.check(lists, self.installed("lib64", "/usr/lib/systemd/system"))
+        self.assertIn(f"Version:        {VERSION}\n", text)
+        self.assertIn(f"gpupool ({VERSION})", (pathlib.Path(SOURCE) / "packaging/debian/changelog").read_text())
 
 
 if __name__ == "__main__":
