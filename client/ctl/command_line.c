@@ -30,6 +30,7 @@
 
 static int read_session_end(int count, char **words, struct options *options);
 static int read_scope(int count, char **words, struct options *options);
+static int read_record(int count, char **words, struct options *options);
 
 static const struct command commands[] = {
     {"stats", view_stats, "the daemon, its pools and its sessions",
@@ -113,6 +114,12 @@ static const struct command commands[] = {
      "otherwise. For root "
      "and the daemon's user.",
      .run = history_run, .is_of_records = true, .since = "yesterday"},
+    {"record", NULL, "record export: the records for programs that draw them",
+     "Gives the flight recorder's records in a format of another program, on standard output: --perfetto for "
+     "ui.perfetto.dev, with counters, waits and refusals by process; --memory-viz for "
+     "pytorch.org/memory_viz, "
+     "with leases as blocks. For root and the daemon's user.",
+     .run = export_run, .is_of_records = true, .words = "export", .read_words = read_record},
     {"ping", view_ping, "ask whether the daemon answers",
      "Shows the version, the process and the age of the daemon, if it answers."},
     {"run", NULL, "run a CUDA program with gpupoold's memory", NULL},
@@ -135,6 +142,8 @@ enum option_value {
     OPTION_SESSION,
     OPTION_RELEASE,
     OPTION_REVOKE,
+    OPTION_PERFETTO,
+    OPTION_MEMORY_VIZ,
     OPTION_YES,
     OPTION_UID,
     OPTION_QUOTA,
@@ -148,7 +157,7 @@ enum option_value {
     OPTION_HELP = 'h',
 };
 
-#define COMMANDS_MAX 4u
+#define COMMANDS_MAX 6u
 #define NAMES_SIZE   64u /* of that many commands */
 
 /* An option is for the commands that it names, or for all that ask the daemon. */
@@ -158,16 +167,16 @@ static const struct option_row {
     const char *commands[COMMANDS_MAX];
     const char *text;
 } option_rows[] = {
-    {OPTION_POOL, "pool", "ID", {"trim", "events", "history", "top"}, "this pool only"},
+    {OPTION_POOL, "pool", "ID", {"trim", "events", "history", "record", "top"}, "this pool only"},
     {OPTION_SINCE,
      "since",
      "TIME",
-     {"events", "history"},
+     {"events", "history", "record"},
      "from then on: 1h, 2d, 14:05, yesterday, 2026-11-26, '2026-11-26 14:05'"},
-    {OPTION_UNTIL, "until", "TIME", {"events", "history"}, "until then, likewise"},
-    {OPTION_PID, "pid", "PID", {"events", "top"}, "of this process only"},
-    {OPTION_USER, "user", "USER", {"events", "top"}, "of this user only, by name or number"},
-    {OPTION_SCOPE, "scope", "NAME", {"events", "top"}, "of this scope only"},
+    {OPTION_UNTIL, "until", "TIME", {"events", "history", "record"}, "until then, likewise"},
+    {OPTION_PID, "pid", "PID", {"events", "record", "top"}, "of this process only"},
+    {OPTION_USER, "user", "USER", {"events", "record", "top"}, "of this user only, by name or number"},
+    {OPTION_SCOPE, "scope", "NAME", {"events", "record", "top"}, "of this scope only"},
     {OPTION_FOLLOW, "follow", NULL, {"events"}, "go on with those that come, until interrupted"},
     {OPTION_INTERVAL, "interval", "TIME", {"top"}, "between two looks, by default 3s"},
     {OPTION_ONCE, "once", NULL, {"top"}, "print one screen as text"},
@@ -175,9 +184,11 @@ static const struct option_row {
     {OPTION_RECORDS,
      "records",
      "PATH",
-     {"events", "history"},
+     {"events", "history", "record"},
      "the file to read, by default the one beside the admin socket"},
     {OPTION_SESSION, "session", "ID", {"leases"}, "of this session only"},
+    {OPTION_PERFETTO, "perfetto", NULL, {"record"}, "as a trace for Perfetto, in JSON"},
+    {OPTION_MEMORY_VIZ, "memory-viz", NULL, {"record"}, "as a snapshot for PyTorch's memory_viz, a pickle"},
     {OPTION_RELEASE,
      "release",
      "ID",
@@ -249,11 +260,11 @@ static void print_entry(const char *word, size_t column, const char *text) {
 }
 
 /* "events, history". Returns names. */
-static const char *command_names(const struct option_row *row, const char *between, char names[NAMES_SIZE]) {
+static const char *command_names(const struct option_row *row, char names[NAMES_SIZE]) {
     names[0] = '\0';
     for (size_t i = 0; i < ARRAY_LENGTH(row->commands) && row->commands[i] != NULL; i++) {
         size_t length = strlen(names);
-        snprintf(names + length, NAMES_SIZE - length, "%s%s", i > 0 ? between : "", row->commands[i]);
+        snprintf(names + length, NAMES_SIZE - length, "%s%s", i > 0 ? ", " : "", row->commands[i]);
     }
     return names;
 }
@@ -264,7 +275,7 @@ static void print_option(const struct option_row *row, bool with_commands) {
     snprintf(word, sizeof word, "  %s--%s%s%s", row->value == OPTION_HELP ? "-h, " : "    ", row->name,
              row->argument != NULL ? "=" : "", row->argument != NULL ? row->argument : "");
     if (with_commands && !is_for_all(row))
-        snprintf(text, sizeof text, "%s: ", command_names(row, ", ", names));
+        snprintf(text, sizeof text, "%s: ", command_names(row, names));
     strncat(text, row->text, sizeof text - strlen(text) - 1);
     print_entry(word, HELP_OPTION_COLUMN, text);
 }
@@ -489,6 +500,12 @@ static int read_options(int argc, char **argv, struct options *options, bool *re
         case OPTION_YES:
             options->yes = true;
             break;
+        case OPTION_PERFETTO:
+            options->export_format = EXPORT_PERFETTO;
+            break;
+        case OPTION_MEMORY_VIZ:
+            options->export_format = EXPORT_MEMORY_VIZ;
+            break;
         case OPTION_END:
             options->scope.end = true;
             break;
@@ -548,6 +565,13 @@ static int read_scope(int count, char **words, struct options *options) {
     return -1;
 }
 
+static int read_record(int count, char **words, struct options *options) {
+    (void)options;
+    if (count != 1 || strcmp(words[0], "export") != 0)
+        return usage_error(complain(EXIT_USAGE, "after 'record' comes 'export'"));
+    return -1;
+}
+
 /* Reads the words behind the options: a command, or "help" and a command. Returns as read_options(). */
 static int read_words(int argc, char **argv, struct options *options, bool *help) {
     if (optind == argc)
@@ -589,7 +613,7 @@ int command_line_read(int argc, char **argv, struct options *options) {
     for (size_t i = 0; i < ROWS; i++)
         if (given[i] && !is_for(&option_rows[i], options->command))
             return usage_error(complain(EXIT_USAGE, "--%s is for %s only", option_rows[i].name,
-                                        command_names(&option_rows[i], " and ", names)));
+                                        command_names(&option_rows[i], names)));
     const char *since = options->command->since;
     if (since != NULL && options->filter.since_ns == 0 && options->filter.until_ns == 0)
         moment_parse(since, moment_now_ns(), &options->filter.since_ns);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "client/ctl/address.h"
+#include "client/ctl/export.h"
 #include "client/ctl/records.h"
 #include "client/ctl/scope.h"
 #include "client/ctl/table.h"
@@ -55,6 +56,7 @@ struct options {
     const char *records; /* the flight recorder's file; NULL: not named */
     struct records_filter filter;
     struct scope_options scope;
+    enum export_format export_format;
     bool follow;
     uint64_t interval_ns;
     bool once, batch;

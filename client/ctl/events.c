@@ -11,7 +11,6 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "base/utf8.h"
 #include "client/ctl/command_line.h"
 #include "client/ctl/moment.h"
 #include "client/ctl/record_names.h"
@@ -196,23 +195,6 @@ static void print_line_of(FILE *stream, const struct proto_record *record, const
         fprintf(stream, ", scope %s", record_names_scope(names, record->scope, (char[RECORD_SCOPE_SIZE]){0}));
 }
 
-/* Prints a text as JSON's strings are. It may be cut within a character, or no UTF-8. */
-static void print_json_text(const char *text) {
-    char valid[PROTO_RECORD_NAME_SIZE];
-
-    snprintf(valid, sizeof valid, "%s", text);
-    valid[text_whole_characters(valid, strlen(valid))] = '\0';
-    utf8_make_valid(valid);
-    utf8_make_plain(valid, strlen(valid));
-    putchar('"');
-    for (const char *byte = valid; *byte != '\0'; byte++) {
-        if (*byte == '"' || *byte == '\\')
-            putchar('\\');
-        putchar(*byte);
-    }
-    putchar('"');
-}
-
 static void print_json_of(const struct proto_record *record, const struct record_names *names) {
     const char *name = record_names_session(names, record->session);
     bool has_name = record_has_name(record);
@@ -221,12 +203,12 @@ static void print_json_of(const struct proto_record *record, const struct record
            ",\"pid\":%" PRIu32 ",\"uid\":%" PRIu32 ",\"name\":",
            atomic_load(&record->number), record->time_ns, proto_record_word(record->kind), record->pool,
            record->session, record->pid, record->uid);
-    print_json_text(name != NULL ? name : "");
+    record_names_print_json(name != NULL ? name : "");
     fputs(",\"scope\":", stdout);
     if (record->scope == 0)
         fputs("null", stdout);
     else
-        print_json_text(record_names_scope(names, record->scope, (char[RECORD_SCOPE_SIZE]){0}));
+        record_names_print_json(record_names_scope(names, record->scope, (char[RECORD_SCOPE_SIZE]){0}));
     printf(",\"bytes\":%" PRIu64 ",\"leased_bytes\":%" PRIu64 ",\"value\":%" PRIu64
            ",\"reason\":%u,\"quota\":%u,"
            "\"flags\":%u}\n",

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/utf8.h"
 #include "client/ctl/records.h"
+#include "proto/text.h"
 
 bool record_has_name(const struct proto_record *record) {
     return record->kind == PROTO_RECORD_OPEN || record->kind == PROTO_RECORD_NAME ||
@@ -90,6 +92,22 @@ void record_names_learn_all(struct record_names *names, const struct records *re
     for (uint64_t number = records_first(records); number < next; number++)
         if (proto_records_read(records->file, number, &record))
             record_names_learn(names, &record);
+}
+
+void record_names_print_json(const char *name) {
+    char valid[PROTO_RECORD_NAME_SIZE];
+
+    snprintf(valid, sizeof valid, "%s", name);
+    valid[text_whole_characters(valid, strlen(valid))] = '\0';
+    utf8_make_valid(valid);
+    utf8_make_plain(valid, strlen(valid));
+    putchar('"');
+    for (const char *byte = valid; *byte != '\0'; byte++) {
+        if (*byte == '"' || *byte == '\\')
+            putchar('\\');
+        putchar(*byte);
+    }
+    putchar('"');
 }
 
 void record_names_deinit(struct record_names *names) {

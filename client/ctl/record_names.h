@@ -37,6 +37,9 @@ const char *record_names_session(const struct record_names *names, uint64_t sess
 const char *record_names_scope(const struct record_names *names, unsigned scope,
                                char text[RECORD_SCOPE_SIZE]);
 
+/* Prints a name as JSON's strings are. It may be cut within a character, or no UTF-8. */
+void record_names_print_json(const char *name);
+
 void record_names_deinit(struct record_names *names);
 
 #endif

@@ -15,6 +15,8 @@ _gpupoolctl() {
         COMPREPLY=()
     elif [[ $command == session ]]; then
         COMPREPLY=($(compgen -W end -- "$current"))
+    elif [[ $command == record ]]; then
+        COMPREPLY=($(compgen -W export -- "$current"))
     elif [[ $command == scope ]]; then
         COMPREPLY=($(compgen -W "add drop list" -- "$current"))
     elif [[ -z $command || $command == help ]]; then

@@ -17,6 +17,7 @@ complete -c gpupoolctl -f
 complete -c gpupoolctl -n 'test -z (__gpupoolctl_command)' -a '(__gpupoolctl_commands)'
 complete -c gpupoolctl -n 'test "$(__gpupoolctl_command)" = help' -a '(__gpupoolctl_commands)'
 complete -c gpupoolctl -n 'test "$(__gpupoolctl_command)" = session' -a end
+complete -c gpupoolctl -n 'test "$(__gpupoolctl_command)" = record' -a export
 complete -c gpupoolctl -n 'test "$(__gpupoolctl_command)" = scope' -a 'add drop list'
 complete -c gpupoolctl -n 'string match -q -- "-*" (commandline -ct)' -a '(__gpupoolctl_options)'
 complete -c gpupoolctl -n 'test "$(__gpupoolctl_command)" = run' -a '(__fish_complete_subcommand)'

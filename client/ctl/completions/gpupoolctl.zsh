@@ -19,6 +19,8 @@ _gpupoolctl() {
         return
     elif [[ $command == session ]]; then
         compadd end
+    elif [[ $command == record ]]; then
+        compadd export
     elif [[ $command == scope ]]; then
         compadd add drop list
     elif [[ -z $command || $command == help ]]; then
