@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "client/ctl/json.h"
 #include "client/ctl/moment.h"
+#include "client/ctl/place.h"
 #include "client/ctl/text.h"
 #include "client/ctl/top_sample.h"
 #include "client/ctl/user.h"
@@ -265,7 +266,7 @@ static void put_cell(struct top_canvas *canvas, enum top_style style, enum top_c
 
 static void draw_row(struct top_canvas *canvas, const struct row *row, const struct top_choice *choice) {
     const char *state = reply_text(row->session, "state");
-    char text[UNITS_TEXT_SIZE + 2];
+    char text[UNITS_TEXT_SIZE + 2], place[PLACE_SIZE], named[PLACE_SIZE + 72];
 
     for (unsigned c = 0; c < TOP_COLUMNS; c++) {
         enum top_style style = TOP_PLAIN;
@@ -308,6 +309,10 @@ static void draw_row(struct top_canvas *canvas, const struct row *row, const str
             break;
         default:
             cell = reply_text(row->session, "command");
+            if (place_of_process(row->pid, reply_count(row->session, "uid"), row->age_ns, place)) {
+                snprintf(named, sizeof named, "%.64s in %s", cell, place);
+                cell = named;
+            }
         }
         put_cell(canvas, style, (enum top_column)c, cell);
     }

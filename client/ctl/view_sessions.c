@@ -5,8 +5,19 @@
 
 #include "base/array.h"
 #include "base/units.h"
+#include "client/ctl/place.h"
 #include "client/ctl/view.h"
 #include "client/ctl/view_parts.h"
+
+/* The process's name, and the container, job or unit that it runs in. */
+static void add_command(struct table *table, const struct cJSON *session, const struct column *column) {
+    char place[PLACE_SIZE];
+    bool has_place = place_of_process(reply_count(session, "pid"), reply_count(session, "uid"),
+                                      reply_count(session, "connected_ns"), place);
+
+    table_add(table, column->style, "%s%s%s", reply_text(session, column->key), has_place ? " in " : "",
+              has_place ? place : "");
+}
 
 static const struct column sessions[] = {
     {"SESSION", true, add_number, "id"},
@@ -21,7 +32,7 @@ static const struct column sessions[] = {
     {"HITS", true, add_share, "hit_ratio"},
     {"WAITING", true, add_count, "waiting", STYLE_WARNING},
     {"CONNECTED", true, add_time, "connected_ns"},
-    {"COMMAND", false, add_text, "command", .fit = FIT_CUT},
+    {"COMMAND", false, add_command, "command", .fit = FIT_CUT},
 };
 
 /* A line for each session in quarantine or that does not answer, below their table. */
