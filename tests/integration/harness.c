@@ -106,6 +106,10 @@ bool test_exports_vmm(void) {
     return device_export_is_vmm();
 }
 
+bool test_driver_has_descriptors(void) {
+    return test_exports_vmm() && !test_is_simulated();
+}
+
 bool test_host_exports_vmm(void) {
     return test_has_device() && host_export_is_vmm();
 }

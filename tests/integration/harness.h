@@ -83,6 +83,9 @@ bool test_is_sanitized(void);
  * that are given to programs name the calls for legacy handles: test_spawn() puts their counterparts there.
  */
 bool test_exports_vmm(void);
+/* Whether a process of such memory has descriptors that the driver opens when it likes: a real one does. Tests
+ * that count descriptors, or leave no more than some, cannot be run then. */
+bool test_driver_has_descriptors(void);
 /* Whether host memory is (GPUPOOL_TEST_HOST_EXPORT). A daemon without a GPU has memfds all the same. */
 bool test_host_exports_vmm(void);
 /* To be called first in main(), before there are threads: the daemons of this program have memfds, whatever

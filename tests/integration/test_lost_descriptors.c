@@ -81,6 +81,9 @@ static void a_request_fails_while_no_descriptor_is_free(void **state) {
 /* Of the descriptors of one message some arrive. */
 static void segments_whose_descriptors_were_lost_are_described_again(void **state) {
     (void)state;
+
+    if (test_driver_has_descriptors())
+        skip();
     if (!test_exports_vmm())
         return;
     struct gpupool_client *client = open_cached();
@@ -98,6 +101,9 @@ static void segments_whose_descriptors_were_lost_are_described_again(void **stat
 
 static void what_is_attached_may_lack_its_descriptor_for_a_moment(void **state) {
     (void)state;
+
+    if (test_driver_has_descriptors())
+        skip();
     struct gpupool_client *sharer = open_cached(), *reader = open_client(&daemon_, GPUPOOL_OPEN_NO_CACHE, 0);
     const unsigned kinds[] = {GPUPOOL_POOL_HOST, GPUPOOL_POOL_DEVICE};
 
@@ -121,6 +127,9 @@ static void what_is_attached_may_lack_its_descriptor_for_a_moment(void **state) 
 
 static void the_page_and_the_board_are_asked_for_again(void **state) {
     (void)state;
+
+    if (test_driver_has_descriptors())
+        skip();
     struct gpupool_client *client = open_client(&daemon_, GPUPOOL_OPEN_NO_CACHE, 0);
     struct session *session = &client->session;
 
@@ -141,6 +150,9 @@ static void a_client_that_cannot_be_opened_names_the_limit(void **state) {
     int r = -1;
 
     (void)state;
+
+    if (test_driver_has_descriptors())
+        skip();
     options.socket = daemon_.socket;
     for (unsigned left = 0; left < 7 && r < 0; left++) {
         leave_free(left);
