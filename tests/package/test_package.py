@@ -39,7 +39,7 @@ FILES = {
     "lib/systemd/system/gpupoold.service", "lib/systemd/system/gpupool-exporter.service", "lib/systemd/system/gpupoold.socket",
     "lib/systemd/system/gpupoold-admin.socket", "lib/sysusers.d/gpupool.conf", "lib/tmpfiles.d/gpupool.conf",
     *(f"share/gpupool/schema/{path.name}" for path in gpupool_system.SCHEMAS.glob("*.json")),
-    "share/gpupool/gpupool.rules.yml",
+    "share/gpupool/gpupool.rules.yml", "share/gpupool/gpupool.dashboard.json",
     "share/bash-completion/completions/gpupoolctl", "share/zsh/site-functions/_gpupoolctl", "share/fish/vendor_completions.d/gpupoolctl.fish",
 }
 MANUAL_PAGES = {"share/man/man1/gpupoolctl.1", "share/man/man3/gpupool.3", "share/man/man3/gpupool_fence.3",

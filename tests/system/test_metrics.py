@@ -20,6 +20,21 @@ from test_ctl import REPLIES
 SCOPES = {"scopes": [{**{key: value for key, value in REPLIES["quota"]["quotas"][0].items() if key not in ("uid", "charged_to")}, "id": 3, "scope": "pod-a",
                       "state": "open", "socket": "/run/x/gpupool.sock", "uids": [], "labels": {"pod": "trainer-0"}, "users": 1, "reserved_bytes": 7}]}
 RULES = SOURCE / "systemd" / "gpupool.rules.yml"
+DASHBOARD = SOURCE / "systemd" / "gpupool.dashboard.json"
+# The variables in queries, and values as Grafana puts in their place.
+VARIABLES = {"$instance": ".*", "$pool": ".*", "$__rate_interval": "3s"}
+
+
+def dashboard_queries():
+    """The dashboard's queries, as Grafana sends them, each with its panel's title."""
+    queries = []
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        for target in panel.get("targets", []):
+            query = target["expr"]
+            for name, value in VARIABLES.items():
+                query = re.sub(re.escape(name) + r"\b", value, query)
+            queries.append((panel["title"], query))
+    return queries
 
 
 def read(text):
@@ -106,6 +121,45 @@ class Metrics(unittest.TestCase):
         used = set(re.findall(r"\b(gpupool_\w+)", " ".join(re.findall(r"(?m)^ *expr: (.*)$", RULES.read_text()))))
         self.assertGreaterEqual(len(used), 10)
         self.assertEqual(used - names, set())
+
+    def test_the_dashboard_is_about_metrics_that_there_are(self):
+        names = {name for name, _ in read(self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"], scopes=SCOPES).stdout)}
+        used = set(re.findall(r"\b(gpupool_\w+)", " ".join(query for _, query in dashboard_queries())))
+        self.assertGreaterEqual(len(used), 30)
+        self.assertEqual(used - names, set())
+        variables = json.loads(DASHBOARD.read_text())["templating"]["list"]
+        self.assertEqual([variable["name"] for variable in variables], ["datasource", "instance", "pool"])
+        self.assertEqual(set(re.findall(r"\bgpupool_\w+", json.dumps(variables))) - names, set())
+        self.assertEqual([query for _, query in dashboard_queries() if "$" in query], [])
+
+    def test_the_dashboards_panels_have_titles_and_places_of_their_own(self):
+        panels = json.loads(DASHBOARD.read_text())["panels"]
+        self.assertEqual([panel["title"] for panel in panels if panel["type"] == "row"],
+                         ["State", "Pools", "Waits", "Users and scopes", "Growth and closes", "Daemon"])
+        titles, taken = [panel.get("title", "") for panel in panels], {}
+        self.assertNotIn("", titles)
+        self.assertEqual(len(set(titles)), len(titles))
+        for panel in panels:
+            place = panel["gridPos"]
+            self.assertLessEqual(place["x"] + place["w"], 24, panel["title"])
+            for cell in ((x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + place["h"])):
+                self.assertNotIn(cell, taken, (panel["title"], taken.get(cell)))
+                taken[cell] = panel["title"]
+            if panel["type"] != "row":
+                self.assertTrue(panel["description"] and panel["targets"], panel["title"])
+                self.assertEqual(panel["datasource"], {"type": "prometheus", "uid": "${datasource}"}, panel["title"])
+                references = [target["refId"] for target in panel["targets"]]
+                self.assertEqual(len(set(references)), len(references), panel["title"])
+
+    @unittest.skipIf(shutil.which("promtool") is None, "no promtool (Debian: prometheus)")
+    def test_the_dashboards_queries_parse(self):
+        rules = [{"record": f"query_{number}", "expr": query} for number, (_, query) in enumerate(dashboard_queries())]
+        with tempfile.TemporaryDirectory() as directory:
+            path = pathlib.Path(directory) / "queries.yml"
+            path.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))  # JSON is YAML
+            checked = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True, timeout=WAIT_S, check=False)
+        self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
+        self.assertIn(f"{len(rules)} rules found", checked.stdout)
 
     @unittest.skipIf(shutil.which("promtool") is None, "no promtool (Debian: prometheus)")
     def test_each_alert_fires_on_its_trouble_and_resolves(self):
