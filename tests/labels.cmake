@@ -10,7 +10,7 @@ set(slow
   integration/calls integration/cache_ integration/classifier integration/death integration/devices integration/faults
   integration/histories integration/kills integration/pair_failures integration/service integration/siege integration/soak
   integration/storm integration/streams integration/traces integration/waiting sim/finds_forgotten_closing
-  sim/finds_withheld_for_one_fence unit/client_lies docs/demo docs/dev_demo)
+  sim/finds_withheld_for_one_fence system/alerts unit/client_lies docs/demo docs/dev_demo)
 set(threads
   unit/client unit/gpu unit/own_mapping unit/pointer_map unit/planted integration/alloc integration/buffers integration/cache
   integration/connected integration/dispatch integration/fences integration/hand_over integration/histories$ integration/kills$
