@@ -14,6 +14,7 @@
 #include "client/ctl/events.h"
 #include "client/ctl/history.h"
 #include "client/ctl/moment.h"
+#include "client/ctl/report.h"
 #include "client/ctl/run.h"
 #include "client/ctl/text.h"
 #include "client/ctl/top.h"
@@ -120,6 +121,12 @@ static const struct command commands[] = {
      "pytorch.org/memory_viz, "
      "with leases as blocks. For root and the daemon's user.",
      .run = export_run, .is_of_records = true, .words = "export", .read_words = read_record},
+    {"report", NULL, "a page for the browser: pools over time, holders, waits, refusals",
+     "Shows as one HTML page on standard output how the pools were over time, which processes had their "
+     "memory, the waits, the refusals and the deaths: of the last 24 hours, unless --since says otherwise. "
+     "The page needs nothing beside itself. The daemon is not asked and need not live. For root and the "
+     "daemon's user.",
+     .run = report_run, .is_of_records = true, .since = "24h"},
     {"ping", view_ping, "ask whether the daemon answers",
      "Shows the version, the process and the age of the daemon, if it answers."},
     {"run", NULL, "run a CUDA program with gpupoold's memory", NULL},
@@ -167,13 +174,13 @@ static const struct option_row {
     const char *commands[COMMANDS_MAX];
     const char *text;
 } option_rows[] = {
-    {OPTION_POOL, "pool", "ID", {"trim", "events", "history", "record", "top"}, "this pool only"},
+    {OPTION_POOL, "pool", "ID", {"trim", "events", "history", "record", "report", "top"}, "this pool only"},
     {OPTION_SINCE,
      "since",
      "TIME",
-     {"events", "history", "record"},
+     {"events", "history", "record", "report"},
      "from then on: 1h, 2d, 14:05, yesterday, 2026-11-26, '2026-11-26 14:05'"},
-    {OPTION_UNTIL, "until", "TIME", {"events", "history", "record"}, "until then, likewise"},
+    {OPTION_UNTIL, "until", "TIME", {"events", "history", "record", "report"}, "until then, likewise"},
     {OPTION_PID, "pid", "PID", {"events", "record", "top"}, "of this process only"},
     {OPTION_USER, "user", "USER", {"events", "record", "top"}, "of this user only, by name or number"},
     {OPTION_SCOPE, "scope", "NAME", {"events", "record", "top"}, "of this scope only"},
@@ -184,7 +191,7 @@ static const struct option_row {
     {OPTION_RECORDS,
      "records",
      "PATH",
-     {"events", "history", "record"},
+     {"events", "history", "record", "report"},
      "the file to read, by default the one beside the admin socket"},
     {OPTION_SESSION, "session", "ID", {"leases"}, "of this session only"},
     {OPTION_PERFETTO, "perfetto", NULL, {"record"}, "as a trace for Perfetto, in JSON"},

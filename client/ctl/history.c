@@ -15,8 +15,7 @@
 #include "client/ctl/text.h"
 #include "client/ctl/user.h"
 
-/* Adds an hour to a day, or to another sum of hours of one pool. */
-static void add(struct proto_hour *sum, const struct proto_hour *hour) {
+void history_add(struct proto_hour *sum, const struct proto_hour *hour) {
     if (sum->hour == 0 || hour->leased_peak_bytes > sum->leased_peak_bytes) {
         sum->leased_peak_bytes = hour->leased_peak_bytes;
         sum->leased_peak_ns = hour->leased_peak_ns;
@@ -84,11 +83,10 @@ static void print_json(unsigned pool, const struct proto_hour *hour) {
            hour->n_refused, hour->n_timeouts, hour->n_quota, hour->n_grow_fails, hour->n_deaths);
 }
 
-/* The hours of one pool that the options choose, in order. Returns false behind the last one. */
-static bool next_hour(const struct records *records, const struct records_filter *filter, unsigned pool,
-                      uint64_t *hour, uint64_t end, struct proto_hour *ret_hour) {
+bool history_next_hour(const struct records *records, uint64_t since_ns, unsigned pool, uint64_t *hour,
+                       uint64_t end, struct proto_hour *ret_hour) {
     uint64_t oldest = end > records->file->hours_count ? end - records->file->hours_count : 0,
-             since = filter->since_ns / NS_PER_HOUR;
+             since = since_ns / NS_PER_HOUR;
 
     for (*hour = *hour == 0 ? (since > oldest ? since : oldest) : *hour + 1; *hour < end; (*hour)++) {
         *ret_hour = *proto_records_hour(records->file, *hour, pool);
@@ -105,7 +103,7 @@ static void print_days(const struct records *records, const struct record_names 
     struct proto_hour sum = {0}, hour;
     uint64_t number = 0;
 
-    while (next_hour(records, filter, pool, &number, end, &hour)) {
+    while (history_next_hour(records, filter->since_ns, pool, &number, end, &hour)) {
         moment_text(number * NS_PER_HOUR, MOMENT_DAY, of_hour);
         if (strcmp(day, of_hour) != 0) {
             if (sum.hour != 0)
@@ -113,7 +111,7 @@ static void print_days(const struct records *records, const struct record_names 
             sum = (struct proto_hour){0};
             snprintf(day, sizeof day, "%s", of_hour);
         }
-        add(&sum, &hour);
+        history_add(&sum, &hour);
     }
     if (sum.hour != 0)
         print_row(names, day, pool, &sum);
@@ -124,7 +122,7 @@ static void print_hours(const struct records *records, const struct record_names
     struct proto_hour hour;
     uint64_t number = 0;
 
-    while (next_hour(records, filter, pool, &number, end, &hour)) {
+    while (history_next_hour(records, filter->since_ns, pool, &number, end, &hour)) {
         if (json)
             print_json(pool, &hour);
         else

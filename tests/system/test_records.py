@@ -175,7 +175,7 @@ class Events(unittest.TestCase):
             self.assertIn(option.split("=")[0], result.stderr)
         result = ctl("stats", "--since=1h")
         self.assertEqual(result.returncode, 2)
-        self.assertIn("--since is for events, history, record only", result.stderr)
+        self.assertIn("--since is for events, history, record, report only", result.stderr)
 
     def test_times_choose(self):
         with Daemon() as daemon:
