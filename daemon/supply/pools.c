@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "daemon/loop/log.h"
 #include "daemon/supply/cgroup.h"
+#include "daemon/supply/neighbours.h"
 #include "daemon/supply/numa.h"
 #include "daemon/supply/supplier.h"
 
@@ -201,6 +202,21 @@ static int add_host_pools(struct setup *setup) {
     return 0;
 }
 
+/* The driver gives memory to whichever daemon asks first: growth of the other one fails then. */
+static void warn_of_neighbours(struct notices *notices) {
+    pid_t pid = neighbours_find("/proc", getpid());
+
+    if (pid == 0)
+        return;
+    notices_add(
+        notices,
+        "Another gpupoold ran when this one started: set 'limit' so that the device pools of both fit.");
+    log_warning(
+        "another gpupoold runs, pid %d, and may have pools on the same GPUs: set 'limit' of [device] in both "
+        "so that they fit",
+        (int)pid);
+}
+
 int pools_open_gpu(struct machine *machine, const struct config *config, const char *sim_path,
                    struct notices *notices) {
     enum config_gpu wanted = config->gpu;
@@ -235,6 +251,7 @@ int pools_open_gpu(struct machine *machine, const struct config *config, const c
     if (r == 0) {
         machine->gpu_kind = PROTO_GPU_CUDA;
         machine->gpu->contexts_by_hand();
+        warn_of_neighbours(notices);
         return 0;
     }
     machine->gpu = NULL;
