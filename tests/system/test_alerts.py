@@ -82,7 +82,7 @@ class Prometheus:
         (self.directory / "rules.yml").write_text(rules)
         jobs = "".join(f"  - job_name: {job}\n    static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n" for job, port in targets.items())
         (self.directory / "prometheus.yml").write_text(
-            "global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 200ms}\n"
+            "global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 200ms}\n"
             f"rule_files: [rules.yml]\nscrape_configs:\n{jobs}")
         self.port = free_port()
         with open(self.directory / "log", "wb") as log:
@@ -127,8 +127,8 @@ class Prometheus:
         while not condition():
             ended = select.select([self.ended], [], [], 0.1)[0]
             if ended or time.monotonic() > end:
-                alerts = self.alerts() if not ended and self.is_ready() else None
-                raise AssertionError(f"this did not come to pass: {what}; Prometheus' alerts: {alerts}; its log ends:\n"
+                state = [self.ask("alerts"), self.ask("targets")["activeTargets"]] if not ended and self.is_ready() else None
+                raise AssertionError(f"this did not come to pass: {what}; Prometheus' alerts and targets: {state}; its log ends:\n"
                                      + (self.directory / "log").read_text()[-4000:])
 
 
@@ -339,6 +339,7 @@ class Alerts(unittest.TestCase):
         writer.start()
         self.addCleanup(end)
         daemon = self.daemon()
+        self.prometheus.wait_for(lambda: len(self.prometheus.query("gpupool_uptime_seconds")) == 2, "there are metrics of both")
         self.is_quiet()
         daemon.stop()
         self.fires("GpupoolMissing")
