@@ -395,6 +395,7 @@ void daemon_free(struct daemon *daemon) {
     daemon->stopping = true;
     recorder_set_time(daemon->core, clock_now_ns());
     record(daemon->core, &(struct recorded){.kind = PROTO_RECORD_STOP, .value = (uint64_t)getpid()});
+    recorder_close(daemon->core); /* the sessions that are discarded now live on: these are no deaths */
     daemon_close_sockets(daemon);
     watcher_stop(&daemon->watcher);
     lingering_stop(&daemon->lingering);

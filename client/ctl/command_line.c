@@ -63,16 +63,17 @@ static const struct command commands[] = {
      "until the process has ended. First a question is asked. For root and the daemon's user.",
      .words = "end ID", .read_words = read_session_end},
     {"scope", NULL,
-     "scope add|drop NAME, scope list: sockets of their own for pods and jobs; for root and the daemon's "
+     "scope add|set|drop NAME, scope list: sockets of their own for pods and jobs; for root and the daemon's "
      "user",
      "Gives a pod or job a socket of its own, its scope. Users who come in there are apart from users of the "
      "same numbers elsewhere, as two users are, and have one quota together. The directory of the socket is "
      "to "
-     "be mounted into the container, at /run/gpupool. After 'drop' no process comes in any more; it waits "
+     "be mounted into the container, at /run/gpupool. 'set' replaces what its options name. After 'drop' no "
+     "process comes in any more; it waits "
      "until "
      "those are gone that are there, or with --end ends them. 'list' shows the scopes, with sessions, memory "
      "and labels. For root and the daemon's user.",
-     .run = scope_run, .words = "add NAME | drop NAME | list", .read_words = read_scope},
+     .run = scope_run, .words = "add NAME | set NAME | drop NAME | list", .read_words = read_scope},
     {"quota", view_quota, "what each user has and may have",
      "Shows for each user the sessions, leases, waiting requests and bytes of each pool, with their limits."},
     {"quarantine", view_quarantine,
@@ -179,7 +180,7 @@ static const struct option_row {
      "since",
      "TIME",
      {"events", "history", "record", "report"},
-     "from then on: 1h, 2d, 14:05, yesterday, 2026-11-26, '2026-11-26 14:05'"},
+     "from then on: 10m, 1h, 2d, 14:05, yesterday, 2026-11-26, '2026-11-26 14:05'"},
     {OPTION_UNTIL, "until", "TIME", {"events", "history", "record", "report"}, "until then, likewise"},
     {OPTION_PID, "pid", "PID", {"events", "record", "top"}, "of this process only"},
     {OPTION_USER, "user", "USER", {"events", "record", "top"}, "of this user only, by name or number"},
@@ -211,19 +212,23 @@ static const struct option_row {
      "uid",
      "USER",
      {"scope"},
-     "add: a user who may come in; again for more. Without it: every user"},
+     "add, set: a user who may come in; again for more. Without it: every user"},
     {OPTION_QUOTA,
      "quota",
      "KEY=LIMIT",
      {"scope"},
-     "add: a limit of all its users together, with a key of [quota] in gpupoold.conf(5), such as "
+     "add, set: a limit of all its users together, with a key of [quota] in gpupoold.conf(5), such as "
      "device=8GiB"},
     {OPTION_LABEL,
      "label",
      "NAME=TEXT",
      {"scope"},
-     "add: a label for people and metrics, such as pod=trainer-0"},
-    {OPTION_END, "end", NULL, {"scope"}, "drop: end the sessions that are there"},
+     "add, set: a label for people and metrics, such as pod=trainer-0"},
+    {OPTION_END,
+     "end",
+     NULL,
+     {"scope"},
+     "drop: end the sessions that are there; their processes may live on"},
     {OPTION_NO_WAIT, "no-wait", NULL, {"scope"}, "drop: do not wait until they are gone"},
     {OPTION_JSON, "json", NULL, {NULL}, "print the daemon's reply: one line of JSON"},
     {OPTION_ADMIN_SOCKET,
@@ -421,7 +426,7 @@ static int take_value(enum option_value option, const char *value, struct option
                          option == OPTION_SINCE ? &options->filter.since_ns : &options->filter.until_ns) < 0)
             return complain(
                 EXIT_USAGE,
-                "--%s: '%s' is no time; give such as 90s, 1h, 2d, 14:05, yesterday, or '2026-11-26 14:05'",
+                "--%s: '%s' is no time; give such as 10m, 1h, 2d, 14:05, yesterday, or '2026-11-26 14:05'",
                 option == OPTION_SINCE ? "since" : "until", value);
         return -1;
     case OPTION_PID:
@@ -508,10 +513,10 @@ static int read_options(int argc, char **argv, struct options *options, bool *re
             options->yes = true;
             break;
         case OPTION_PERFETTO:
-            options->export_format = EXPORT_PERFETTO;
-            break;
         case OPTION_MEMORY_VIZ:
-            options->export_format = EXPORT_MEMORY_VIZ;
+            if (options->export_format != EXPORT_NONE)
+                return usage_error(complain(EXIT_USAGE, "one format at a time: --perfetto or --memory-viz"));
+            options->export_format = option == OPTION_PERFETTO ? EXPORT_PERFETTO : EXPORT_MEMORY_VIZ;
             break;
         case OPTION_END:
             options->scope.end = true;
@@ -554,17 +559,19 @@ static int read_session_end(int count, char **words, struct options *options) {
 }
 
 static int read_scope(int count, char **words, struct options *options) {
-    static const char *const verbs[] = {[SCOPE_LIST] = "list", [SCOPE_ADD] = "add", [SCOPE_DROP] = "drop"};
+    static const char *const verbs[] = {
+        [SCOPE_LIST] = "list", [SCOPE_ADD] = "add", [SCOPE_SET] = "set", [SCOPE_DROP] = "drop"};
     size_t verb = 0;
 
     while (count > 0 && verb < ARRAY_LENGTH(verbs) && strcmp(words[0], verbs[verb]) != 0)
         verb++;
     if (count == 0 || verb == ARRAY_LENGTH(verbs) || count != (verb == SCOPE_LIST ? 1 : 2))
         return usage_error(
-            complain(EXIT_USAGE, "after 'scope' come 'list', 'add' and a name, or 'drop' and a name"));
+            complain(EXIT_USAGE, "after 'scope' come 'list', or 'add', 'set' or 'drop' and a name"));
     const struct scope_options *scope = &options->scope;
-    if (verb != SCOPE_ADD && scope->n_uids + scope->n_quotas + scope->n_labels > 0)
-        return usage_error(complain(EXIT_USAGE, "--uid, --quota and --label are for scope add only"));
+    if (verb != SCOPE_ADD && verb != SCOPE_SET && scope->n_uids + scope->n_quotas + scope->n_labels > 0)
+        return usage_error(
+            complain(EXIT_USAGE, "--uid, --quota and --label are for scope add and scope set only"));
     if (verb != SCOPE_DROP && (scope->end || scope->no_wait))
         return usage_error(complain(EXIT_USAGE, "--end and --no-wait are for scope drop only"));
     options->scope.verb = (enum scope_verb)verb;
@@ -595,7 +602,7 @@ static int read_words(int argc, char **argv, struct options *options, bool *help
         return usage_error(complain(EXIT_USAGE, "'run' comes first: gpupoolctl run [OPTION...] PROGRAM"));
     if (options->command->read_words != NULL && !*help)
         return options->command->read_words(argc - optind - 1, argv + optind + 1, options);
-    if (optind + 1 < argc && options->command->text != NULL)
+    if (optind + 1 < argc && options->command->text != NULL && options->command->read_words == NULL)
         return usage_error(
             complain(EXIT_USAGE, "one command at a time: '%s' is one too many", argv[optind + 1]));
     return -1;

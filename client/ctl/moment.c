@@ -13,7 +13,7 @@
 #include "base/units.h"
 
 #define HOURS_PER_DAY 24u
-#define DAYS_MAX      100000u
+#define AGO_MAX       100000u /* of days or minutes */
 
 uint64_t moment_now_ns(void) {
     struct timespec now;
@@ -67,18 +67,18 @@ static uint64_t day_begin_ns(uint64_t now_ns, int days_before) {
 static bool parse_ago(const char *text, uint64_t now_ns, uint64_t *ret_moment_ns) {
     size_t length = strlen(text);
     char number[16];
-    uint64_t ago_ns, days;
+    uint64_t ago_ns, count;
 
     if (units_parse_ns(text, &ago_ns) == 0) {
         *ret_moment_ns = ago_ns < now_ns ? now_ns - ago_ns : 0;
         return true;
     }
-    if (length < 2 || length > sizeof number || text[length - 1] != 'd')
+    if (length < 2 || length > sizeof number || (text[length - 1] != 'd' && text[length - 1] != 'm'))
         return false;
     snprintf(number, sizeof number, "%.*s", (int)length - 1, text);
-    if (units_parse_number(number, DAYS_MAX, &days) < 0)
+    if (units_parse_number(number, AGO_MAX, &count) < 0)
         return false;
-    ago_ns = days * HOURS_PER_DAY * NS_PER_HOUR;
+    ago_ns = count * (text[length - 1] == 'd' ? HOURS_PER_DAY * NS_PER_HOUR : 60 * NS_PER_S);
     *ret_moment_ns = ago_ns < now_ns ? now_ns - ago_ns : 0;
     return true;
 }
@@ -105,6 +105,8 @@ int moment_parse(const char *text, uint64_t now_ns, uint64_t *ret_moment_ns) {
         if (seconds < 0 || (uint64_t)seconds > UINT64_MAX / NS_PER_S)
             return -EINVAL;
         *ret_moment_ns = (uint64_t)seconds * NS_PER_S;
+        if (text[2] == ':' && *ret_moment_ns > now_ns) /* a time of day that is yet to come: yesterday's */
+            *ret_moment_ns -= HOURS_PER_DAY * NS_PER_HOUR;
         return 0;
     }
     return -EINVAL;

@@ -25,19 +25,31 @@ static const char *beside(const char *socket) {
     return proto_records_path(socket, path_buffer, sizeof path_buffer);
 }
 
-/* The admin socket of the daemon that serves a data socket; where none answers, a path beside that. */
+/* The file of the daemon that served a data socket and answers no more: beside that, by the names that admin
+ * sockets have there. Returns whether there is one. */
+static bool find_beside_data(const char *data) {
+    const char *slash = strrchr(data, '/');
+    size_t folder = slash != NULL ? (size_t)(slash - data) : 0, length = strlen(data);
+    char admin[ADDRESS_PATH_SIZE];
+
+    snprintf(admin, sizeof admin, "%.*s%s", (int)folder, data, strrchr(ADMIN_SOCKET_DEFAULT, '/'));
+    if (access(beside(admin), F_OK) == 0)
+        return true;
+    if (length > 5 && strcmp(data + length - 5, ".sock") == 0)
+        length -= 5;
+    snprintf(admin, sizeof admin, "%.*s-admin.sock", (int)length, data);
+    return access(beside(admin), F_OK) == 0;
+}
+
+/* The admin socket of the daemon that serves a data socket. NULL: none answers. */
 static const char *find_admin_of(const char *data, uint64_t timeout_ns) {
     static struct proto_hello_reply reply;
-    static char path[ADDRESS_PATH_SIZE];
     char text[PROTO_TEXT_MAX + 1];
-    const char *slash = strrchr(data, '/');
 
     if (data_greet(data, clock_deadline_ns(clock_now_ns(), timeout_ns), &reply, text) == 0 &&
         reply.admin_path[0] != '\0')
         return reply.admin_path;
-    snprintf(path, sizeof path, "%.*s%s", slash != NULL ? (int)(slash - data) : 0, data,
-             strrchr(ADMIN_SOCKET_DEFAULT, '/'));
-    return path;
+    return NULL;
 }
 
 static const char *find_path(const struct options *options) {
@@ -50,8 +62,11 @@ static const char *find_path(const struct options *options) {
     if (admin != NULL && admin[0] != '\0')
         return beside(admin);
     const char *data = data_path_of_environment(&is_private);
-    if (data != NULL && access(beside(find_admin_of(data, options->timeout_ns)), F_OK) == 0)
-        return path_buffer;
+    const char *told = data == NULL ? NULL : find_admin_of(data, options->timeout_ns);
+    bool is_service = data == NULL || strcmp(data, DATA_SOCKET_DEFAULT) == 0;
+    if ((told != NULL && access(beside(told), F_OK) == 0) || (data != NULL && find_beside_data(data)) ||
+        !is_service)
+        return path_buffer; /* of another daemon than the service nothing else is read */
     return beside(ADMIN_SOCKET_DEFAULT);
 }
 

@@ -30,8 +30,8 @@ struct records_filter {
 };
 
 /* Maps the file of the daemon that the options name: --records, else that beside the admin socket of
- * --admin-socket or $GPUPOOL_ADMIN_SOCKET, else that beside $GPUPOOL_SOCKET, else, also where there is
- * none, the service's. Returns 0, or code, after the reason was written to standard error. */
+ * --admin-socket or $GPUPOOL_ADMIN_SOCKET, else that of the daemon at $GPUPOOL_SOCKET, or beside that; without
+ * these, or where that is the service's socket, the service's. Returns 0, or code, after the reason was written to standard error. */
 int records_open(struct records *records, const struct options *options, int code);
 
 /* As records_open(), without a word where that fails. */

@@ -32,6 +32,8 @@ int report_run(const struct options *options) {
     struct records records;
     struct report report;
 
+    if (options->json)
+        return complain(EXIT_USAGE, "report has a format of its own, HTML: leave --json out");
     if (filter->since_ns >= until_ns)
         return complain(EXIT_USAGE, "the time ends before it begins: see --since and --until");
     int code = records_open(&records, options, EXIT_UNREACHABLE);

@@ -54,9 +54,11 @@ static int fill_in(struct cJSON *request, const struct scope_options *scope) {
     return code;
 }
 
-static int run_add(const struct options *options) {
+/* Adds a scope, or gives one what the options name. */
+static int run_add(const struct options *options, const char *command,
+                   void (*view)(struct output *output, const struct cJSON *reply)) {
     _cleanup_(answer_deinit) struct answer answer = {0};
-    struct cJSON *request = json_request_new("scope-add");
+    struct cJSON *request = json_request_new(command);
 
     int code = fill_in(request, &options->scope);
     _cleanup_(freep) char *line = json_request_line(request);
@@ -64,8 +66,8 @@ static int run_add(const struct options *options) {
         return code;
     if (line == NULL)
         return out_of_memory();
-    code = answer_ask(options, "scope-add", line, &answer);
-    return code != EXIT_SUCCESS ? code : answer_show(options, &answer, view_scope_added);
+    code = answer_ask(options, command, line, &answer);
+    return code != EXIT_SUCCESS ? code : answer_show(options, &answer, view);
 }
 
 /* Tells, once, what a dropped scope waits for. */
@@ -76,9 +78,12 @@ static void tell_of_wait(const struct options *options, const struct cJSON *left
             options->scope.name);
     if (sessions == 0)
         fputs("replies that were not read, or of memory that a device holds", stderr);
+    else if (options->scope.end)
+        fprintf(stderr, "the processes of %s: 'gpupoolctl quarantine' shows which have to end",
+                COUNT_TEXT(sessions, "session"));
     else
-        fprintf(stderr, "%s: 'gpupoolctl sessions' shows which%s", COUNT_TEXT(sessions, "session"),
-                options->scope.end ? "" : ", --end ends them");
+        fprintf(stderr, "%s: 'gpupoolctl sessions' shows which, --end ends them",
+                COUNT_TEXT(sessions, "session"));
     fputs(".\nTo wait no longer: Ctrl-C.\n", stderr);
 }
 
@@ -135,7 +140,9 @@ int scope_run(const struct options *options) {
     _cleanup_(answer_deinit) struct answer answer = {0};
 
     if (options->scope.verb == SCOPE_ADD)
-        return run_add(options);
+        return run_add(options, "scope-add", view_scope_added);
+    if (options->scope.verb == SCOPE_SET)
+        return run_add(options, "scope-set", view_scope_set);
     if (options->scope.verb == SCOPE_DROP)
         return run_drop(options);
     int code = answer_ask(options, "scopes", "{\"command\":\"scopes\"}", &answer);

@@ -12,6 +12,7 @@ struct options;
 enum scope_verb {
     SCOPE_LIST,
     SCOPE_ADD,
+    SCOPE_SET,
     SCOPE_DROP,
 };
 

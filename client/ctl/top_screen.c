@@ -26,9 +26,9 @@ static const struct {
     const char *name;
     int width; /* to the right; negative: to the left; 0: the rest of the line */
 } columns[TOP_COLUMNS] = {
-    [TOP_PID] = {"PID", 7},     [TOP_USER] = {"USER", -10},  [TOP_USE] = {"IN USE", 9},
-    [TOP_IDLE] = {"CACHED", 9}, [TOP_RATE] = {"GROWS/s", 9}, [TOP_WAITS] = {"WAITS", 5},
-    [TOP_AGE] = {"AGE", 9},     [TOP_STATE] = {"S", -1},     [TOP_NAME] = {"NAME", 0},
+    [TOP_PID] = {"PID", 7},     [TOP_USER] = {"USER", -10},   [TOP_USE] = {"IN USE", 9},
+    [TOP_IDLE] = {"CACHED", 9}, [TOP_RATE] = {"GROWS/s", 10}, [TOP_WAITS] = {"WAITS", 5},
+    [TOP_AGE] = {"AGE", 9},     [TOP_STATE] = {"S", -1},      [TOP_NAME] = {"NAME", 0},
 };
 
 /* --- lines --- */
@@ -183,6 +183,7 @@ struct row {
     const struct cJSON *session;
     uint64_t use_bytes, idle_bytes, waits, age_ns, pid;
     double rate;
+    bool has_rate; /* there was a look before */
 };
 
 static enum top_column sort_column; /* of compare_rows(), for qsort() */
@@ -226,6 +227,7 @@ static struct row make_row(const struct cJSON *session, const struct top_sample 
         .age_ns = reply_count(session, "connected_ns"),
         .pid = reply_count(session, "pid"),
         .rate = top_sample_rate(sample, reply_count(session, "id")),
+        .has_rate = sample->n_trend > 1,
     };
 
     if (pool != 0)
@@ -294,6 +296,8 @@ static void draw_row(struct top_canvas *canvas, const struct row *row, const str
                      : row->rate < 0 ? "-"
                                      : "",
                      BYTES_TEXT((uint64_t)(row->rate < 0 ? -row->rate : row->rate)));
+            if (!row->has_rate)
+                snprintf(text, sizeof text, "-");
             style = row->rate > 0 ? TOP_HELD : TOP_QUIET;
             break;
         case TOP_WAITS:

@@ -20,9 +20,10 @@ void view_parcels(struct output *output, const struct cJSON *reply);
 /* The leases, and the shared blocks with their holders. */
 void view_leases(struct output *output, const struct cJSON *reply);
 void view_sharing(struct output *output, const struct cJSON *reply);
-/* The scopes and their memory; one that was added, or dropped. */
+/* The scopes and their memory; one that was added, changed or dropped. */
 void view_scopes(struct output *output, const struct cJSON *reply);
 void view_scope_added(struct output *output, const struct cJSON *reply);
+void view_scope_set(struct output *output, const struct cJSON *reply);
 void view_scope_dropped(struct output *output, const struct cJSON *reply);
 
 void view_session_end(struct output *output, const struct cJSON *reply);

@@ -183,7 +183,17 @@ void view_scope_added(struct output *output, const struct cJSON *reply) {
     print_line(output, STYLE_HEADING, "Scope '%s' is there.", reply_text(reply, "scope"));
     print_line(output, STYLE_PLAIN, "  Mount %.*s into its container as /run/gpupool, read-only.",
                (int)(slash - path), path);
-    print_line(output, STYLE_PLAIN, "  A program outside of a container: GPUPOOL_SOCKET=%s", path);
+    if (reply_first(reply, "uids") != NULL)
+        print_line(output, STYLE_PLAIN, "  A program outside of a container: GPUPOOL_SOCKET=%s", path);
+    else
+        print_line(output, STYLE_PLAIN,
+                   "  Other users reach it in the container alone; with --uid, those who are named reach it "
+                   "outside.");
+}
+
+void view_scope_set(struct output *output, const struct cJSON *reply) {
+    print_line(output, STYLE_PLAIN, "Scope '%s' is changed: 'gpupoolctl scope list' shows it.",
+               reply_text(reply, "scope"));
 }
 
 void view_scope_dropped(struct output *output, const struct cJSON *reply) {

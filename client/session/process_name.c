@@ -71,8 +71,10 @@ const char *process_name_of(const char *line, size_t size) {
     return word != NULL && *base_name(word) != '\0' ? base_name(word) : NULL;
 }
 
-/* Whether the program has set the kernel's name, or its script has it. */
-static bool has_set_name(void) {
+/* Whether the program has set the kernel's name, or its script has it. The kernel has the last part of the path
+ * that was executed, which may be a link to the program: "python3" for "python3.11". line: the command line,
+ * which begins with that path, as a rule. */
+static bool has_set_name(const char *line) {
     char comm[COMM_SIZE + 1], path[LINE_SIZE];
     ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
 
@@ -80,7 +82,8 @@ static bool has_set_name(void) {
         return false;
     path[length] = '\0';
     comm[strcspn(comm, "\n")] = '\0';
-    return strncmp(comm, base_name(path), COMM_SIZE - 1) != 0;
+    return strncmp(comm, base_name(path), COMM_SIZE - 1) != 0 &&
+           strncmp(comm, base_name(line), COMM_SIZE - 1) != 0;
 }
 
 bool process_name(const char *wanted, struct proto_name *ret_name) {
@@ -89,7 +92,7 @@ bool process_name(const char *wanted, struct proto_name *ret_name) {
 
     if (chosen == NULL) {
         size_t size = read_file("/proc/self/cmdline", line, sizeof line);
-        if (has_set_name() || (chosen = process_name_of(line, size)) == NULL)
+        if (has_set_name(line) || (chosen = process_name_of(line, size)) == NULL)
             return false;
     }
     memset(ret_name, 0, sizeof *ret_name);

@@ -412,6 +412,31 @@ static char *answer_parcels_revoke(const struct admin_terms *terms, const struct
     return finish(reply);
 }
 
+/* The error of a scope that cannot be made or changed. */
+static char *scope_error(int r, const char *why) {
+    return admin_json_error(r == -EEXIST                         ? "exists"
+                            : r == -ENOENT                       ? "no-such-scope"
+                            : r == -EINVAL || r == -ENAMETOOLONG ? "invalid-request"
+                            : r == -ENOSPC                       ? "busy"
+                                                                 : "internal",
+                            why);
+}
+
+static char *answer_scope_set(const struct admin_terms *terms, const struct request_keys *keys) {
+    const struct scope_members members = {
+        .name = keys->scope, .uids = keys->uids, .quota = keys->quota, .labels = keys->labels};
+    char why[SCOPES_TEXT_SIZE];
+    struct scope *scope;
+
+    int r = scope_json_set(terms->scopes, &members, &scope, why);
+    if (r < 0)
+        return scope_error(r, why);
+    log_info("an operator changes scope '%s'", scope->terms.name);
+    cJSON *reply = cJSON_CreateObject();
+    report_scope(reply, scope);
+    return finish(reply);
+}
+
 static char *answer_scope_add(const struct admin_terms *terms, const struct request_keys *keys) {
     const struct scope_members members = {
         .name = keys->scope, .uids = keys->uids, .quota = keys->quota, .labels = keys->labels};
@@ -420,11 +445,7 @@ static char *answer_scope_add(const struct admin_terms *terms, const struct requ
 
     int r = scope_json_add(terms->scopes, &members, &scope, why);
     if (r < 0)
-        return admin_json_error(r == -EEXIST                         ? "exists"
-                                : r == -EINVAL || r == -ENAMETOOLONG ? "invalid-request"
-                                : r == -ENOSPC                       ? "busy"
-                                                                     : "internal",
-                                why);
+        return scope_error(r, why);
     log_info("an operator adds scope '%s'", scope->terms.name);
     cJSON *reply = cJSON_CreateObject();
     report_scope(reply, scope);
@@ -529,6 +550,8 @@ static const struct command {
     {"scopes", FOR_OPERATORS, PART_SCOPES, 0, 0, NULL, "scopes is for root and for the daemon's own user"},
     {"scope-add", FOR_OPERATORS, 0, KEY_SCOPE | KEY_UIDS | KEY_QUOTA | KEY_LABELS, KEY_SCOPE,
      answer_scope_add, "scope-add is for root and for the daemon's own user"},
+    {"scope-set", FOR_OPERATORS, 0, KEY_SCOPE | KEY_UIDS | KEY_QUOTA | KEY_LABELS, KEY_SCOPE,
+     answer_scope_set, "scope-set is for root and for the daemon's own user"},
     {"scope-drop", FOR_OPERATORS, 0, KEY_SCOPE | KEY_END, KEY_SCOPE, answer_scope_drop,
      "scope-drop is for root and for the daemon's own user"},
     {"parcels-revoke", FOR_OPERATORS, 0, KEY_SESSION, 0, answer_parcels_revoke,

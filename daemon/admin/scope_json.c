@@ -35,6 +35,18 @@ __attribute__((format(printf, 2, 3))) static int refuse(char why[SCOPES_TEXT_SIZ
     return -EINVAL;
 }
 
+static void report_uids(cJSON *object, const struct scope_terms *terms) {
+    cJSON *uids = cJSON_AddArrayToObject(object, "uids");
+    for (unsigned i = 0; i < terms->n_uids; i++)
+        cJSON_AddItemToArray(uids, cJSON_CreateNumber(terms->uids[i]));
+}
+
+static void report_labels(cJSON *object, const struct scope_terms *terms) {
+    cJSON *labels = cJSON_AddObjectToObject(object, "labels");
+    for (unsigned i = 0; i < terms->n_labels; i++)
+        cJSON_AddStringToObject(labels, terms->labels[i].name, terms->labels[i].value);
+}
+
 static int read_uids(const cJSON *uids, struct scope_terms *terms, char why[SCOPES_TEXT_SIZE]) {
     const cJSON *item;
 
@@ -121,21 +133,46 @@ static int read_labels(const cJSON *labels, struct scope_terms *terms, char why[
     return 0;
 }
 
-/* For the next daemon. Owned by the caller; NULL: no memory. */
-static char *saved_text(const struct scope_members *members, uint32_t id) {
+/* For the next daemon: as a request has it. Owned by the caller; NULL: no memory. */
+static char *saved_text(const struct scope_terms *terms, const struct config_limits *limits) {
     cJSON *object = cJSON_CreateObject();
 
-    report_integer(object, "id", id);
-    cJSON_AddStringToObject(object, "scope", members->name);
-    if (members->uids != NULL)
-        cJSON_AddItemToObject(object, "uids", cJSON_Duplicate(members->uids, true));
-    if (members->quota != NULL)
-        cJSON_AddItemToObject(object, "quota", cJSON_Duplicate(members->quota, true));
-    if (members->labels != NULL)
-        cJSON_AddItemToObject(object, "labels", cJSON_Duplicate(members->labels, true));
+    report_integer(object, "id", terms->id);
+    cJSON_AddStringToObject(object, "scope", terms->name);
+    if (terms->n_uids > 0)
+        report_uids(object, terms);
+    cJSON *quota = cJSON_AddObjectToObject(object, "quota");
+    for (unsigned i = 0; i < config_quota_keys.count; i++) {
+        const struct config_key *key = &config_quota_keys.keys[i];
+        const struct config_size *size = (const void *)((const char *)limits + key->offset);
+        _cleanup_(freep) char *text = size->set ? config_value_text(key, limits) : NULL;
+        if (text != NULL)
+            cJSON_AddStringToObject(quota, key->name, text);
+    }
+    report_labels(object, terms);
     char *text = cJSON_Print(object);
     cJSON_Delete(object);
     return text;
+}
+
+/* Reads the members that are given in place of what the terms have. */
+static int read_members(const struct scope_members *members, struct scope_terms *terms,
+                        struct config_limits *limits, char why[SCOPES_TEXT_SIZE]) {
+    int r = 0;
+
+    if (members->uids != NULL) {
+        terms->n_uids = 0;
+        r = read_uids(members->uids, terms, why);
+    }
+    if (r == 0 && members->quota != NULL) {
+        *limits = (struct config_limits){0};
+        r = read_quota(members->quota, limits, why);
+    }
+    if (r == 0 && members->labels != NULL) {
+        terms->n_labels = 0;
+        r = read_labels(members->labels, terms, why);
+    }
+    return r;
 }
 
 /* id: 0: a new one, which is saved. */
@@ -159,14 +196,10 @@ static int add(struct scopes *scopes, const struct scope_members *members, uint3
                       "this daemon is a program's own, or its admin socket's path is too long: it has no "
                       "scopes");
     snprintf(terms.name, sizeof terms.name, "%s", members->name);
-    int r = read_uids(members->uids, &terms, why);
-    if (r == 0)
-        r = read_quota(members->quota, &limits, why);
-    if (r == 0)
-        r = read_labels(members->labels, &terms, why);
+    int r = read_members(members, &terms, &limits, why);
     if (r < 0)
         return r;
-    _cleanup_(freep) char *saved = id != SCOPE_ORDINARY ? NULL : saved_text(members, terms.id);
+    _cleanup_(freep) char *saved = id != SCOPE_ORDINARY ? NULL : saved_text(&terms, &limits);
     if (id == SCOPE_ORDINARY && saved == NULL) {
         refuse(why, "no memory");
         return -ENOMEM;
@@ -177,6 +210,30 @@ static int add(struct scopes *scopes, const struct scope_members *members, uint3
 int scope_json_add(struct scopes *scopes, const struct scope_members *members, struct scope **ret_scope,
                    char why[SCOPES_TEXT_SIZE]) {
     return add(scopes, members, SCOPE_ORDINARY, ret_scope, why);
+}
+
+int scope_json_set(struct scopes *scopes, const struct scope_members *members, struct scope **ret_scope,
+                   char why[SCOPES_TEXT_SIZE]) {
+    struct scope *scope = scope_find_name(scopes->terms.core, members->name);
+    const struct scope_socket *socket = scope != NULL ? scope->owner : NULL;
+
+    if (socket == NULL) {
+        refuse(why, "there is no scope of this name that is open; 'scopes' lists them");
+        return -ENOENT;
+    }
+    struct scope_terms terms = scope->terms;
+    struct config_limits limits = socket->limits;
+    terms.id = scope->id;
+    int r = read_members(members, &terms, &limits, why);
+    if (r < 0)
+        return r;
+    _cleanup_(freep) char *saved = saved_text(&terms, &limits);
+    if (saved == NULL) {
+        refuse(why, "no memory");
+        return -ENOMEM;
+    }
+    *ret_scope = scope;
+    return scopes_set(scopes, scope, &terms, &limits, saved, why);
 }
 
 /* --- after a start --- */
@@ -267,12 +324,8 @@ void report_scope(cJSON *object, const struct scope *scope) {
     report_scope_name(object, scope);
     cJSON_AddStringToObject(object, "state", scope->is_dropped ? "dropped" : "open");
     report_string(object, "socket", socket == NULL ? NULL : socket->listener.path);
-    cJSON *uids = cJSON_AddArrayToObject(object, "uids");
-    for (unsigned i = 0; i < scope->terms.n_uids; i++)
-        cJSON_AddItemToArray(uids, cJSON_CreateNumber(scope->terms.uids[i]));
-    cJSON *labels = cJSON_AddObjectToObject(object, "labels");
-    for (unsigned i = 0; i < scope->terms.n_labels; i++)
-        cJSON_AddStringToObject(labels, scope->terms.labels[i].name, scope->terms.labels[i].value);
+    report_uids(object, &scope->terms);
+    report_labels(object, &scope->terms);
     report_integer(object, "users", scope->n_tenants);
     report_integer(object, "reserved_bytes", use.reserved_bytes);
     report_use(object, core, &use.quota);

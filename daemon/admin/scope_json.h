@@ -19,6 +19,11 @@ struct scope_members {
 int scope_json_add(struct scopes *scopes, const struct scope_members *members, struct scope **ret_scope,
                    char why[SCOPES_TEXT_SIZE]);
 
+/* Gives an open scope the members that are given in place of those that it has. As scope_json_add(); -ENOENT:
+ * there is none of this name. */
+int scope_json_set(struct scopes *scopes, const struct scope_members *members, struct scope **ret_scope,
+                   char why[SCOPES_TEXT_SIZE]);
+
 /* Makes those scopes again that lie in the directory. A file that does not check out is told in the log, and
  * left alone. */
 void scope_json_restore(struct scopes *scopes);

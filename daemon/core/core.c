@@ -406,7 +406,10 @@ bool core_next_reclaim(struct core *core, struct session **ret_session) {
     if (session == NULL)
         return false;
     list_remove(&session->reclaim_link);
-    record(core, &(struct recorded){.kind = PROTO_RECORD_ASK, .session = session});
+    if (session->ask_recorded_ns == 0 || core->recorder.now_ns - session->ask_recorded_ns >= ASK_RECORD_NS) {
+        session->ask_recorded_ns = core->recorder.now_ns; /* while one request waits there are ten a second */
+        record(core, &(struct recorded){.kind = PROTO_RECORD_ASK, .session = session});
+    }
     *ret_session = session;
     return true;
 }

@@ -178,6 +178,9 @@ bool core_is_shut_out(const struct core *core, const struct peer *peer);
  * and the segments go back to the driver. With the last tenant the scope is freed, perhaps at once. */
 void core_scope_drop(struct scope *scope, uint64_t now_ns);
 
+/* The terms of the scope were changed: its users' limits are those from now on. */
+void core_scope_changed(struct scope *scope, uint64_t now_ns);
+
 /* The use of all users of a scope together. */
 struct scope_use {
     struct quota quota;      /* a copy; with the refusals since the scope was made */

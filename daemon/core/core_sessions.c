@@ -347,6 +347,16 @@ void core_scope_drop(struct scope *scope, uint64_t now_ns) {
     core_serve(core, now_ns);
 }
 
+void core_scope_changed(struct scope *scope, uint64_t now_ns) {
+    recorder_set_time(scope->core, now_ns);
+    list_for_each_entry(struct tenant, tenant, &scope->core->tenants, link) {
+        if (tenant->scope == scope)
+            tenant_apply_policy(tenant, NULL);
+    }
+    mark_all_ready(scope->core);
+    core_serve(scope->core, now_ns);
+}
+
 void core_scope_report(const struct scope *scope, struct scope_use *ret_use) {
     *ret_use = (struct scope_use){.quota.n_refusals = scope->n_refusals};
     memcpy(ret_use->quota.limits, scope->terms.limits, sizeof ret_use->quota.limits);

@@ -67,6 +67,10 @@
 /* After the driver refused growth ahead of demand: other programs may need what is left. */
 #define AHEAD_RETRY_NS (10 * NS_PER_S)
 
+/* Between two records that a session was asked for idle memory: with one for each question, a request that
+ * waits for an hour would push everything else out of the ring. */
+#define ASK_RECORD_NS (10 * NS_PER_S)
+
 /* Between two questions of a pool for idle memory: time for clients to look through their caches, and a rate
  * at which they do little else even if a request waits for ever. */
 #define RECLAIM_INTERVAL_NS (100 * NS_PER_MS)

@@ -61,6 +61,10 @@ void recorder_open(struct core *core, struct proto_records *file) {
     core->recorder = (struct recorder){.file = file, .next = atomic_load(&file->next)};
 }
 
+void recorder_close(struct core *core) {
+    core->recorder.file = NULL;
+}
+
 void recorder_set_clock(struct core *core, uint64_t now_ns, uint64_t real_ns) {
     if (core->recorder.file == NULL)
         return;
@@ -121,7 +125,9 @@ static void note_holders(const struct pool *pool, struct proto_hour *row) {
 
     row->user_bytes = row->process_bytes = 0;
     list_for_each_entry(const struct tenant_heap, heap, &pool->heaps, pool_link) {
+        /* Its use counts quarantine, too, and the peak does not. */
         uint64_t bytes = heap->tenant->quota.used[QUOTA_POOLS + pool->id - 1];
+        bytes = bytes < pool->leased_bytes ? bytes : pool->leased_bytes;
         if (bytes <= row->user_bytes)
             continue;
         row->user_bytes = bytes;

@@ -33,6 +33,9 @@ struct recorded {
  * until core_free(). All pools have been added. */
 void recorder_open(struct core *core, struct proto_records *file);
 
+/* Records no more: what follows is the daemon's own end. */
+void recorder_close(struct core *core);
+
 /* Tells how far CLOCK_REALTIME is ahead of CLOCK_MONOTONIC now, and begins the hour that it is. To be called
  * every few seconds. */
 void recorder_set_clock(struct core *core, uint64_t now_ns, uint64_t realtime_ns);

@@ -133,6 +133,7 @@ struct session {
     uint64_t answered;                          /* bit id - 1: it has answered the pool's last question */
     uint64_t gave_ns[PROTO_POOLS_MAX];          /* by id - 1: when it last gave back something; 0: never */
     uint64_t asked_ns;                          /* the first question since its last message; 0: none */
+    uint64_t ask_recorded_ns;                   /* the last question that was recorded; 0: none */
     bool is_mute; /* a question came NO_ANSWER_NS after that one, and no message yet */
     struct segment_bits *segments;              /* by slot / 64 */
     size_t n_segment_words;

@@ -207,6 +207,23 @@ int scopes_add(struct scopes *scopes, const struct scope_terms *terms, const str
     return 0;
 }
 
+int scopes_set(struct scopes *scopes, struct scope *scope, const struct scope_terms *terms,
+               const struct config_limits *limits, const char *saved, char why[SCOPES_TEXT_SIZE]) {
+    struct scope_socket *socket = scope->owner;
+    char path[2 * CONFIG_PATH_SIZE] = "";
+
+    int r = make_directories(scopes, terms, saved, path);
+    if (r < 0) {
+        snprintf(why, SCOPES_TEXT_SIZE, "%s: %s", path, strerror(-r));
+        return r;
+    }
+    scope->terms = *terms;
+    socket->limits = *limits;
+    user_policy_resolve(scopes->terms.core, &socket->limits, scope->terms.limits);
+    core_scope_changed(scope, clock_now_ns());
+    return 0;
+}
+
 void scopes_drop(struct scopes *scopes, struct scope *scope) {
     struct scope_socket *socket = scope->owner;
 

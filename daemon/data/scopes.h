@@ -69,6 +69,10 @@ int scopes_file(const struct scopes *scopes, const char *name, const char *file,
 int scopes_add(struct scopes *scopes, const struct scope_terms *terms, const struct config_limits *limits,
                const char *saved, struct scope **ret_scope, char why[SCOPES_TEXT_SIZE]);
 
+/* Gives an open scope other terms; its name and number stay. As scopes_add(). */
+int scopes_set(struct scopes *scopes, struct scope *scope, const struct scope_terms *terms,
+               const struct config_limits *limits, const char *saved, char why[SCOPES_TEXT_SIZE]);
+
 /* Whether a name can be a directory's and a label's: letters, digits, '.', '_' and '-', no '.' or '-' at the
  * beginning, shorter than SCOPE_NAME_SIZE. A socket's path limits it further. */
 bool scope_name_is_sound(const char *name);

@@ -15,7 +15,7 @@ from gpupool_system import CTL, SOURCE, WAIT_S
 
 FOLDER = SOURCE / "client/ctl/completions"
 CASES = ((("",), {"stats", "top", "events", "session"}, {"--json"}), (("ev",), {"events"}, {"stats"}), (("events", "--si"), {"--since"}, {"--release"}),
-         (("quarantine", "--"), {"--release", "--yes", "--json"}, {"--since"}), (("session", ""), {"end"}, {"stats"}), (("scope", ""), {"add", "drop", "list"}, {"stats"}), (("help", "par"), {"parcels"}, {"top"}))
+         (("quarantine", "--"), {"--release", "--yes", "--json"}, {"--since"}), (("session", ""), {"end"}, {"stats"}), (("scope", ""), {"add", "set", "drop", "list"}, {"stats"}), (("help", "par"), {"parcels"}, {"top"}))
 
 
 class Completion(unittest.TestCase):

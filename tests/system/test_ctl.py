@@ -347,7 +347,7 @@ class Commands(unittest.TestCase):
 
     def test_each_command_has_help_of_its_own(self):
         general = ctl("--help").stdout
-        words_of = {"record": " export", "session": " end ID", "scope": " add NAME | drop NAME | list"}
+        words_of = {"record": " export", "session": " end ID", "scope": " add NAME | set NAME | drop NAME | list"}
         commands = re.findall(r"^  (\w+) ", general.partition("Commands:\n")[2].partition("\nOptions:")[0], re.MULTILINE)
         self.assertEqual(set(commands), {*REPLIES, "events", "history", "metrics", "record", "report", "run", "scope", "session", "top", "help"})
         own = {"top": {"--interval", "--once", "--batch", "--pool", "--pid", "--user", "--scope"}, "leases": {"--session"}, "session": {"--yes"}, "scope": {"--uid", "--quota", "--label", "--end", "--no-wait"}, "events": {"--since", "--until", "--pool", "--pid", "--user", "--scope", "--follow", "--records"},

@@ -18,7 +18,7 @@ _gpupoolctl() {
     elif [[ $command == record ]]; then
         COMPREPLY=($(compgen -W export -- "$current"))
     elif [[ $command == scope ]]; then
-        COMPREPLY=($(compgen -W "add drop list" -- "$current"))
+        COMPREPLY=($(compgen -W "add set drop list" -- "$current"))
     elif [[ -z $command || $command == help ]]; then
         COMPREPLY=($(compgen -W "$("${COMP_WORDS[0]}" --help 2>/dev/null |
             awk '/^Commands:/ {list = 1; next} /^Options:/ {list = 0} list && /^  [a-z]/ {print $1}')" -- "$current"))

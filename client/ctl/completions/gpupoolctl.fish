@@ -18,6 +18,6 @@ complete -c gpupoolctl -n 'test -z (__gpupoolctl_command)' -a '(__gpupoolctl_com
 complete -c gpupoolctl -n 'test "$(__gpupoolctl_command)" = help' -a '(__gpupoolctl_commands)'
 complete -c gpupoolctl -n 'test "$(__gpupoolctl_command)" = session' -a end
 complete -c gpupoolctl -n 'test "$(__gpupoolctl_command)" = record' -a export
-complete -c gpupoolctl -n 'test "$(__gpupoolctl_command)" = scope' -a 'add drop list'
+complete -c gpupoolctl -n 'test "$(__gpupoolctl_command)" = scope' -a 'add set drop list'
 complete -c gpupoolctl -n 'string match -q -- "-*" (commandline -ct)' -a '(__gpupoolctl_options)'
 complete -c gpupoolctl -n 'test "$(__gpupoolctl_command)" = run' -a '(__fish_complete_subcommand)'

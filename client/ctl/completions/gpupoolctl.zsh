@@ -22,7 +22,7 @@ _gpupoolctl() {
     elif [[ $command == record ]]; then
         compadd export
     elif [[ $command == scope ]]; then
-        compadd add drop list
+        compadd add set drop list
     elif [[ -z $command || $command == help ]]; then
         found=(${(f)"$($words[1] --help 2>/dev/null |
             awk '/^Commands:/ {list = 1; next} /^Options:/ {list = 0} list && /^  [a-z]/ {print $1}')"})
