@@ -44,9 +44,11 @@ int scope_add(struct core *core, const struct scope_terms *terms, struct scope *
     assert(scope_find_name(core, terms->name) == NULL);
     bool is_free =
         terms->id != SCOPE_ORDINARY && terms->id <= SCOPE_ID_MAX && scope_find(core, terms->id) == NULL;
+    uint32_t next = scope_next_id(core);
     scope->core = core;
-    scope->id = is_free ? terms->id : scope_next_id(core);
-    core->last_scope = scope->id > core->last_scope || !is_free ? scope->id : core->last_scope;
+    scope->id = is_free ? terms->id : next;
+    if (scope->id == next || scope->id > core->last_scope)
+        core->last_scope = scope->id;
     scope->terms = *terms;
     list_append(&core->scopes, &scope->link);
     core->n_scopes++;

@@ -20,6 +20,7 @@
 #include "gpu/gpu.h"
 
 #define SOCKET_DIRECTORY "socket"
+#define SCOPES_FRESH     ".new"
 #define SOCKET_FILE      SOCKET_DIRECTORY "/gpupool.sock"
 
 void scopes_init(struct scopes *scopes, const struct scopes_terms *terms) {
@@ -80,20 +81,25 @@ static int make_directory(const char *path, mode_t mode) {
     return fchmod(fd, mode) < 0 ? -errno : 0;
 }
 
+/* Writes a file anew; where that fails, the one that was there stays. */
 static int save(const char *path, const char *text) {
-    _cleanup_(close_fdp) int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
-    size_t size = strlen(text);
+    char fresh[2 * CONFIG_PATH_SIZE + sizeof SCOPES_FRESH];
 
-    if (fd < 0)
-        return -errno;
-    ssize_t n = write(fd, text, size);
-    return n < 0 ? -errno : (size_t)n < size ? -ENOSPC : 0;
+    snprintf(fresh, sizeof fresh, "%s" SCOPES_FRESH, path);
+    _cleanup_(close_fdp) int fd = open(fresh, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
+    size_t size = strlen(text);
+    ssize_t n = fd < 0 ? -1 : write(fd, text, size);
+    int r = n < 0 ? -errno : (size_t)n < size ? -ENOSPC : rename(fresh, path) < 0 ? -errno : 0;
+    if (r < 0)
+        unlink(fresh);
+    return r;
 }
 
 /* Removes a scope's files; the sockets are gone. In a directory that a container may write to there can be
  * others, which are not the daemon's to remove. */
 static void remove_files(const struct scopes *scopes, const char *name) {
-    static const char *const files[] = {SOCKET_FILE GPU_SIM_PATH_SUFFIX, SCOPES_SAVED};
+    static const char *const files[] = {SOCKET_FILE GPU_SIM_PATH_SUFFIX, SCOPES_SAVED,
+                                        SCOPES_SAVED SCOPES_FRESH};
     static const char *const directories[] = {SOCKET_DIRECTORY, ""};
     char path[2 * CONFIG_PATH_SIZE];
 
