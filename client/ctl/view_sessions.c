@@ -110,6 +110,30 @@ static const struct column requests[] = {
     {"WAITS FOR", false, add_reason, "reason", .fit = FIT_WRAP},
 };
 
+/* A process keeps its mappings without the daemon, and the driver keeps a segment that is mapped somewhere.
+ * A buffer that several sessions share counts for each: the line says "up to". */
+static void print_stop(struct output *output, const struct cJSON *reply) {
+    uint64_t n_holders = 0, leased_bytes = 0, n_waiting = 0;
+
+    reply_each(session, reply, "sessions") {
+        uint64_t bytes = reply_count(session, "leased_bytes");
+        n_holders += bytes > 0;
+        leased_bytes += bytes;
+        n_waiting += reply_count(session, "waiting");
+    }
+    print_line(output, STYLE_PLAIN, "%s", "");
+    if (n_holders == 0 && n_waiting == 0)
+        print_line(output, STYLE_QUIET,
+                   "If the daemon stopped now: no session holds memory, no request waits.");
+    else
+        print_line(
+            output, STYLE_QUIET,
+            "If the daemon stopped now: up to %s of %s would stay with the processes until they end or give "
+            "it back, and %s would fail.",
+            BYTES_TEXT(leased_bytes), COUNT_TEXT(n_holders, "session"),
+            COUNT_TEXT(n_waiting, "waiting request"));
+}
+
 void view_sessions(struct output *output, const struct cJSON *reply) {
     bool has_pools = false, has_requests = false;
 
@@ -135,6 +159,7 @@ void view_sessions(struct output *output, const struct cJSON *reply) {
         print_line(output, STYLE_HEADING, "Waiting");
         print_table(output, requests, reply, "sessions", "requests");
     }
+    print_stop(output, reply);
 }
 
 static void add_held(struct table *table, const struct cJSON *session, const struct column *column) {

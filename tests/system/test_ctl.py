@@ -449,6 +449,15 @@ class ForPeople(unittest.TestCase):
         self.assertNotRegex(text, r"(?m)^ +8 +816 +1 ")  # the daemon does not tell
         self.assertNotIn("WAITS FOR", text)
 
+    def test_sessions_tells_what_a_stop_of_the_daemon_would_leave(self):
+        holder = {**SESSION, "leased_bytes": 3 << 20, "waiting": 2}
+        idle = {**SESSION, "leased_bytes": 0, "waiting": 0}
+        self.assertTrue(self.show("sessions", {"sessions": [holder, {**holder, "waiting": 0}, idle]}).endswith(
+            "If the daemon stopped now: up to 6 MiB of 2 sessions would stay with the processes until they end or give it back, "
+            "and 2 waiting requests would fail.\n"))
+        self.assertTrue(self.show("sessions", {"sessions": [idle]}).endswith(
+            "If the daemon stopped now: no session holds memory, no request waits.\n"))
+
     def test_sessions_tells_what_each_has_beside_the_pools(self):
         table = self.show("sessions", {"sessions": [SESSION, DEAD_SESSION]}).splitlines()
         end = table[1].index("BESIDES") + len("BESIDES")
