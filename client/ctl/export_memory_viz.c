@@ -18,6 +18,7 @@
 #include "base/units.h"
 #include "base/utf8.h"
 #include "client/ctl/export.h"
+#include "client/ctl/sorted.h"
 #include "proto/text.h"
 
 /* --- pickle --- */
@@ -68,53 +69,10 @@ struct viz {
     struct export *export;
     const struct records_filter *filter;
     unsigned pool;            /* that is printed */
-    struct viz_block *blocks; /* by lease */
-    size_t n_blocks, room;
+    struct sorted blocks;     /* struct viz_block */
     uint64_t next_address;
     bool is_shown; /* the present record passes the filter */
 };
-
-static size_t place_of(const struct viz *viz, uint64_t lease) {
-    size_t low = 0, high = viz->n_blocks;
-
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (viz->blocks[middle].lease < lease)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static struct viz_block *find_block(const struct viz *viz, uint64_t lease) {
-    size_t place = place_of(viz, lease);
-    return place < viz->n_blocks && viz->blocks[place].lease == lease ? &viz->blocks[place] : NULL;
-}
-
-static struct viz_block *add_block(struct viz *viz, uint64_t lease) {
-    size_t place = place_of(viz, lease);
-
-    if (viz->n_blocks == viz->room) {
-        size_t room = viz->room == 0 ? 256 : 2 * viz->room;
-        struct viz_block *blocks = realloc(viz->blocks, room * sizeof *blocks);
-        if (blocks == NULL) {
-            viz->export->failed = true;
-            return NULL;
-        }
-        viz->blocks = blocks;
-        viz->room = room;
-    }
-    struct viz_block *block = &viz->blocks[place];
-    memmove(block + 1, block, (viz->n_blocks++ - place) * sizeof *block);
-    *block = (struct viz_block){.lease = lease};
-    return block;
-}
-
-static void remove_block(struct viz *viz, struct viz_block *block) {
-    size_t place = (size_t)(block - viz->blocks);
-    memmove(block, block + 1, (--viz->n_blocks - place) * sizeof *block);
-}
 
 static uint64_t take_address(struct viz *viz, uint64_t bytes) {
     uint64_t address = viz->next_address;
@@ -220,14 +178,14 @@ static void pass(struct viz *viz, const struct proto_record *record, struct viz_
 
 /* A session ended, or its quarantine began: for all of its blocks in the pool. */
 static void end_session(struct viz *viz, const struct proto_record *record) {
-    for (size_t i = viz->n_blocks; i-- > 0;) {
-        struct viz_block *block = &viz->blocks[i];
+    for (size_t i = viz->blocks.count; i-- > 0;) {
+        struct viz_block *block = (struct viz_block *)viz->blocks.elements + i;
         if (block->session != record->session || block->pool != record->pool)
             continue;
         if (record->kind != PROTO_RECORD_DEATH) {
             resize(viz, record, block, 0);
             resize_fenced(viz, record, block, 0);
-            remove_block(viz, block);
+            sorted_remove(&viz->blocks, block, sizeof *block);
         } else if (!block->is_fenced && block->bytes > 0) {
             put_event(viz, record, block, "free_requested", block->address, block->bytes);
             block->is_fenced = true;
@@ -236,7 +194,7 @@ static void end_session(struct viz *viz, const struct proto_record *record) {
 }
 
 static void take_record(struct viz *viz, const struct proto_record *record) {
-    struct viz_block *block = find_block(viz, record->value);
+    struct viz_block *block = sorted_find(&viz->blocks, record->value, sizeof *block);
 
     switch ((enum proto_record_kind)record->kind) {
     case PROTO_RECORD_LEASE:
@@ -245,7 +203,8 @@ static void take_record(struct viz *viz, const struct proto_record *record) {
             resize(viz, record, block, 0);
             resize_fenced(viz, record, block, 0);
         } else {
-            block = add_block(viz, record->value);
+            block = sorted_add(&viz->blocks, record->value, sizeof *block);
+            viz->export->failed |= block == NULL;
         }
         if (block == NULL)
             return;
@@ -271,7 +230,7 @@ static void take_record(struct viz *viz, const struct proto_record *record) {
         return;
     }
     if (block != NULL && block->bytes == 0 && block->fenced_bytes == 0)
-        remove_block(viz, block);
+        sorted_remove(&viz->blocks, block, sizeof *block);
 }
 
 /* The events of one pool. */
@@ -280,7 +239,7 @@ static void put_trace(struct viz *viz) {
     uint64_t next = atomic_load(&records->file->next);
     struct proto_record record;
 
-    viz->n_blocks = 0;
+    viz->blocks.count = 0;
     viz->next_address = 0;
     putchar(']');
     fputs("}", stdout);
@@ -295,7 +254,7 @@ static void put_trace(struct viz *viz) {
             continue;
         record_names_learn(&viz->export->names, &record);
         if (record.kind == PROTO_RECORD_START)
-            viz->n_blocks = 0;
+            viz->blocks.count = 0;
         viz->is_shown = records_pass(viz->filter, &viz->export->names, &record);
         if (record.pool == viz->pool && record.session != 0)
             take_record(viz, &record);
@@ -334,6 +293,6 @@ void export_memory_viz(struct export *export, const struct records_filter *filte
     }
     putchar('s');
     putchar('.'); /* STOP */
-    free(viz.blocks);
+    free(viz.blocks.elements);
     free(sizes);
 }

@@ -11,6 +11,7 @@
 
 #include "base/units.h"
 #include "client/ctl/export.h"
+#include "client/ctl/sorted.h"
 
 /* The memory of a session, by the records. Sums of one that began before the ring's oldest record begin with 0. */
 struct holder {
@@ -20,8 +21,7 @@ struct holder {
 
 struct perfetto {
     struct export *export;
-    struct holder *holders; /* by session */
-    size_t n_holders, room;
+    struct sorted holders; /* struct holder */
     uint64_t next_span;
     bool is_first;
 };
@@ -34,75 +34,51 @@ static void begin_event(struct perfetto *perfetto, const char *phase, uint32_t p
 }
 
 static struct holder *find_holder(struct perfetto *perfetto, uint64_t session) {
-    size_t low = 0, high = perfetto->n_holders;
+    struct holder *holder = sorted_find(&perfetto->holders, session, sizeof *holder);
 
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (perfetto->holders[middle].session < session)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    if (low < perfetto->n_holders && perfetto->holders[low].session == session)
-        return &perfetto->holders[low];
-    if (perfetto->n_holders == perfetto->room) {
-        size_t room = perfetto->room == 0 ? 64 : 2 * perfetto->room;
-        struct holder *holders = realloc(perfetto->holders, room * sizeof *holders);
-        if (holders == NULL) {
-            perfetto->export->failed = true;
-            return NULL;
-        }
-        perfetto->holders = holders;
-        perfetto->room = room;
-    }
-    struct holder *holder = &perfetto->holders[low];
-    memmove(holder + 1, holder, (perfetto->n_holders++ - low) * sizeof *holder);
-    *holder = (struct holder){.session = session};
+    if (holder == NULL)
+        holder = sorted_add(&perfetto->holders, session, sizeof *holder);
+    perfetto->export->failed |= holder == NULL;
     return holder;
-}
-
-static void drop_holder(struct perfetto *perfetto, struct holder *holder) {
-    size_t place = (size_t)(holder - perfetto->holders);
-    memmove(holder, holder + 1, (--perfetto->n_holders - place) * sizeof *holder);
 }
 
 static uint64_t less(uint64_t from, uint64_t bytes) {
     return from > bytes ? from - bytes : 0;
 }
 
+static uint64_t moved(uint64_t from, int64_t by) {
+    return by < 0 ? less(from, (uint64_t)-by) : from + (uint64_t)by;
+}
+
+static bool is_end(const struct proto_record *record) {
+    return record->kind == PROTO_RECORD_FAREWELL || record->kind == PROTO_RECORD_RETURN;
+}
+
 /* Adds a record to its session's sums. Returns whether they changed. */
 static bool add_up(struct holder *holder, const struct proto_record *record) {
     uint64_t *held = &holder->held[record->pool - 1], *fenced = &holder->fenced[record->pool - 1];
+    int64_t held_by, fenced_by;
 
-    switch ((enum proto_record_kind)record->kind) {
-    case PROTO_RECORD_LEASE:
-    case PROTO_RECORD_ATTACH:
-        *held += record->bytes;
-        return true;
-    case PROTO_RECORD_RELEASE:
-        *held = less(*held, record->bytes);
-        return true;
-    case PROTO_RECORD_FENCE:
-        *held = less(*held, record->bytes);
-        *fenced += record->bytes;
-        return true;
-    case PROTO_RECORD_PASS:
-        *fenced = less(*fenced, record->bytes);
-        return true;
-    case PROTO_RECORD_FAREWELL:
-    case PROTO_RECORD_RETURN:
+    if (is_end(record)) {
         *held = *fenced = 0;
         return true;
-    default:
-        return false;
     }
+    if (!record_change(record, &held_by, &fenced_by))
+        return false;
+    *held = moved(*held, held_by - fenced_by);
+    *fenced = moved(*fenced, fenced_by);
+    return true;
 }
 
-static void print_counters(struct perfetto *perfetto, const struct proto_record *record) {
-    struct holder *holder = record->session == 0 ? NULL : find_holder(perfetto, record->session);
+static bool has_memory(const struct holder *holder) {
+    for (unsigned i = 0; i < PROTO_POOLS_MAX; i++)
+        if (holder->held[i] > 0 || holder->fenced[i] > 0)
+            return true;
+    return false;
+}
 
-    if (holder == NULL || !add_up(holder, record))
-        return;
+static void print_counters(struct perfetto *perfetto, const struct proto_record *record,
+                           const struct holder *holder) {
     begin_event(perfetto, "C", record->pid, record->time_ns);
     printf(",\"name\":\"has of pool %u\",\"args\":{\"held\":%" PRIu64 ",\"behind fences\":%" PRIu64 "}}",
            record->pool, holder->held[record->pool - 1], holder->fenced[record->pool - 1]);
@@ -192,26 +168,19 @@ void export_perfetto(struct export *export, const struct records_filter *filter)
             continue;
         record_names_learn(&export->names, &record);
         if (record.kind == PROTO_RECORD_START) /* numbers of sessions begin anew */
-            perfetto.n_holders = 0;
+            perfetto.holders.count = 0;
+        struct holder *holder = NULL;
+        if (record.session != 0 && (record.pool != 0 || is_end(&record)))
+            holder = find_holder(&perfetto, record.session);
+        bool is_changed = holder != NULL && record.pool != 0 && add_up(holder, &record);
         if (records_pass(filter, &export->names, &record)) {
             print_record(&perfetto, &record);
-            if (record.pool != 0)
-                print_counters(&perfetto, &record);
-        } else if (record.pool != 0 && record.session != 0) {
-            struct holder *holder = find_holder(&perfetto, record.session);
-            if (holder != NULL)
-                add_up(holder, &record);
+            if (is_changed)
+                print_counters(&perfetto, &record, holder);
         }
-        bool is_end = record.kind == PROTO_RECORD_FAREWELL || record.kind == PROTO_RECORD_RETURN;
-        if (is_end && record.session != 0) {
-            struct holder *holder = find_holder(&perfetto, record.session);
-            bool has_more = false;
-            for (unsigned i = 0; holder != NULL && i < PROTO_POOLS_MAX; i++)
-                has_more = has_more || holder->held[i] > 0 || holder->fenced[i] > 0;
-            if (holder != NULL && !has_more)
-                drop_holder(&perfetto, holder);
-        }
+        if (holder != NULL && is_end(&record) && !has_memory(holder))
+            sorted_remove(&perfetto.holders, holder, sizeof *holder);
     }
     fputs("\n]}\n", stdout);
-    free(perfetto.holders);
+    free(perfetto.holders.elements);
 }

@@ -15,59 +15,36 @@ bool record_has_name(const struct proto_record *record) {
            record->kind == PROTO_RECORD_SCOPE;
 }
 
+struct record_name {
+    uint64_t key; /* which session or scope */
+    char name[PROTO_RECORD_NAME_SIZE];
+};
+
 /* Scopes lie behind all sessions. */
 static uint64_t key_of_scope(uint32_t scope) {
     return UINT64_C(1) << 63 | scope;
-}
-
-/* The place of a key in their order. */
-static size_t names_place(const struct record_names *names, uint64_t key) {
-    size_t low = 0, high = names->count;
-
-    while (low < high) {
-        size_t middle = low + (high - low) / 2;
-        if (names->entries[middle].key < key)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return low;
-}
-
-static bool names_has(const struct record_names *names, size_t place, uint64_t key) {
-    return place < names->count && names->entries[place].key == key;
 }
 
 /* A name that comes later replaces an earlier one. A session that began before the ring's oldest record may
  * lie between others. */
 static void names_add(struct record_names *names, const struct proto_record *record) {
     uint64_t key = record->kind == PROTO_RECORD_SCOPE ? key_of_scope(record->scope) : record->session;
-    size_t place = names_place(names, key);
-    bool is_new = !names_has(names, place, key);
+    struct record_name *name = sorted_find(&names->sorted, key, sizeof *name);
 
-    if (is_new && names->count == names->room) {
-        size_t room = names->room == 0 ? 64 : 2 * names->room;
-        struct record_name *entries = realloc(names->entries, room * sizeof *entries);
-        if (entries == NULL) /* it is shown without its name */
-            return;
-        names->entries = entries;
-        names->room = room;
-    }
-    struct record_name *name = &names->entries[place];
-    if (is_new)
-        memmove(name + 1, name, (names->count++ - place) * sizeof *name);
-    name->key = key;
-    snprintf(name->name, sizeof name->name, "%.*s", (int)sizeof record->name, record->name);
+    if (name == NULL)
+        name = sorted_add(&names->sorted, key, sizeof *name);
+    if (name != NULL) /* else it is shown without its name */
+        snprintf(name->name, sizeof name->name, "%.*s", (int)sizeof record->name, record->name);
 }
 
 static const char *names_find(const struct record_names *names, uint64_t key) {
-    size_t place = names_place(names, key);
-    return names_has(names, place, key) ? names->entries[place].name : NULL;
+    const struct record_name *name = sorted_find(&names->sorted, key, sizeof *name);
+    return name != NULL ? name->name : NULL;
 }
 
 void record_names_learn(struct record_names *names, const struct proto_record *record) {
     if (record->kind == PROTO_RECORD_START)
-        names->count = 0;
+        names->sorted.count = 0;
     else if (record_has_name(record))
         names_add(names, record);
 }
@@ -111,6 +88,6 @@ void record_names_print_json(const char *name) {
 }
 
 void record_names_deinit(struct record_names *names) {
-    free(names->entries);
+    free(names->sorted.elements);
     *names = (struct record_names){0};
 }

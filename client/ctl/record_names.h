@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "client/ctl/sorted.h"
 #include "proto/records.h"
 
 struct records;
@@ -14,11 +15,7 @@ struct records;
 #define RECORD_SCOPE_SIZE 12u
 
 struct record_names {
-    struct record_name {
-        uint64_t key; /* which session or scope; their order */
-        char name[PROTO_RECORD_NAME_SIZE];
-    } * entries;
-    size_t count, room;
+    struct sorted sorted; /* struct record_name */
 };
 
 /* Whether a record holds a name instead of numbers. */

@@ -148,3 +148,26 @@ bool records_pass(const struct records_filter *filter, const struct record_names
            (filter->uid == USER_NONE || (record->session != 0 && record->uid == filter->uid)) &&
            (filter->scope == NULL || is_of_scope(names, record, filter->scope));
 }
+
+bool record_change(const struct proto_record *record, int64_t *ret_held, int64_t *ret_fenced) {
+    int64_t bytes = (int64_t)record->bytes;
+
+    *ret_held = *ret_fenced = 0;
+    switch ((enum proto_record_kind)record->kind) {
+    case PROTO_RECORD_LEASE:
+    case PROTO_RECORD_ATTACH:
+        *ret_held = bytes;
+        return true;
+    case PROTO_RECORD_RELEASE:
+        *ret_held = -bytes;
+        return true;
+    case PROTO_RECORD_FENCE:
+        *ret_fenced = bytes;
+        return true;
+    case PROTO_RECORD_PASS:
+        *ret_held = *ret_fenced = -bytes;
+        return true;
+    default:
+        return false;
+    }
+}

@@ -47,4 +47,8 @@ bool records_are_replaced(const struct records *records);
 bool records_pass(const struct records_filter *filter, const struct record_names *names,
                   const struct proto_record *record);
 
+/* By how many bytes a record changes what its session has, and what of that is behind fences. Returns false
+ * where it changes neither, or is a session's end, which does not tell how much it had. */
+bool record_change(const struct proto_record *record, int64_t *ret_held, int64_t *ret_fenced);
+
 #endif

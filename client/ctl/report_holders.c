@@ -7,6 +7,7 @@
 
 #include "base/array.h"
 #include "client/ctl/record_names.h"
+#include "client/ctl/records.h"
 
 #define PLACES_MIN 256u
 
@@ -68,20 +69,25 @@ static struct report_holder *find(struct report_holders *holders, const struct p
 
 /* --- counting --- */
 
-void report_process_read(struct report_process *process, const struct proto_record *record,
-                         const struct record_names *names) {
-    const char *name = record_names_session(names, record->session);
+/* Fills in the names that are known of a process and its scope. */
+static void name_process(struct report_process *process, const struct record_names *names) {
+    const char *name = record_names_session(names, process->session);
     char scope[RECORD_SCOPE_SIZE];
 
+    if (name != NULL)
+        snprintf(process->name, sizeof process->name, "%s", name);
+    if (process->scope_id != 0)
+        snprintf(process->scope, sizeof process->scope, "%s",
+                 record_names_scope(names, process->scope_id, scope));
+}
+
+void report_process_read(struct report_process *process, const struct proto_record *record,
+                         const struct record_names *names) {
     process->session = record->session;
     process->pid = record->pid;
     process->uid = record->uid;
     process->scope_id = record->scope;
-    if (name != NULL)
-        snprintf(process->name, sizeof process->name, "%s", name);
-    if (record->scope != 0)
-        snprintf(process->scope, sizeof process->scope, "%s",
-                 record_names_scope(names, record->scope, scope));
+    name_process(process, names);
 }
 
 static uint64_t later(uint64_t a, uint64_t b) {
@@ -140,46 +146,21 @@ static uint64_t take_end(const struct report_holders *holders, struct report_hol
     return record->bytes > fenced ? record->bytes - fenced : 0;
 }
 
-/* By how much a record changes what a session holds, and what of that is fenced. Returns false where it is no
- * record of a session's memory. */
-static bool read_change(const struct proto_record *record, int64_t *ret_held, int64_t *ret_fenced) {
-    int64_t bytes = (int64_t)record->bytes;
-
-    *ret_held = *ret_fenced = 0;
-    if (record->pool == 0 || record->session == 0)
-        return false;
-    switch ((enum proto_record_kind)record->kind) {
-    case PROTO_RECORD_LEASE:
-    case PROTO_RECORD_ATTACH:
-        *ret_held = bytes;
-        return true;
-    case PROTO_RECORD_RELEASE:
-        *ret_held = -bytes;
-        return true;
-    case PROTO_RECORD_FENCE:
-        *ret_fenced = bytes;
-        return true;
-    case PROTO_RECORD_PASS:
-        *ret_held = *ret_fenced = -bytes;
-        return true;
-    case PROTO_RECORD_FAREWELL:
-    case PROTO_RECORD_DEATH:
-    case PROTO_RECORD_RETURN:
-        return true;
-    default:
-        return false;
-    }
+static bool is_end(const struct proto_record *record) {
+    return record->kind == PROTO_RECORD_FAREWELL || record->kind == PROTO_RECORD_DEATH ||
+           record->kind == PROTO_RECORD_RETURN;
 }
 
 uint64_t report_holders_take(struct report_holders *holders, const struct proto_record *record,
                              const struct record_names *names) {
-    int64_t held, fenced;
+    int64_t held = 0, fenced = 0;
 
     if (record->kind == PROTO_RECORD_START)
         holders->older_below = 0;
     if (record->kind == PROTO_RECORD_OPEN && record->session < holders->older_below)
         holders->older_below = record->session;
-    if (!read_change(record, &held, &fenced))
+    if (record->pool == 0 || record->session == 0 ||
+        (!is_end(record) && !record_change(record, &held, &fenced)))
         return 0;
     struct report_holder *holder = find(holders, record);
     if (holder == NULL || holder->is_over)
@@ -199,17 +180,9 @@ uint64_t report_holders_take(struct report_holders *holders, const struct proto_
 
 void report_holders_end(struct report_holders *holders, const struct record_names *names,
                         uint64_t moment_ns) {
-    char scope[RECORD_SCOPE_SIZE];
-
     for (; holders->n_over < holders->count; holders->n_over++) {
         struct report_holder *holder = &holders->entries[holders->n_over];
-        struct report_process *process = &holder->process;
-        const char *name = record_names_session(names, process->session);
-        if (name != NULL)
-            snprintf(process->name, sizeof process->name, "%s", name);
-        if (process->scope_id != 0)
-            snprintf(process->scope, sizeof process->scope, "%s",
-                     record_names_scope(names, process->scope_id, scope));
+        name_process(&holder->process, names);
         if (!holder->is_over)
             finish(holders, holder, moment_ns, -1);
         holder->is_over = true;
