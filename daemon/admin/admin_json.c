@@ -365,6 +365,13 @@ static char *answer_quarantine_release(const struct admin_terms *terms, const st
 
 /* Ends the connection of a session whose process may live on. Its memory is in quarantine until the process
  * has ended, as after each end without a farewell. */
+static void end_session(const struct session *session) {
+    record(session->core, &(struct recorded){.kind = PROTO_RECORD_FORCE,
+                                             .session = session,
+                                             .bytes = session->leased_bytes + session->fenced_bytes});
+    client_dismiss(session->owner);
+}
+
 static char *answer_session_end(const struct admin_terms *terms, const struct request_keys *keys) {
     const struct session *found = find_session(terms->core, keys->session, SESSION_ACTIVE);
 
@@ -377,8 +384,7 @@ static char *answer_session_end(const struct admin_terms *terms, const struct re
     report_process(reply, found);
     report_integer(reply, "held_bytes", bytes);
     recorder_set_time(terms->core, clock_now_ns());
-    record(terms->core, &(struct recorded){.kind = PROTO_RECORD_FORCE, .session = found, .bytes = bytes});
-    client_dismiss(found->owner);
+    end_session(found);
     return finish(reply);
 }
 
@@ -422,34 +428,29 @@ static char *scope_error(int r, const char *why) {
                             why);
 }
 
-static char *answer_scope_set(const struct admin_terms *terms, const struct request_keys *keys) {
+/* Makes or changes a scope, by scope_json_add() or scope_json_set(). */
+static char *answer_scope(const struct admin_terms *terms, const struct request_keys *keys,
+                          scope_json_change *change, const char *words) {
     const struct scope_members members = {
         .name = keys->scope, .uids = keys->uids, .quota = keys->quota, .labels = keys->labels};
     char why[SCOPES_TEXT_SIZE];
     struct scope *scope;
 
-    int r = scope_json_set(terms->scopes, &members, &scope, why);
+    int r = change(terms->scopes, &members, &scope, why);
     if (r < 0)
         return scope_error(r, why);
-    log_info("an operator changes scope '%s'", scope->terms.name);
+    log_info("an operator %s scope '%s'", words, scope->terms.name);
     cJSON *reply = cJSON_CreateObject();
     report_scope(reply, scope);
     return finish(reply);
 }
 
 static char *answer_scope_add(const struct admin_terms *terms, const struct request_keys *keys) {
-    const struct scope_members members = {
-        .name = keys->scope, .uids = keys->uids, .quota = keys->quota, .labels = keys->labels};
-    char why[SCOPES_TEXT_SIZE];
-    struct scope *scope;
+    return answer_scope(terms, keys, scope_json_add, "adds");
+}
 
-    int r = scope_json_add(terms->scopes, &members, &scope, why);
-    if (r < 0)
-        return scope_error(r, why);
-    log_info("an operator adds scope '%s'", scope->terms.name);
-    cJSON *reply = cJSON_CreateObject();
-    report_scope(reply, scope);
-    return finish(reply);
+static char *answer_scope_set(const struct admin_terms *terms, const struct request_keys *keys) {
+    return answer_scope(terms, keys, scope_json_set, "changes");
 }
 
 /* Ends the sessions of a scope that are not over. */
@@ -457,10 +458,7 @@ static void end_sessions(const struct core *core, const struct scope *scope) {
     list_for_each_entry_safe(struct session, session, &core->sessions, link) {
         if (session->tenant->scope != scope || session->state != SESSION_ACTIVE || session->owner == NULL)
             continue;
-        record(session->core, &(struct recorded){.kind = PROTO_RECORD_FORCE,
-                                                 .session = session,
-                                                 .bytes = session->leased_bytes + session->fenced_bytes});
-        client_dismiss(session->owner);
+        end_session(session);
     }
 }
 
@@ -468,25 +466,20 @@ static void end_sessions(const struct core *core, const struct scope *scope) {
 static char *answer_scope_drop(const struct admin_terms *terms, const struct request_keys *keys) {
     struct scope *scope = scope_find_name(terms->core, keys->scope);
 
-    if (scope == NULL && scopes_forget(terms->scopes, keys->scope)) {
-        cJSON *forgotten = cJSON_CreateObject();
-        cJSON_AddBoolToObject(forgotten, "is_gone", true);
-        cJSON_AddNullToObject(forgotten, "left");
-        return finish(forgotten);
-    }
-    if (scope == NULL)
+    if (scope == NULL && !scopes_forget(terms->scopes, keys->scope))
         return admin_json_error("no-such-scope", "there is no scope of this name; 'scopes' lists them");
-    if (!scope->is_dropped)
-        log_info("an operator drops scope '%s'", scope->terms.name);
+    uint32_t id = scope == NULL ? SCOPE_ORDINARY : scope->id;
     recorder_set_time(terms->core, clock_now_ns());
-    uint32_t id = scope->id;
-    if (!scope->is_dropped)
+    if (scope != NULL && !scope->is_dropped) {
+        log_info("an operator drops scope '%s'", scope->terms.name);
         scopes_drop(terms->scopes, scope);
-    scope = scope_find(terms->core, id);
-    if (scope != NULL && keys->end)
+        scope = scope_find(terms->core, id);
+    }
+    if (scope != NULL && keys->end) {
         end_sessions(terms->core, scope);
+        scope = scope_find(terms->core, id);
+    }
     cJSON *reply = cJSON_CreateObject();
-    scope = scope_find(terms->core, id);
     cJSON_AddBoolToObject(reply, "is_gone", scope == NULL);
     if (scope == NULL)
         cJSON_AddNullToObject(reply, "left");

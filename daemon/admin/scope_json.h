@@ -14,15 +14,16 @@ struct scope_members {
     const struct cJSON *uids, *quota, *labels;
 };
 
+typedef int scope_json_change(struct scopes *scopes, const struct scope_members *members,
+                              struct scope **ret_scope, char why[SCOPES_TEXT_SIZE]);
+
 /* Makes a scope. Returns 0, or a negative errno and why: -EINVAL for what the members say, -EEXIST: there is
  * a scope of this name, else the system's. */
-int scope_json_add(struct scopes *scopes, const struct scope_members *members, struct scope **ret_scope,
-                   char why[SCOPES_TEXT_SIZE]);
+scope_json_change scope_json_add;
 
 /* Gives an open scope the members that are given in place of those that it has. As scope_json_add(); -ENOENT:
  * there is none of this name. */
-int scope_json_set(struct scopes *scopes, const struct scope_members *members, struct scope **ret_scope,
-                   char why[SCOPES_TEXT_SIZE]);
+scope_json_change scope_json_set;
 
 /* Makes those scopes again that lie in the directory. A file that does not check out is told in the log, and
  * left alone. */
