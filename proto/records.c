@@ -1,18 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "proto/records.h"
 
-#include <stdio.h>
 #include <string.h>
+
+#include "base/beside.h"
 
 #define HOURS_MAX   (UINT64_C(24) * 366 * 10)
 #define RECORDS_MAX (UINT64_C(1) << 40)
 
 const char *proto_records_path(const char *admin_path, char *path, size_t size) {
-    size_t length = strlen(admin_path), suffix = strlen(".sock");
-
-    if (length > suffix && strcmp(admin_path + length - suffix, ".sock") == 0)
-        length -= suffix;
-    snprintf(path, size, "%.*s" PROTO_RECORDS_SUFFIX, (int)length, admin_path);
+    path_beside(admin_path, PROTO_RECORDS_SUFFIX, path, size);
     return path;
 }
 

@@ -21,7 +21,7 @@ struct report_process {
 struct report_holder {
     struct report_process process;
     uint8_t pool;
-    bool is_over, is_dead; /* dead: what it has is in quarantine */
+    bool is_over, is_dead; /* dead: its memory is in quarantine */
     int64_t held, fenced;  /* held: also what is fenced */
     int64_t least, most;   /* of what it held; most: within the span */
     uint64_t last_ns;

@@ -100,7 +100,7 @@ void view_quota(struct output *output, const struct cJSON *reply) {
 
 /* --- scopes --- */
 
-/* The users who may come in. */
+/* The users that the scope admits. */
 static void add_uids(struct table *table, const struct cJSON *row, const struct column *column) {
     char text[256] = "";
     unsigned n = 0;

@@ -238,7 +238,7 @@ static void session_clear(struct session *session, uint64_t now_ns) {
         }
 }
 
-/* A tenant of a dropped scope has no session any more, and will have none: what it has goes back. */
+/* A tenant of a dropped scope has no session any more, and will have none: its memory goes back. */
 static void tenant_clear(struct tenant *tenant) {
     uint64_t bytes;
 

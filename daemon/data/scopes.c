@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/beside.h"
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "daemon/config/user_policy.h"
@@ -29,12 +30,7 @@ void scopes_init(struct scopes *scopes, const struct scopes_terms *terms) {
 }
 
 void scopes_start(struct scopes *scopes, const char *admin_path, const char *sim_path) {
-    size_t length = strlen(admin_path), end = sizeof ".sock" - 1;
-
-    if (length > end && strcmp(admin_path + length - end, ".sock") == 0)
-        length -= end;
-    int n =
-        snprintf(scopes->directory, sizeof scopes->directory, "%.*s" SCOPES_SUFFIX, (int)length, admin_path);
+    int n = path_beside(admin_path, SCOPES_SUFFIX, scopes->directory, sizeof scopes->directory);
     if (n >= (int)sizeof scopes->directory)
         scopes->directory[0] = '\0';
     scopes->sim_path = sim_path;

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Scopes: who comes in through which socket, what two of them share (nothing), and what is left of one that was dropped."""
+"""Scopes: which users each socket admits; two scopes share no memory; a dropped scope leaves nothing behind."""
 import json
 import os
 import pathlib
