@@ -25,7 +25,8 @@ def environment(**variables):
 
 
 def ctl_run(*arguments, variables=None, **keywords):
-    settings = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "timeout": WAIT_S, **keywords}
+    settings = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True, "errors": "replace",
+                "timeout": WAIT_S, **keywords}
     return subprocess.run([gpupool_system.CTL, "run", *map(str, arguments)], check=False,
                           env=environment(**(variables or {})), **settings)
 
