@@ -63,7 +63,7 @@ static void count_absent(struct arena *arena, uint64_t bytes) {
 }
 
 static bool is_ready(const struct arena *arena, struct fence fence) {
-    return fence.word == 0 || fence_is_ready(arena->extent.stream_heap->owner->session, fence);
+    return fence_array_has(arena->extent.stream_heap->fences, fence);
 }
 
 /* Whether other memory may be mapped at a VACANT slot. */

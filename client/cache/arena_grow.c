@@ -12,10 +12,10 @@
 #include "client/session/lease.h"
 #include "client/session/session.h"
 
-static bool make_arena(struct cache *cache, struct stream_heap *stream_heap, const struct pool *pool) {
+static bool make_arena(struct cache *cache, struct stream_heap *stream_heap, uint64_t limit_bytes) {
     const struct gpu *gpu;
-    uint64_t slot_bytes = proto_slot_bytes(pool->limit_bytes);
-    uint64_t bytes = (pool->limit_bytes + slot_bytes - 1) / slot_bytes * slot_bytes * ARENA_ADDRESS_FACTOR;
+    uint64_t slot_bytes = proto_slot_bytes(limit_bytes);
+    uint64_t bytes = (limit_bytes + slot_bytes - 1) / slot_bytes * slot_bytes * ARENA_ADDRESS_FACTOR;
     void *memory;
 
     if (devices_need_gpu(&cache->session->devices, &gpu) < 0 ||
@@ -24,7 +24,7 @@ static bool make_arena(struct cache *cache, struct stream_heap *stream_heap, con
     pthread_mutex_lock(&stream_heap->lock);
     bool is_first = stream_heap->arena == NULL;
     bool made = is_first && arena_add_locked(stream_heap, STREAM_HEAP_LARGE, memory, bytes, slot_bytes,
-                                             proto_large_bytes(pool->limit_bytes)) == 0;
+                                             proto_large_bytes(limit_bytes)) == 0;
     pthread_mutex_unlock(&stream_heap->lock);
     if (!made)
         gpu->address_free((unsigned)stream_heap->device, memory, bytes);
@@ -32,26 +32,24 @@ static bool make_arena(struct cache *cache, struct stream_heap *stream_heap, con
 }
 
 bool arena_serves(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes) {
+    uint64_t limit_bytes = atomic_load_explicit(&stream_heap->limit_bytes, memory_order_relaxed);
     char text[ERROR_TEXT_SIZE];
-    struct pool pool;
 
-    if (!cache->has_arenas || stream_heap->kind != GPUPOOL_POOL_DEVICE ||
-        stream_heap_half_of(size_bytes) != STREAM_HEAP_LARGE)
+    if (!cache->has_arenas || stream_heap->kind != GPUPOOL_POOL_DEVICE || !stream_heap->is_movable ||
+        stream_heap_half_of(size_bytes) != STREAM_HEAP_LARGE || size_bytes > limit_bytes)
         return false;
-    error_save(text);
-    bool serves = pools_find(cache->session, stream_heap->pool, &pool) == 0 && pool.is_movable &&
-                  size_bytes <= pool.limit_bytes;
     pthread_mutex_lock(&stream_heap->lock);
     bool has_arena = stream_heap->arena != NULL, may_have = !stream_heap->has_no_arena;
     pthread_mutex_unlock(&stream_heap->lock);
-    if (serves && !has_arena && may_have) {
-        has_arena = make_arena(cache, stream_heap, &pool);
+    if (!has_arena && may_have) {
+        error_save(text);
+        has_arena = make_arena(cache, stream_heap, limit_bytes);
+        error_restore(text);
         pthread_mutex_lock(&stream_heap->lock);
         stream_heap->has_no_arena = !has_arena;
         pthread_mutex_unlock(&stream_heap->lock);
     }
-    error_restore(text);
-    return serves && has_arena;
+    return has_arena;
 }
 
 void arena_leave_addresses(struct cache *cache, struct stream_heap *stream_heap) {

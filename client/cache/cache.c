@@ -93,20 +93,27 @@ static struct stream_heap *find_stream_heap(struct cache *cache, uint32_t pool, 
 
 int cache_stream_heap(struct cache *cache, const struct pool *pool, void *stream,
                       struct stream_heap **ret_stream_heap) {
-    int device = -1;
+    struct pool_facts facts = {.id = pool->id,
+                               .kind = pool->kind,
+                               .device = -1,
+                               .is_movable = pool->is_movable,
+                               .limit_bytes = pool->limit_bytes,
+                               .fences = &cache->session->fences.array};
 
     if (pool->kind == PROTO_POOL_HOST)
         stream = GPUPOOL_NO_STREAM;
     else
-        device = devices_find(&cache->session->devices, pool->uuid);
+        facts.device = devices_find(&cache->session->devices, pool->uuid);
     pthread_mutex_lock(&cache->stream_heaps_lock);
     struct stream_heap *stream_heap = find_stream_heap(cache, pool->id, stream);
     if (stream_heap == NULL) {
-        stream_heap = stream_heap_new(cache, pool->id, pool->kind, device, stream);
+        stream_heap = stream_heap_new(cache, &facts, stream);
         if (stream_heap != NULL) {
             stream_heap->counters = &cache->counters;
             list_append(&cache->stream_heaps, &stream_heap->link);
         }
+    } else {
+        atomic_store_explicit(&stream_heap->limit_bytes, pool->limit_bytes, memory_order_relaxed);
     }
     pthread_mutex_unlock(&cache->stream_heaps_lock);
     if (stream_heap == NULL)

@@ -5,8 +5,6 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "client/cache/cache.h"
-
 int deferred_reserve_locked(struct stream_heap *stream_heap, struct fence fence) {
     if (deferred_find_queue(stream_heap, fence.word) != NULL || !list_is_empty(&stream_heap->deferred_spare))
         return 0;
@@ -77,8 +75,7 @@ bool deferred_settle_locked(struct stream_heap *stream_heap, unsigned limit) {
         if (given == limit)
             break;
         while (given < limit && queue->first != NULL &&
-               fence_is_ready(stream_heap->owner->session,
-                              (struct fence){queue->word, queue->first->fence_value})) {
+               fence_array_has(stream_heap->fences, (struct fence){queue->word, queue->first->fence_value})) {
             stream_heap_give_locked(stream_heap, pop(stream_heap, queue));
             given++;
         }

@@ -8,11 +8,11 @@
  * They wait in queues, one for each word, because the fences of a word become ready in order: a caller that
  * needs memory looks at the heads.
  *
- * A stream heap owns its queues; all functions want the stream heap's lock held. The fences are in
- * the page of the session of the stream heap's owner.
+ * A stream heap owns its queues; all functions want the stream heap's lock held. The fences are those of
+ * stream_heap->fences.
  */
 #include "client/cache/stream_heap.h"
-#include "client/session/fence.h"
+#include "client/core/fence.h"
 
 struct deferred_queue {
     struct list link; /* in stream_heap->deferred, or in stream_heap->deferred_spare while it is empty */

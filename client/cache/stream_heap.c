@@ -64,15 +64,17 @@ static struct piece_chunk *chunk_get(void) {
     return chunk;
 }
 
-struct stream_heap *stream_heap_new(struct cache *owner, uint32_t pool, uint32_t kind, int device,
-                                    void *stream) {
+struct stream_heap *stream_heap_new(struct cache *owner, const struct pool_facts *pool, void *stream) {
     struct stream_heap *stream_heap = zeroed_lines(sizeof *stream_heap);
     if (stream_heap == NULL)
         return NULL;
     stream_heap->owner = owner;
-    stream_heap->pool = pool;
-    stream_heap->kind = kind;
-    stream_heap->device = device;
+    stream_heap->pool = pool->id;
+    stream_heap->kind = pool->kind;
+    stream_heap->device = pool->device;
+    stream_heap->is_movable = pool->is_movable;
+    stream_heap->fences = pool->fences;
+    atomic_init(&stream_heap->limit_bytes, pool->limit_bytes);
     stream_heap->stream = stream;
     list_init(&stream_heap->link);
     list_init(&stream_heap->extents);

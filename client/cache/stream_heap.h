@@ -31,7 +31,8 @@
 #include "base/list.h"
 #include "base/units.h"
 #include "client/cache/depot.h"
-#include "client/session/fence.h"
+#include "client/core/fence.h"
+#include "client/core/pool_facts.h"
 #include "heap/heap.h"
 
 struct cache;
@@ -124,13 +125,16 @@ enum stream_heap_half {
 
 struct stream_heap {
     /* a hit reads these, and no thread writes them */
-    struct cache *owner; /* compared and handed on; its session's fences are asked for deferred pieces */
+    struct cache *owner; /* compared and handed on */
     uint32_t pool;
     uint32_t kind; /* enum gpupool_pool_kind */
     int device;
     void *stream;
     struct list link;          /* in the cache's list; stream heaps stay until the client closes */
     struct counters *counters; /* where its threads count; NULL: nowhere */
+    const struct fence_array *fences; /* that deferred pieces and slots stand behind; borrowed */
+    bool is_movable;                  /* the pool's segments are */
+    _Atomic uint64_t limit_bytes;     /* of the pool */
     /* written under the lock */
     _Alignas(CACHE_LINE_BYTES) pthread_mutex_t lock;
     struct heap heaps[STREAM_HEAP_HALVES]; /* by enum stream_heap_half */
@@ -153,8 +157,7 @@ struct stream_heap {
 };
 
 /* Returns NULL without memory. */
-struct stream_heap *stream_heap_new(struct cache *owner, uint32_t pool, uint32_t kind, int device,
-                                    void *stream);
+struct stream_heap *stream_heap_new(struct cache *owner, const struct pool_facts *pool, void *stream);
 /* Frees the bookkeeping, whatever is still out. Accepts NULL; returns NULL. */
 struct stream_heap *stream_heap_free(struct stream_heap *stream_heap);
 

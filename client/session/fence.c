@@ -45,7 +45,7 @@ void fences_init(struct fences *fences) {
 
 void fences_close(struct fences *fences) {
     if (fences->gpu != NULL && !fences->is_on_board)
-        (void)fences->gpu->host_unregister(fences->memory);
+        (void)fences->gpu->host_unregister(fences->array.words);
     fences->gpu = NULL;
 }
 
@@ -103,9 +103,9 @@ static void prepare_locked(struct session *session, struct fences *fences, const
     for (unsigned i = 0; i < count; i++)
         pthread_mutex_init(&fences->words[i].lock, NULL);
     error_save(text); /* without words no call fails */
-    fences->memory = fences->is_on_board ? find_on_board(session, gpu) : find_in_page(session, gpu);
+    fences->array.words = fences->is_on_board ? find_on_board(session, gpu) : find_in_page(session, gpu);
     error_restore(text);
-    if (fences->memory != NULL)
+    if (fences->array.words != NULL)
         fences->gpu = gpu;
     else
         prepare_again(session, fences);
@@ -117,7 +117,7 @@ static struct list *bucket_of(struct fences *fences, unsigned device, const void
 }
 
 static uint64_t word_now(const struct fences *fences, uint32_t number) {
-    return atomic_load_explicit(&fences->memory[number], memory_order_acquire);
+    return atomic_load_explicit(&fences->array.words[number], memory_order_acquire);
 }
 
 /* A word that no stream has, or that one has which has written its last value. NULL: all are busy. */
@@ -215,7 +215,7 @@ static int enqueue(struct session *session, struct fences *fences, unsigned devi
     pthread_mutex_lock(&word->lock);
     struct fence fence = {.word = number + 1, .value = word->value + 1};
     /* The driver wants an address; that the word is atomic concerns those who read it. */
-    int error = gpu->stream_write64(device, stream, (uint64_t *)&fences->memory[number], fence.value);
+    int error = gpu->stream_write64(device, stream, (uint64_t *)&fences->array.words[number], fence.value);
     if (error == 0)
         word->value = fence.value;
     pthread_mutex_unlock(&word->lock);
@@ -271,7 +271,7 @@ void fences_show(struct fences *fences) {
 }
 
 bool fence_is_ready(const struct session *session, struct fence fence) {
-    return fence.word == 0 || proto_fence_is_ready(word_now(&session->fences, fence.word - 1), fence.value);
+    return fence_array_has(&session->fences.array, fence);
 }
 
 int fence_wait(const struct session *session, struct fence fence, int device, uint64_t deadline_ns) {
@@ -303,7 +303,7 @@ int fence_order(struct session *session, struct fence fence, unsigned device, vo
         r = devices_check_stream(gpu, device, stream);
     if (r < 0)
         return r;
-    int error =
-        gpu->stream_wait64(device, stream, (uint64_t *)&session->fences.memory[fence.word - 1], fence.value);
+    int error = gpu->stream_wait64(device, stream, (uint64_t *)&session->fences.array.words[fence.word - 1],
+                                   fence.value);
     return error == 0 ? 0 : devices_fail_on(gpu, device, error, "making a stream wait for a fence");
 }

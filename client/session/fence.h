@@ -2,9 +2,8 @@
 #ifndef CLIENT_SESSION_FENCE_H
 #define CLIENT_SESSION_FENCE_H
 /*
- * The fences of a client. A fence is a promise that a stream makes: "when this word of the page has reached
- * this value, all that was enqueued on me before is done". So memory can leave its stream, for another
- * stream, thread or process, without anybody waiting for the stream: who gets it looks at the word.
+ * The fences of a client (client/core/fence.h). Memory can leave its stream, for another stream, thread or
+ * process, behind a fence, so that no thread waits for the stream: the next user looks at the word.
  *
  * A client owns one set. Each stream that leaves a fence has a word of the page (proto/page.h): each (device,
  * stream), and for the per-thread default stream 0x2, which is another one in each thread under one name,
@@ -28,17 +27,12 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "client/core/fence.h"
 #include "proto/page.h"
 #include "proto/proto.h"
 
 struct gpu;
 struct session;
-
-struct fence {
-    uint32_t word;  /* its number in the page, plus 1; 0: none, what it would stand for is done */
-    uint64_t value; /* that the word has to reach */
-};
-#define FENCE_NONE ((struct fence){0, 0})
 
 #define FENCE_BUCKETS 128u /* a few of the PROTO_PAGE_FENCES words in each */
 
@@ -58,7 +52,7 @@ struct fences {
     bool is_on_board;      /* the words are on the board, and registered with it; else in the page */
     bool tried;            /* page or board was asked for */
     const struct gpu *gpu; /* that the words are registered with; NULL: not, and every fence is a wait */
-    _Atomic uint64_t *memory; /* the words */
+    struct fence_array array;
     struct fence_word *words; /* n_words */
     unsigned n_words;
     unsigned count;           /* of them in use */

@@ -15,7 +15,8 @@
 #define SLOT_BYTES (4 * QUARTER)
 
 static struct proto_page page;
-static struct session session; /* nothing of it but its fences and its mappings' lock is looked at */
+static const struct fence_array fences = {.words = page.fences};
+static struct session session; /* nothing of it but its mappings' lock is looked at */
 static struct cache owner = {.session = &session};
 
 static inline void arrive(uint32_t word, uint64_t value) {
@@ -25,12 +26,12 @@ static inline void arrive(uint32_t word, uint64_t value) {
 /* Forgets all fences. */
 static inline void fences_reset(void) {
     memset(&page, 0, sizeof page);
-    session.fences.memory = page.fences;
 }
 
 /* Makes a stream heap with an arena; the arena has one slot, which is vacant. NULL without memory. */
 static inline struct arena *arena_try(uint32_t capacity) {
-    struct stream_heap *stream_heap = stream_heap_new(&owner, POOL, GPUPOOL_POOL_DEVICE, 0, NULL);
+    struct stream_heap *stream_heap = stream_heap_new(
+        &owner, &(struct pool_facts){.id = POOL, .kind = GPUPOOL_POOL_DEVICE, .fences = &fences}, NULL);
 
     if (stream_heap == NULL)
         return NULL;

@@ -57,7 +57,8 @@ static inline bool stream_heap_reclaim(struct stream_heap *stream_heap, uint64_t
 }
 
 static inline struct stream_heap *make_stream_heap(void) {
-    struct stream_heap *stream_heap = stream_heap_new(NULL, POOL, 1, 0, NULL);
+    struct stream_heap *stream_heap =
+        stream_heap_new(NULL, &(struct pool_facts){.id = POOL, .kind = 1}, NULL);
     assert_non_null(stream_heap);
     return stream_heap;
 }

@@ -5,9 +5,8 @@
  */
 #include <errno.h>
 
-#include "client/cache/cache.h"
 #include "client/cache/deferred.h"
-#include "client/session/session.h"
+#include "client/include/gpupool/gpupool.h"
 #include "heap_fixture.h"
 #include "tests/failing_memory.h"
 
@@ -18,8 +17,7 @@
 #define OUT_MAX      64u
 
 static struct proto_page page;
-static struct session session; /* nothing of it but its fences is looked at */
-static struct cache owner = {.session = &session};
+static const struct fence_array array = {.words = page.fences};
 
 static void arrive(uint32_t word, uint64_t value) {
     atomic_store(&page.fences[word - 1], value);
@@ -27,8 +25,8 @@ static void arrive(uint32_t word, uint64_t value) {
 
 static int set_up(void **state) {
     memset(&page, 0, sizeof page);
-    session.fences.memory = page.fences;
-    struct stream_heap *stream_heap = stream_heap_new(&owner, 1, GPUPOOL_POOL_DEVICE, 0, NULL);
+    struct stream_heap *stream_heap = stream_heap_new(
+        NULL, &(struct pool_facts){.id = 1, .kind = GPUPOOL_POOL_DEVICE, .fences = &array}, NULL);
     assert_non_null(stream_heap);
     for (unsigned i = 0; i < EXTENTS; i++)
         assert_int_equal(stream_heap_add_extent_locked(stream_heap, STREAM_HEAP_SMALL, NULL, i + 1, 1,

@@ -122,7 +122,8 @@ static void a_full_depot_is_freed_with_what_is_in_it(void **state) {
 }
 
 static void without_memory_for_a_magazine_pieces_go_to_the_stream_heap(void **state) {
-    struct stream_heap *stream_heap = stream_heap_new(NULL, 1, 0, -1, NULL);
+    struct stream_heap *stream_heap =
+        stream_heap_new(NULL, &(struct pool_facts){.id = 1, .device = -1}, NULL);
     struct bin bin = {0};
     struct piece *piece;
     unsigned class = size_class_of(4096);

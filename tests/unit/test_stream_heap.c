@@ -234,7 +234,8 @@ static void lend(struct stream_heap *stream_heap, uint64_t lease, uint64_t size_
 
 /* A piece that was split off comes back to the daemon, and not here: a rest would stay with each of them. */
 static void host_memory_for_other_processes_is_leased_as_it_is_asked_for(void **state) {
-    struct stream_heap *stream_heap = stream_heap_new(NULL, 1, GPUPOOL_POOL_HOST, -1, GPUPOOL_NO_STREAM);
+    struct stream_heap *stream_heap = stream_heap_new(
+        NULL, &(struct pool_facts){.id = 1, .kind = GPUPOOL_POOL_HOST, .device = -1}, GPUPOOL_NO_STREAM);
 
     (void)state;
     assert_non_null(stream_heap);
@@ -328,7 +329,8 @@ static void for_large_sizes_on_a_device_as_much_is_leased_as_is_needed(void **st
 /* Another allocator cuts it further. */
 static void device_memory_without_a_stream_is_leased_as_it_is_asked_for(void **state) {
     static const uint64_t sizes[] = {2 * MIB, 4 * MIB, 20 * MIB, 66 * MIB};
-    struct stream_heap *stream_heap = stream_heap_new(NULL, POOL, 1, 0, GPUPOOL_NO_STREAM);
+    struct stream_heap *stream_heap =
+        stream_heap_new(NULL, &(struct pool_facts){.id = POOL, .kind = 1}, GPUPOOL_NO_STREAM);
 
     (void)state;
     assert_non_null(stream_heap);
@@ -386,7 +388,8 @@ static void what_the_daemon_has_back_does_not_count(void **state) {
 
 /* Host memory is slow to make. */
 static void for_large_sizes_in_host_memory_a_share_is_leased(void **state) {
-    struct stream_heap *stream_heap = stream_heap_new(NULL, POOL, GPUPOOL_POOL_HOST, -1, NULL);
+    struct stream_heap *stream_heap = stream_heap_new(
+        NULL, &(struct pool_facts){.id = POOL, .kind = GPUPOOL_POOL_HOST, .device = -1}, NULL);
     struct piece *piece;
 
     (void)state;
@@ -459,7 +462,8 @@ static void a_failed_allocation_changes_nothing(void **state) {
     (void)state;
     do { /* last round: nothing failed */
         memory_fail_nth(++n);
-        struct stream_heap *stream_heap = stream_heap_new(NULL, POOL, 1, 0, NULL);
+        struct stream_heap *stream_heap =
+            stream_heap_new(NULL, &(struct pool_facts){.id = POOL, .kind = 1}, NULL);
         failed = memory_failed();
         assert_int_equal(stream_heap == NULL, failed);
         if (stream_heap == NULL)

@@ -9,7 +9,6 @@
 #include "client/cache/deferred.h"
 #include "client/cache/stretch.h"
 #include "client/session/segment.h"
-#include "client/session/session.h"
 #include "heap_fixture.h"
 
 #define POOL  1u
@@ -30,8 +29,8 @@ enum unit {
 };
 
 static struct proto_page page;
-static struct session session; /* nothing of it but its fences is looked at */
-static struct cache cache = {.session = &session};
+static const struct fence_array fences = {.words = page.fences};
+static struct cache cache;
 static struct segment segment = {.memory = (char *)(16 * GIB), .size_bytes = UNITS * UNIT};
 static struct stream_heap *own, *other;
 
@@ -44,7 +43,9 @@ static struct stream_heap *heap_of(enum unit unit) {
 }
 
 static struct stream_heap *make_heap(void) {
-    struct stream_heap *stream_heap = stream_heap_new(&cache, POOL, GPUPOOL_POOL_HOST, -1, NULL);
+    struct stream_heap *stream_heap = stream_heap_new(
+        &cache, &(struct pool_facts){.id = POOL, .kind = GPUPOOL_POOL_HOST, .device = -1, .fences = &fences},
+        NULL);
     assert_non_null(stream_heap);
     list_append(&cache.stream_heaps, &stream_heap->link);
     return stream_heap;
@@ -53,7 +54,6 @@ static struct stream_heap *make_heap(void) {
 static int set_up(void **state) {
     (void)state;
     memset(&page, 0, sizeof page);
-    session.fences.memory = page.fences;
     list_init(&cache.stream_heaps);
     pthread_mutex_init(&cache.stream_heaps_lock, NULL);
     own = make_heap();

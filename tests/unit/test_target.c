@@ -9,7 +9,6 @@
 #include "client/cache/shortage.h"
 #include "client/cache/target.h"
 #include "client/session/segment.h"
-#include "client/session/session.h"
 #include "heap/heap.h"
 #include "tests/unit/unit.h"
 
@@ -18,8 +17,7 @@
 #define SEGMENT_BYTES (64 * MIB)
 #define LARGE_BYTES   (32 * MIB)
 
-static struct session session; /* nothing of it is looked at */
-static struct cache cache = {.session = &session};
+static struct cache cache;
 static struct segment segments[SEGMENTS];
 static struct stream_heap *stream_heap;
 static struct piece *pieces[SEGMENTS]; /* one in each segment */
@@ -43,7 +41,8 @@ static int set_up(void **state) {
     list_init(&cache.stream_heaps);
     pthread_mutex_init(&cache.stream_heaps_lock, NULL);
     shortage_init(&cache.shortage);
-    stream_heap = stream_heap_new(&cache, POOL, GPUPOOL_POOL_HOST, -1, NULL);
+    stream_heap = stream_heap_new(
+        &cache, &(struct pool_facts){.id = POOL, .kind = GPUPOOL_POOL_HOST, .device = -1}, NULL);
     assert_non_null(stream_heap);
     list_append(&cache.stream_heaps, &stream_heap->link);
     for (unsigned i = 0; i < SEGMENTS; i++) {

@@ -38,7 +38,9 @@ static struct cache *address_of(struct false_client *client) {
 
 static void client_init(struct false_client *client) {
     list_init(&client->caches);
-    client->stream_heap = stream_heap_new(address_of(client), POOL, GPUPOOL_POOL_HOST, -1, GPUPOOL_NO_STREAM);
+    client->stream_heap = stream_heap_new(
+        address_of(client), &(struct pool_facts){.id = POOL, .kind = GPUPOOL_POOL_HOST, .device = -1},
+        GPUPOOL_NO_STREAM);
     client->memory = calloc(1, EXTENT_BYTES);
     assert_non_null(client->stream_heap);
     assert_non_null(client->memory);
