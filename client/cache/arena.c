@@ -5,10 +5,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#include "base/clock.h"
-#include "client/cache/cache.h"
 #include "client/cache/deferred.h"
-#include "client/session/session.h"
 
 int arena_add_locked(struct stream_heap *stream_heap, enum stream_heap_half half, char *memory,
                      uint64_t reserved_bytes, uint64_t slot_bytes, uint64_t large_bytes) {
@@ -66,128 +63,7 @@ static bool is_ready(const struct arena *arena, struct fence fence) {
     return fence_array_has(arena->extent.stream_heap->fences, fence);
 }
 
-/* Whether other memory may be mapped at a VACANT slot. */
-static bool may_fill(const struct arena *arena, const struct arena_slot *slot) {
-#ifdef GPUPOOL_PLANT_EARLY_MAPPING
-    /* A fault on purpose, for the test that has to find it: a mapping goes while the GPU uses it. */
-    return true;
-#endif
-    if (!slot->has_fences && is_ready(arena, slot->fence))
-        return true;
-    return segments_mapped(&arena->extent.stream_heap->owner->session->segments, &slot->mapping) == NULL;
-}
-
-/* --- places --- */
-
-/* Whether a range of the arena can be a part of a place. */
-static bool is_usable(const struct arena *arena, const struct heap_range *range,
-                      const struct arena_place *place) {
-    const struct arena_slot *slot = &arena->slots[arena_slot_at(arena, range->offset)];
-
-    return (range->free && !place->is_all_vacant) ||
-           (range->user == NULL && slot->state == ARENA_SLOT_VACANT && may_fill(arena, slot));
-}
-
-static enum arena_width width_of(const struct arena *arena, uint32_t number) {
-    uint32_t n_slots = 1 + arena->slots[number].n_above;
-
-    return n_slots == 1                                 ? ARENA_WIDTH_ONE
-           : n_slots == arena->widths[ARENA_WIDTH_HALF] ? ARENA_WIDTH_HALF
-                                                        : ARENA_WIDTH_LARGE;
-}
-
-/* Counts what is below each slot. */
-static void count_slots(struct arena *arena) {
-    const struct heap_range *range = arena->extent.span->lowest;
-    struct arena_count count = {0};
-
-    for (uint32_t i = 0, after; i < arena->n_slots; i = after) {
-        uint64_t start = arena_slot_start(arena, i);
-        while (range->offset + range->size <= start)
-            range = range->upper;
-        bool is_vacant = arena->slots[i].state == ARENA_SLOT_VACANT,
-             is_idle = range->free && range->offset + range->size >= arena_slot_end(arena, i) &&
-                       range->offset <= start && arena->slots[i].lending.splitting == 0;
-        enum arena_width width = width_of(arena, i);
-        after = arena_slot_after(arena, i);
-        for (uint32_t j = i; j < after; j++) {
-            arena->below[j] = count;
-            count.vacant += is_vacant;
-            count.idle[width] += is_idle;
-        }
-    }
-    arena->below[arena->n_slots] = count;
-}
-
-/* How many of the vacant slots of a place can be filled by what is idle outside of it. */
-static uint32_t count_fillable(const struct arena *arena, const struct arena_count *low,
-                               const struct arena_count *high, uint32_t vacant) {
-    const struct arena_count *all = &arena->below[arena->n_slots];
-    uint32_t left = vacant;
-
-    for (unsigned i = ARENA_WIDTHS; i-- > 0;) {
-        uint32_t idle = all->idle[i] - (high->idle[i] - low->idle[i]), most = left < idle ? left : idle;
-        if (most > 0)
-            left -= most / arena->widths[i] * arena->widths[i];
-    }
-    return vacant - left;
-}
-
-/* Looks whether a place is better than the best one. Slots that the arena does not have yet are vacant. */
-static void consider(const struct arena *arena, uint64_t offset_bytes, struct arena_place *best) {
-    uint32_t first = (uint32_t)(offset_bytes / arena->slot_bytes),
-             end = (uint32_t)((offset_bytes + best->size_bytes - 1) / arena->slot_bytes) + 1, new = 0;
-
-    if (end > arena->n_slots) {
-        new = first > arena->n_slots ? end - first : end - arena->n_slots;
-        end = arena->n_slots;
-        first = first > end ? end : first;
-    }
-    const struct arena_count *low = &arena->below[first], *high = &arena->below[end];
-    uint32_t vacant = high->vacant - low->vacant + new,
-             asked = best->is_grown ? vacant : vacant - count_fillable(arena, low, high, vacant);
-    if (asked < best->n_asked || (asked == best->n_asked && vacant < best->n_vacant)) {
-        best->n_asked = asked;
-        best->n_vacant = vacant;
-        best->offset_bytes = offset_bytes;
-    }
-}
-
-/* The places in a run of memory that can be used: at either end of it, and from each slot in it on. A run at
- * the end of the slots goes on. */
-static void consider_run(const struct arena *arena, uint64_t start, uint64_t end, struct arena_place *best) {
-    uint64_t size_bytes = best->size_bytes, slot_bytes = arena->slot_bytes;
-
-    if (end == arena->extent.size_bytes)
-        end = arena_slot_start(arena, arena->capacity);
-    if (end - start < size_bytes)
-        return;
-    consider(arena, start, best);
-    if (end <= arena->extent.size_bytes)
-        consider(arena, end - size_bytes, best);
-    for (uint64_t at = (start / slot_bytes + 1) * slot_bytes;
-         best->n_vacant > 0 && at + size_bytes <= end && at <= arena->extent.size_bytes; at += slot_bytes)
-        consider(arena, at, best);
-}
-
-static bool find_place(struct arena *arena, struct arena_place *best) {
-    const uint64_t end = arena->extent.size_bytes;
-    uint64_t start = end;
-
-    count_slots(arena);
-    best->n_vacant = best->n_asked = UINT32_MAX;
-    for (const struct heap_range *range = arena->extent.span->lowest; range != NULL; range = range->upper) {
-        if (is_usable(arena, range, best)) {
-            start = start == end ? range->offset : start;
-            continue;
-        }
-        if (start != end)
-            consider_run(arena, start, range->offset, best);
-        start = end;
-    }
-    consider_run(arena, start, end, best);
-    return best->n_vacant != UINT32_MAX;
-}
+/* --- claims --- */
 
 /* Gives the arena slots for addresses up to an offset. 0 or -ENOMEM. */
 static int extend(struct arena *arena, uint64_t end) {
@@ -231,36 +107,23 @@ int arena_divide_locked(struct arena *arena, uint32_t start, uint32_t end) {
     return 0;
 }
 
-/* Has vacant slots single that are joined across an offset. 0, -ENOMEM or -EIO. */
+/* Makes vacant slots single that are joined across an offset. Their mapping stays. 0 or -ENOMEM. */
 static int part_at(struct arena *arena, uint64_t offset_bytes) {
     uint32_t number = arena_slot_at(arena, offset_bytes);
-    struct arena_slot *slot = &arena->slots[number];
+    const struct arena_slot *slot = &arena->slots[number];
 
     if (slot->n_above == 0 || slot->state != ARENA_SLOT_VACANT ||
         arena_slot_start(arena, number) == offset_bytes / arena->slot_bytes * arena->slot_bytes)
         return 0;
-    struct segments *segments = &arena->extent.stream_heap->owner->session->segments;
     if (arena_divide_locked(arena, number, arena_slot_after(arena, number)) < 0)
         return -ENOMEM;
-    if (segments_unmap(segments, &slot->mapping) < 0)
-        return -EIO;
     for (uint32_t i = number, after = arena_slot_after(arena, number); i < after; i++)
         arena_shape_locked(arena, i, 1, ARENA_SLOT_VACANT);
     return 0;
 }
 
-/* Whether a miss may move so many segments. */
-static bool may_move(const struct arena *arena, uint32_t n_moved) {
-    const struct stream_heap *stream_heap = arena->extent.stream_heap;
-    struct cache *cache = stream_heap->owner;
-
-    return n_moved == 0 ||
-           move_debts_allow(&cache->move_debts, stream_heap->pool,
-                            counters_takes(&cache->counters, stream_heap->pool), clock_now_ns(), n_moved);
-}
-
 /* Finds the place for a miss: one that idle segments move to, or one that the arena grows by. */
-static bool find_place_for_miss(struct arena *arena, bool may_grow, struct arena_place *ret_place) {
+static bool find_place_for_miss(struct arena *arena, uint64_t most_moves, struct arena_place *ret_place) {
     struct arena_place grown = {.size_bytes = ret_place->size_bytes, .is_grown = true};
     uint64_t held_bytes = stream_heap_held_bytes_locked(arena->extent.stream_heap);
     uint64_t needed_bytes =
@@ -268,9 +131,9 @@ static bool find_place_for_miss(struct arena *arena, bool may_grow, struct arena
 
     if (needed_bytes > arena->most_bytes)
         arena->most_bytes = needed_bytes;
-    if (!find_place(arena, ret_place))
+    if (!arena_find_place_locked(arena, ret_place))
         return false;
-    if (may_grow && !may_move(arena, ret_place->n_vacant - ret_place->n_asked) && find_place(arena, &grown) &&
+    if (ret_place->n_vacant - ret_place->n_asked > most_moves && arena_find_place_locked(arena, &grown) &&
         held_bytes + grown.n_asked * arena->slot_bytes <= arena->most_bytes / 100 * ARENA_CEILING_PERCENT)
         *ret_place = grown;
     return true;
@@ -304,15 +167,15 @@ static int claim(struct arena *arena, struct arena_place place, struct arena_pla
     return 0;
 }
 
-int arena_claim_locked(struct arena *arena, uint64_t size_bytes, bool may_grow,
+int arena_claim_locked(struct arena *arena, uint64_t size_bytes, uint64_t most_moves,
                        struct arena_place *ret_place) {
     struct arena_place place = {.size_bytes = size_bytes};
-    return find_place_for_miss(arena, may_grow, &place) ? claim(arena, place, ret_place) : -ENOSPC;
+    return find_place_for_miss(arena, most_moves, &place) ? claim(arena, place, ret_place) : -ENOSPC;
 }
 
 int arena_claim_vacant_locked(struct arena *arena, uint32_t n_slots, struct arena_place *ret_place) {
     struct arena_place place = {.size_bytes = n_slots * arena->slot_bytes, .is_all_vacant = true};
-    return find_place(arena, &place) ? claim(arena, place, ret_place) : -ENOSPC;
+    return arena_find_place_locked(arena, &place) ? claim(arena, place, ret_place) : -ENOSPC;
 }
 
 /* --- idle slots --- */
@@ -333,8 +196,9 @@ static uint32_t take_free_slots(struct arena *arena, const struct arena_place *p
         uint64_t slot_start = arena_slot_start(arena, number);
         struct heap_range *part;
         below = slot_start;
-        if (slot_start < start || arena_slot_end(arena, number) > end || width_of(arena, number) != width ||
-            !is_outside(place, number) || slot->lending.splitting > 0)
+        if (slot_start < start || arena_slot_end(arena, number) > end ||
+            arena_width_of(arena, number) != width || !is_outside(place, number) ||
+            slot->lending.splitting > 0)
             continue;
         if (heap_claim_part(heap_range_at(arena->extent.span, slot_start), slot_start,
                             arena_slot_bytes(arena, number), &part) < 0)
@@ -361,6 +225,46 @@ uint32_t arena_take_idle_locked(struct arena *arena, const struct arena_place *p
     }
     return taken;
 }
+
+/* --- mappings --- */
+
+uint32_t arena_list_stale_locked(const struct arena *arena, uint32_t from, uint32_t end,
+                                 struct arena_stale *ret_stale) {
+    uint32_t count = 0;
+
+    for (uint32_t i = from; i < end; i++) {
+        const struct arena_slot *slot = &arena->slots[i];
+        bool is_listed = count > 0 && ret_stale[count - 1].slot == slot->maps_from;
+        if (slot->maps != NULL && !is_listed)
+            ret_stale[count++] = (struct arena_stale){.slot = slot->maps_from, .segment = slot->maps};
+    }
+    return count;
+}
+
+void arena_forget_stale_locked(struct arena *arena, const struct arena_stale *stale) {
+    for (uint32_t i = stale->slot; i < arena->n_slots; i++) {
+        struct arena_slot *slot = &arena->slots[i];
+        if (slot->maps != stale->segment || slot->maps_from != stale->slot)
+            break;
+        slot->maps = NULL;
+    }
+}
+
+void arena_unmapped_locked(struct arena *arena, const struct segment *segment) {
+    for (uint32_t i = 0; i < arena->n_slots; i++)
+        if (arena->slots[i].maps == segment)
+            arena->slots[i].maps = NULL;
+}
+
+/* A slot maps its segment. */
+static void note_mapped(struct arena *arena, uint32_t number, const struct segment *segment) {
+    for (uint32_t i = number; i < arena_slot_after(arena, number); i++) {
+        arena->slots[i].maps = segment;
+        arena->slots[i].maps_from = number;
+    }
+}
+
+/* --- slots that are filled and emptied --- */
 
 void arena_shape_locked(struct arena *arena, uint32_t number, uint32_t n_slots,
                         enum arena_slot_state state) {
@@ -428,6 +332,7 @@ void arena_fill_locked(struct arena *arena, uint32_t number, const struct lendin
     slot->absent_bytes = 0;
     slot->is_new = false;
     slot->is_target = false;
+    note_mapped(arena, number, segment);
 }
 
 int arena_settle_locked(struct arena *arena, const struct arena_place *place, struct piece **ret_piece) {
@@ -636,7 +541,8 @@ static bool slot_is_valid(const struct arena *arena, uint32_t number, uint64_t a
     switch (slot->state) {
     case ARENA_SLOT_HELD:
         return slot->absent_bytes <= absent_bytes && slot->absent_bytes < slot_bytes &&
-               slot->segment != NULL && (slot->n_out == 0 || slot->absent_bytes > 0);
+               slot->segment != NULL && arena_maps_locked(arena, number, slot->segment) &&
+               (slot->n_out == 0 || slot->absent_bytes > 0);
     case ARENA_SLOT_LEAVING:
         return absent_bytes == slot_bytes && slot->absent_bytes == slot_bytes && slot->n_out > 0;
     case ARENA_SLOT_BUSY:
@@ -652,7 +558,8 @@ static bool slot_is_valid(const struct arena *arena, uint32_t number, uint64_t a
 static bool joined_are_valid(const struct arena *arena, uint32_t number) {
     for (uint32_t i = number; i < arena_slot_after(arena, number); i++) {
         const struct arena_slot *slot = &arena->slots[i];
-        if (slot->below != i - number ||
+        if (slot->below != i - number || slot->maps != arena->slots[number].maps ||
+            (slot->maps != NULL && slot->maps_from != arena->slots[number].maps_from) ||
             (i > number && (slot->state != ARENA_SLOT_VACANT || slot->segment != NULL || slot->n_above > 0 ||
                             slot->n_out > 0 || slot->has_fences)))
             return false;

@@ -24,11 +24,16 @@
  *
  * A slot that is VACANT may still map a segment that was moved or released. Another one is mapped there only
  * when the fences that were left then are ready, for only then may the old mapping go. Where the daemon has
- * the segment closed, all its mappings go (segments_remove): that is behind the fences of its release, which
- * come after all others of the stream.
+ * the segment closed, all its mappings go, and the arena is told (arena_unmapped_locked): that is behind the
+ * fences of its release, which come after all others of the stream.
+ *
+ * A slot knows which segment its addresses map, and in which slot that begins. The mapping of a large segment
+ * may reach across slots that are not joined any more. So it is taken away as a whole before one of them is
+ * filled: arena_list_stale_locked() says which mappings those are.
  *
  * Invariants: absent ranges of the arena lie in one slot each, but for those that a thread has claimed
- * (arena_claim_locked); a slot that is not HELD has no piece; absent_bytes of a HELD slot is what left it.
+ * (arena_claim_locked); a slot that is not HELD has no piece; absent_bytes of a HELD slot is what left it;
+ * slots that are joined map the same.
  *
  * All functions want the stream heap's lock held, unless they say something else.
  */
@@ -36,7 +41,9 @@
 #include <stdint.h>
 
 #include "client/cache/stream_heap.h"
-#include "client/session/segment.h"
+
+struct mapped_range;
+struct segment;
 
 /* Addresses of an arena are so many times the pool's memory: a place for a long piece is to be found beside
  * pieces that stay. */
@@ -57,7 +64,8 @@ enum arena_slot_state {
 struct arena_slot {
     struct lending lending;  /* while HELD, LEAVING */
     struct segment *segment; /* of the lease; borrowed */
-    struct segment_mapping mapping;
+    const struct segment *maps; /* that its addresses map, only compared; NULL: they map nothing */
+    uint32_t maps_from;         /* the slot that this mapping begins in */
     enum arena_slot_state state;
     bool is_new;           /* BUSY: it was VACANT, and has nothing yet */
     bool is_target;        /* kept for a request that waits (target.h) */
@@ -86,6 +94,7 @@ struct arena_count {
 struct arena {
     struct extent extent; /* what the stream heap sees of it; first */
     uint64_t slot_bytes, reserved_bytes;
+    struct mapped_range *range;    /* the owner's; not looked at here */
     uint32_t widths[ARENA_WIDTHS]; /* in slots, ascending; 0: the pool has no such segments */
     uint32_t n_slots, capacity; /* those that the extent has; those that there are addresses for */
     struct arena_slot *slots;
@@ -104,8 +113,9 @@ struct arena_place {
     bool is_all_vacant; /* none of it is there */
 };
 
-/* Makes an arena without slots over reserved addresses, and adds it to the stream heap. large_bytes: the size
- * of the large segments, of which some are half as large; 0: there are none. -ENOMEM: nothing was done. */
+/* Makes an arena over reserved addresses, with one vacant slot, and adds it to the stream heap. large_bytes:
+ * the size of the large segments, of which some are half as large; 0: there are none. -ENOMEM: nothing was
+ * done. */
 int arena_add_locked(struct stream_heap *stream_heap, enum stream_heap_half half, char *memory,
                      uint64_t reserved_bytes, uint64_t slot_bytes, uint64_t large_bytes);
 
@@ -139,13 +149,28 @@ static inline uint64_t arena_slot_bytes(const struct arena *arena, uint32_t numb
     return (1 + arena->slots[number].n_above) * arena->slot_bytes;
 }
 
+/* How many slots a slot of its own state has, as one of the widths. */
+static inline enum arena_width arena_width_of(const struct arena *arena, uint32_t number) {
+    uint32_t n_slots = 1 + arena->slots[number].n_above;
+
+    return n_slots == 1                                 ? ARENA_WIDTH_ONE
+           : n_slots == arena->widths[ARENA_WIDTH_HALF] ? ARENA_WIDTH_HALF
+                                                        : ARENA_WIDTH_LARGE;
+}
+
+/* Finds the place for best->size_bytes, as arena_claim_locked() says, and takes nothing. best->is_grown: all
+ * slots that have to be filled get new segments. best->is_all_vacant: in vacant slots only. False: there are
+ * no addresses for it. */
+bool arena_find_place_locked(struct arena *arena, struct arena_place *best);
+
 /* Finds a place for a size (a multiple of HEAP_GRANULE) and takes it: its free memory, and those of its slots
  * that are not HELD, which become BUSY. It is the place that needs the fewest new segments, of those the one
- * with the fewest slots to fill. may_grow: where the debt for moves allows no more of them (move_debts.h), it
- * is the place with the fewest slots to fill, all of which get new segments; but not if the stream heap would
- * have more than ARENA_CEILING_PERCENT of the most that it needed at a miss. 0; -ENOSPC: no addresses are
- * left; -ENOMEM; -EIO: the driver would not unmap a segment, and the error is set. */
-int arena_claim_locked(struct arena *arena, uint64_t size_bytes, bool may_grow,
+ * with the fewest slots to fill. most_moves: so many idle segments may move there (move_debts.h). Where that
+ * place takes more, it is the place with the fewest slots to fill, all of which get new segments; but not if
+ * the stream heap would have more than ARENA_CEILING_PERCENT of the most that it needed at a miss. Vacant
+ * slots that are joined across an end of the place become single. 0; -ENOSPC: no addresses are left; -ENOMEM.
+ */
+int arena_claim_locked(struct arena *arena, uint64_t size_bytes, uint64_t most_moves,
                        struct arena_place *ret_place);
 
 /* As arena_claim_locked(), but only slots that are VACANT: so many side by side. */
@@ -159,6 +184,27 @@ uint32_t arena_take_idle_locked(struct arena *arena, const struct arena_place *p
 /* Makes the ranges of the heap end where slots do that are joined now and are to have other widths; nothing
  * is free there. 0 or -ENOMEM: they have to stay as they are. */
 int arena_divide_locked(struct arena *arena, uint32_t start, uint32_t end);
+
+/* A mapping that is in the way of other segments: the number of its first slot. */
+struct arena_stale {
+    uint32_t slot;
+    const struct segment *segment; /* that it maps, only compared */
+};
+
+/* Lists the mappings in the slots from..end, which were claimed: ret_stale has room for each slot. Returns
+ * how many. Nothing uses them, so the caller takes them away. */
+uint32_t arena_list_stale_locked(const struct arena *arena, uint32_t from, uint32_t end,
+                                 struct arena_stale *ret_stale);
+
+/* A mapping is gone: the one that was listed; or, without a list, all mappings of a segment. */
+void arena_forget_stale_locked(struct arena *arena, const struct arena_stale *stale);
+void arena_unmapped_locked(struct arena *arena, const struct segment *segment);
+
+/* Whether a slot maps a segment just as it would be mapped there. */
+static inline bool arena_maps_locked(const struct arena *arena, uint32_t number,
+                                     const struct segment *segment) {
+    return arena->slots[number].maps == segment && arena->slots[number].maps_from == number;
+}
 
 /* Slots that are to be filled, were divided, and map nothing, or what a slot of the same width maps: so many
  * from a number on are joined, or are single again (1). state: of all of them before and afterwards, VACANT

@@ -10,24 +10,30 @@
 #include "client/cache/grow.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
+#include "client/session/mapped_range.h"
 #include "client/session/session.h"
 
 static bool make_arena(struct cache *cache, struct stream_heap *stream_heap, uint64_t limit_bytes) {
     const struct gpu *gpu;
     uint64_t slot_bytes = proto_slot_bytes(limit_bytes);
     uint64_t bytes = (limit_bytes + slot_bytes - 1) / slot_bytes * slot_bytes * ARENA_ADDRESS_FACTOR;
-    void *memory;
+    int error;
 
-    if (devices_need_gpu(&cache->session->devices, &gpu) < 0 ||
-        gpu->address_reserve((unsigned)stream_heap->device, bytes, &memory) != 0)
+    if (devices_need_gpu(&cache->session->devices, &gpu) < 0)
+        return false;
+    struct mapped_range *range =
+        mapped_range_new(gpu, (unsigned)stream_heap->device, bytes, (uint32_t)(bytes / slot_bytes), &error);
+    if (range == NULL)
         return false;
     pthread_mutex_lock(&stream_heap->lock);
     bool is_first = stream_heap->arena == NULL;
-    bool made = is_first && arena_add_locked(stream_heap, STREAM_HEAP_LARGE, memory, bytes, slot_bytes,
+    bool made = is_first && arena_add_locked(stream_heap, STREAM_HEAP_LARGE, range->memory, bytes, slot_bytes,
                                              proto_large_bytes(limit_bytes)) == 0;
+    if (made)
+        stream_heap->arena->range = range;
     pthread_mutex_unlock(&stream_heap->lock);
     if (!made)
-        gpu->address_free((unsigned)stream_heap->device, memory, bytes);
+        mapped_range_free(range);
     return made || !is_first;
 }
 
@@ -52,12 +58,29 @@ bool arena_serves(struct cache *cache, struct stream_heap *stream_heap, uint64_t
     return has_arena;
 }
 
-void arena_leave_addresses(struct cache *cache, struct stream_heap *stream_heap) {
-    const struct arena *arena = stream_heap->arena;
-    const struct gpu *gpu = cache->session->devices.gpu;
+void arena_leave_addresses(struct stream_heap *stream_heap) {
+    if (stream_heap->arena != NULL)
+        mapped_range_free(take_ptr(&stream_heap->arena->range));
+}
 
-    if (arena != NULL && gpu != NULL)
-        (void)gpu->address_free((unsigned)stream_heap->device, arena->extent.memory, arena->reserved_bytes);
+void arena_forget_addresses(struct stream_heap *stream_heap) {
+    if (stream_heap->arena != NULL)
+        mapped_range_forget(take_ptr(&stream_heap->arena->range));
+}
+
+void arena_segment_closed(void *owner, const struct segment *segment) {
+    struct cache *cache = owner;
+
+    pthread_mutex_lock(&cache->stream_heaps_lock);
+    list_for_each_entry(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
+        if (stream_heap->pool != segment->pool)
+            continue;
+        pthread_mutex_lock(&stream_heap->lock);
+        if (stream_heap->arena != NULL)
+            arena_unmapped_locked(stream_heap->arena, segment);
+        pthread_mutex_unlock(&stream_heap->lock);
+    }
+    pthread_mutex_unlock(&cache->stream_heaps_lock);
 }
 
 /* --- slots that are to be filled --- */
@@ -281,14 +304,12 @@ static int compare_slots(const void *one, const void *other) {
 }
 
 /* Puts a filling whose segment is still mapped at one of the slots there. */
-static void use_old_mapping(struct arena_work *work, uint32_t position) {
-    struct segments *segments = &work->cache->session->segments;
+static void use_old_mapping_locked(struct arena_work *work, uint32_t position) {
     struct arena_filling *to = &work->fillings[position];
-    const struct segment *mapped = segments_mapped(segments, &work->arena->slots[to->slot].mapping);
 
-    for (uint32_t i = position; mapped != NULL && i < work->n_fillings; i++) {
+    for (uint32_t i = position; work->arena->slots[to->slot].maps != NULL && i < work->n_fillings; i++) {
         struct arena_filling *from = &work->fillings[i], there = *to;
-        if (from->segment != mapped || from->n_slots != to->n_slots)
+        if (!arena_maps_locked(work->arena, to->slot, from->segment) || from->n_slots != to->n_slots)
             continue;
         to->lending = from->lending;
         to->segment = from->segment;
@@ -303,19 +324,43 @@ static void use_old_mapping(struct arena_work *work, uint32_t position) {
     }
 }
 
-/* Unmaps what the holes map, but for what stays there. 0 or DRIVER. */
-static int empty_holes(struct arena_work *work) {
-    struct segments *segments = &work->cache->session->segments;
-    const struct arena_filling *filling = work->fillings, *end = filling + work->n_fillings;
-    int r = 0;
+/* Lists what the holes map, but for what stays there. */
+static uint32_t list_stale_locked(const struct arena_work *work) {
+    const struct arena_filling *filling = work->fillings, *last = filling + work->n_fillings;
+    uint32_t count = 0;
 
     for (uint32_t i = 0; i < work->n_holes; i++)
-        for (uint32_t slot = work->holes[i].start; r == 0 && slot < work->holes[i].end; slot++) {
-            while (filling < end && filling->slot < slot)
+        for (uint32_t slot = work->holes[i].start, next; slot < work->holes[i].end; slot = next) {
+            while (filling < last && filling->slot < slot)
                 filling++;
-            if (filling == end || filling->slot != slot || !filling->is_kept)
-                r = segments_unmap(segments, &work->arena->slots[slot].mapping);
+            bool is_filled = filling < last && filling->slot == slot;
+            next = slot + (is_filled ? filling->n_slots : 1);
+            if (!is_filled || !filling->is_kept)
+                count += arena_list_stale_locked(work->arena, slot, next, &work->stale[count]);
         }
+    return count;
+}
+
+/* Uses the mappings that are there, and takes away the others that the holes have. 0 or DRIVER. */
+static int empty_holes(struct arena_work *work) {
+    struct stream_heap *stream_heap = work->stream_heap;
+    uint32_t gone = 0;
+    int r = 0;
+
+    pthread_mutex_lock(&stream_heap->lock);
+    for (uint32_t i = 0; i < work->n_fillings; i++)
+        use_old_mapping_locked(work, i);
+    uint32_t count = list_stale_locked(work);
+    pthread_mutex_unlock(&stream_heap->lock);
+    while (gone < count && r == 0) {
+        r = mapped_range_unmap(work->arena->range, &work->cache->session->segments, work->stale[gone].slot,
+                               work->stale[gone].segment);
+        gone += r == 0;
+    }
+    pthread_mutex_lock(&stream_heap->lock);
+    for (uint32_t i = 0; i < gone; i++)
+        arena_forget_stale_locked(work->arena, &work->stale[i]);
+    pthread_mutex_unlock(&stream_heap->lock);
     return r;
 }
 
@@ -348,19 +393,15 @@ static int shape_holes(struct arena_work *work) {
 
 /* Maps the fillings from..to into their slots, which lie side by side. */
 static int map_run(struct arena_work *work, uint32_t from, uint32_t to) {
-    struct segments *segments = &work->cache->session->segments;
-    _cleanup_(freep) struct segment **list = malloc((to - from) * sizeof *list);
-    _cleanup_(freep) struct segment_mapping **mappings = malloc((to - from) * sizeof *mappings);
+    _cleanup_(freep) struct mapped_part *parts = malloc((to - from) * sizeof *parts);
 
-    if (list == NULL || mappings == NULL)
+    if (parts == NULL)
         return error_no_memory();
-    for (uint32_t i = from; i < to; i++) {
-        list[i - from] = work->fillings[i].segment;
-        mappings[i - from] = &work->arena->slots[work->fillings[i].slot].mapping;
-    }
-    return segments_map(segments, list, mappings, to - from,
-                        work->arena->extent.memory + arena_slot_start(work->arena, work->fillings[from].slot),
-                        GPU_ACCESS_READ_WRITE);
+    for (uint32_t i = from; i < to; i++)
+        parts[i - from] =
+            (struct mapped_part){.segment = work->fillings[i].segment, .number = work->fillings[i].slot};
+    return mapped_range_map(work->arena->range, &work->cache->session->segments, parts, to - from,
+                            arena_slot_start(work->arena, parts->number), GPU_ACCESS_READ_WRITE);
 }
 
 static void fill(struct arena_work *work, uint32_t from, uint32_t to) {
@@ -390,8 +431,6 @@ static int map_all(struct arena_work *work) {
     uint32_t from = 0, to;
 
     qsort(work->fillings, work->n_fillings, sizeof *work->fillings, compare_slots);
-    for (uint32_t i = 0; i < work->n_fillings; i++)
-        use_old_mapping(work, i);
     int r = work->n_fillings > 0 ? empty_holes(work) : 0;
     if (r == 0 && work->n_fillings > 0)
         r = shape_holes(work);
@@ -414,13 +453,17 @@ static int map_all(struct arena_work *work) {
 /* Makes the lists for so many slots. */
 static int make_lists(struct arena_work *work, uint32_t count) {
     work->idle = malloc(count * sizeof *work->idle);
+    work->stale = malloc(count * sizeof *work->stale);
     work->holes = malloc(count * sizeof *work->holes);
     work->fillings = malloc(count * sizeof *work->fillings);
-    return work->idle == NULL || work->holes == NULL || work->fillings == NULL ? error_no_memory() : 0;
+    return work->idle == NULL || work->stale == NULL || work->holes == NULL || work->fillings == NULL
+               ? error_no_memory()
+               : 0;
 }
 
 void arena_work_free(struct arena_work *work) {
     free(work->idle);
+    free(work->stale);
     free(work->holes);
     free(work->fillings);
     free(work->grants);
@@ -429,8 +472,7 @@ void arena_work_free(struct arena_work *work) {
 static int fail_claim(int error) {
     return error == -ENOSPC
                ? error_set(GPUPOOL_E_EXHAUSTED, "no addresses are left for memory of the pool on this stream")
-           : error == -EIO ? GPUPOOL_E_DRIVER
-                           : error_no_memory();
+               : error_no_memory();
 }
 
 /* Ends the work on a place that was claimed. r: how it went. */
@@ -470,8 +512,13 @@ int arena_grow_begin(struct arena_work *work, struct cache *cache, struct stream
                      uint64_t size_bytes, bool may_grow, const struct proto_acquire_segments *acquire,
                      struct asking *asking, struct piece **ret_piece) {
     begin_work(work, cache, stream_heap, size_bytes, acquire, asking);
+    uint64_t most_moves = UINT64_MAX;
+    if (may_grow)
+        most_moves =
+            move_debts_allowance(&cache->move_debts, stream_heap->pool,
+                                 counters_takes(&cache->counters, stream_heap->pool), work->began_ns);
     pthread_mutex_lock(&stream_heap->lock);
-    int r = arena_claim_locked(work->arena, size_bytes, may_grow, &work->place);
+    int r = arena_claim_locked(work->arena, size_bytes, most_moves, &work->place);
     pthread_mutex_unlock(&stream_heap->lock);
     if (r < 0)
         return fail_claim(r);

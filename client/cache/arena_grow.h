@@ -62,6 +62,7 @@ struct arena_work {
     struct arena_place place;
     struct arena_hole *holes;       /* of the place; place.n_vacant at most, as the others */
     uint32_t *idle;                 /* slots outside the place that were taken */
+    struct arena_stale *stale;      /* mappings that have to go before others are made */
     struct arena_filling *fillings; /* for the holes */
     uint32_t n_holes, n_fillings;
     struct segment_grant *grants;  /* what the daemon was asked for */
@@ -76,7 +77,7 @@ struct arena_work {
 bool arena_serves(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes);
 
 /* Begins to serve a request (a multiple of HEAP_GRANULE). may_grow: the arena may have more memory in place
- * of moves that it has no credit for (move_debts.h). acquire: how the daemon is asked for the segments that
+ * of moves that it has no credit for (move_debts.h); else it moves as many as it needs. acquire: how the daemon is asked for the segments that
  * are missing: pool, flags and timeout are the caller's. ASKING_WAITS: asking has a request for the daemon,
  * and arena_grow_end() is to be called when the asking is over. 0: *ret_piece is the memory. EXHAUSTED and
  * what the daemon or the driver says otherwise: what was taken elsewhere in the arena is free in the stream
@@ -103,7 +104,12 @@ bool arena_grow_was_refused(struct arena_work *work);
 /* Frees the lists of work that is not ended, in a forked child. */
 void arena_work_free(struct arena_work *work);
 
-/* Gives the addresses of a stream heap's arena back to the driver, when nothing is mapped there. */
-void arena_leave_addresses(struct cache *cache, struct stream_heap *stream_heap);
+/* Gives the addresses of a stream heap's arena back to the driver, when nothing is mapped there. Or only
+ * frees the bookkeeping, in a forked child. The arena is freed next. */
+void arena_leave_addresses(struct stream_heap *stream_heap);
+void arena_forget_addresses(struct stream_heap *stream_heap);
+
+/* A segment was closed, and with it all its mappings (struct segments_listener). owner: the cache. */
+void arena_segment_closed(void *owner, const struct segment *segment);
 
 #endif

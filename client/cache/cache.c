@@ -70,13 +70,16 @@ void cache_forget(struct cache *cache) {
         thread->owner = NULL; /* of this thread, or a copy of one that is not here */
         thread->all = thread->last = NULL;
     }
+    list_for_each_entry(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
+        arena_forget_addresses(stream_heap);
+    }
     purger_init(&cache->purger); /* the descriptors may be somebody else's by now */
     free_bookkeeping(cache);
 }
 
 void cache_deinit(struct cache *cache) {
     list_for_each_entry(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
-        arena_leave_addresses(cache, stream_heap);
+        arena_leave_addresses(stream_heap);
     }
     free_bookkeeping(cache);
 }
@@ -508,6 +511,8 @@ bool cache_is_busy(struct cache *cache) {
 int cache_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread) {
     thread_cache_prepare();
     cache->counters.page = cache->session->page.memory;
+    cache->session->segments.listener =
+        (struct segments_listener){.closed = arena_segment_closed, .owner = cache};
     int r = purger_start(cache, decay_ns, reclaim_fd, with_thread);
     if (r < 0)
         return r;

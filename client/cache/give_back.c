@@ -319,11 +319,10 @@ static void let_pending_go(struct cache *cache) {
 static void mark_arena_locked(struct cache *cache, const struct arena *arena) {
     for (uint32_t i = 0; i < arena->n_slots; i = arena_slot_after(arena, i)) {
         const struct arena_slot *slot = &arena->slots[i];
-        const struct segment *mapped = segments_mapped(&cache->session->segments, &slot->mapping);
         if (slot->segment != NULL && slot->state != ARENA_SLOT_VACANT)
             mark(cache, slot->segment);
-        if (mapped != NULL && !fence_is_ready(cache->session, slot->fence))
-            mark(cache, mapped);
+        if (slot->maps != NULL && !fence_is_ready(cache->session, slot->fence))
+            mark(cache, slot->maps);
     }
 }
 

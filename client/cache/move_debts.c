@@ -20,17 +20,18 @@ static uint64_t pay(uint64_t *paid, uint64_t now, uint64_t price) {
     return count;
 }
 
-bool move_debts_allow(struct move_debts *debts, uint32_t pool, uint64_t takes, uint64_t now_ns,
-                      uint64_t n_moved) {
+uint64_t move_debts_allowance(struct move_debts *debts, uint32_t pool, uint64_t takes, uint64_t now_ns) {
     struct move_debt *debt = &debts->pools[pool - 1];
 
     pthread_mutex_lock(&debts->lock);
     uint64_t paid =
         pay(&debt->paid_takes, takes, MOVE_DEBT_TAKES) + pay(&debt->paid_ns, now_ns, MOVE_DEBT_NS);
     debt->segments -= paid < debt->segments ? paid : debt->segments;
-    bool allowed = debt->segments == 0 || debt->segments + n_moved + MOVE_DEBT_MISS <= MOVE_DEBT_CREDIT;
+    uint64_t used = debt->segments + MOVE_DEBT_MISS, allowance = UINT64_MAX;
+    if (debt->segments > 0)
+        allowance = used < MOVE_DEBT_CREDIT ? MOVE_DEBT_CREDIT - used : 0;
     pthread_mutex_unlock(&debts->lock);
-    return allowed;
+    return allowance;
 }
 
 void move_debts_add(struct move_debts *debts, uint32_t pool, uint64_t n_moved) {

@@ -17,7 +17,6 @@
  * Thread-safe, by a lock that is a leaf.
  */
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdint.h>
 
 #include "proto/limits.h"
@@ -53,10 +52,9 @@ struct move_debts {
 void move_debts_init(struct move_debts *debts);
 void move_debts_deinit(struct move_debts *debts);
 
-/* Whether a miss may move so many segments (1 or more). takes: how many buffers the process had taken from
- * the pool. now_ns: by clock_now_ns(). Another thread's later figures may have come first. */
-bool move_debts_allow(struct move_debts *debts, uint32_t pool, uint64_t takes, uint64_t now_ns,
-                      uint64_t n_moved);
+/* How many segments a miss may move. takes: how many buffers the process had taken from the pool. now_ns: by
+ * clock_now_ns(). Another thread's later figures may have come first. */
+uint64_t move_debts_allowance(struct move_debts *debts, uint32_t pool, uint64_t takes, uint64_t now_ns);
 
 /* A miss has moved so many segments. */
 void move_debts_add(struct move_debts *debts, uint32_t pool, uint64_t n_moved);

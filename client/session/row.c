@@ -42,6 +42,7 @@ static void row_free(struct mapped_row *row) {
     uses_free(&row->uses);
     uses_free(&row->waiting);
     list_remove(&row->link);
+    mapped_range_forget(row->range);
     free(row);
 }
 
@@ -79,7 +80,7 @@ static bool has_segments(const struct mapped_row *row, const struct proto_part *
     if (row->n_parts != count)
         return false;
     for (uint32_t i = 0; i < count; i++)
-        if (row->parts[i].segment != parts[i].segment)
+        if (row->segments[i] != parts[i].segment)
             return false;
     return true;
 }
@@ -143,12 +144,12 @@ static void row_end(struct session *session, struct mapped_row *row) {
     bool is_unmapped = true;
 
     for (uint32_t i = 0; i < row->n_parts; i++)
-        is_unmapped = segments_unmap(&session->segments, &row->parts[i].mapping) == 0 && is_unmapped;
+        is_unmapped = mapped_range_unmap(row->range, &session->segments, i, NULL) == 0 && is_unmapped;
     if (!is_unmapped) {
         list_append(&session->rows.stuck, &row->link);
         return;
     }
-    (void)row->gpu->address_free(row->device, row->memory, row->size_bytes);
+    mapped_range_free(take_ptr(&row->range));
     row_free(row);
 }
 
@@ -184,7 +185,7 @@ static void end_idle(struct session *session, unsigned most) {
 
 static bool has_segment(const struct mapped_row *row, uint64_t id) {
     for (uint32_t i = 0; i < row->n_parts; i++)
-        if (row->parts[i].segment == id)
+        if (row->segments[i] == id)
             return true;
     return false;
 }
@@ -314,15 +315,14 @@ static int describe_unseen(struct session *session, const struct proto_lease *le
 
 /* --- rows that are made; rows->making is held --- */
 
-/* The segments of a row that is made, with what segments_map() wants. */
+/* The parts of a row that is made, and what is to be mapped for them. */
 struct plan {
     const struct proto_lease *lease;
     const struct proto_part *parts;
     uint32_t n_parts;
     enum gpu_access access;
     const uint8_t *uuid; /* of the device */
-    struct segment **segments;
-    struct segment_mapping **mappings;
+    struct mapped_part *mapped;
 };
 
 static int list_segments(struct session *session, struct plan *plan) {
@@ -332,7 +332,7 @@ static int list_segments(struct session *session, struct plan *plan) {
             segment->size_bytes != plan->parts[i].segment_bytes)
             return connection_refuse(&session->connection,
                                      "a part of a row in another segment than was described");
-        plan->segments[i] = segment;
+        plan->mapped[i] = (struct mapped_part){.segment = segment, .number = i};
     }
     return 0;
 }
@@ -342,34 +342,32 @@ static int import_segments(struct session *session, const struct plan *plan) {
 
     for (uint32_t i = 0; i < plan->n_parts && r == 0; i++)
         r = lease_bring(session, &(struct lease_part){plan->lease->lease, plan->lease->generation, i},
-                        plan->segments[i], plan->uuid, true);
+                        plan->mapped[i].segment, plan->uuid, true);
     return r;
 }
 
 /* Reserves the addresses of a row and maps its segments there. */
 static int map_row(struct session *session, const struct plan *plan, struct mapped_row *row) {
-    void *memory;
+    const struct gpu *gpu = plan->mapped[0].segment->gpu;
+    unsigned device = (unsigned)plan->mapped[0].segment->device;
+    uint64_t size_bytes = 0;
+    int error;
 
-    row->gpu = plan->segments[0]->gpu;
-    row->device = (unsigned)plan->segments[0]->device;
     for (uint32_t i = 0; i < row->n_parts; i++)
-        row->size_bytes += plan->parts[i].segment_bytes;
-    int error = row->gpu->address_reserve(row->device, row->size_bytes, &memory);
-    if (error != 0)
-        return devices_fail_on(row->gpu, row->device, error, "reserving addresses for its segments");
-    int r =
-        segments_map(&session->segments, plan->segments, plan->mappings, row->n_parts, memory, row->access);
-    if (r < 0) {
-        (void)row->gpu->address_free(row->device, memory, row->size_bytes);
-        return r;
-    }
-    row->memory = memory;
-    return 0;
+        size_bytes += plan->parts[i].segment_bytes;
+    row->range = mapped_range_new(gpu, device, size_bytes, row->n_parts, &error);
+    if (row->range == NULL)
+        return error == 0 ? error_no_memory()
+                          : devices_fail_on(gpu, device, error, "reserving addresses for its segments");
+    int r = mapped_range_map(row->range, &session->segments, plan->mapped, row->n_parts, 0, row->access);
+    if (r < 0)
+        mapped_range_free(take_ptr(&row->range));
+    return r;
 }
 
 static struct mapped_row *row_new(const struct plan *plan) {
     const uint32_t count = plan->n_parts;
-    struct mapped_row *row = calloc(1, sizeof *row + count * sizeof *row->parts);
+    struct mapped_row *row = calloc(1, sizeof *row + count * sizeof *row->segments);
 
     if (row == NULL)
         return NULL;
@@ -379,10 +377,8 @@ static struct mapped_row *row_new(const struct plan *plan) {
     list_init(&row->waiting);
     row->n_parts = count;
     row->access = plan->access;
-    for (uint32_t i = 0; i < count; i++) {
-        row->parts[i].segment = plan->parts[i].segment;
-        plan->mappings[i] = &row->parts[i].mapping;
-    }
+    for (uint32_t i = 0; i < count; i++)
+        row->segments[i] = plan->parts[i].segment;
     return row;
 }
 
@@ -405,14 +401,11 @@ static int make(struct session *session, struct plan *plan, struct mapped_row **
 }
 
 static int make_row(struct session *session, struct plan *plan, struct mapped_row **ret_row) {
-    const uint32_t count = plan->n_parts;
-    _cleanup_(freep) struct segment **segments = calloc(count, sizeof *segments);
-    _cleanup_(freep) struct segment_mapping **mappings = calloc(count, sizeof *mappings);
+    _cleanup_(freep) struct mapped_part *mapped = calloc(plan->n_parts, sizeof *mapped);
 
-    if (segments == NULL || mappings == NULL)
+    if (mapped == NULL)
         return error_no_memory();
-    plan->segments = segments;
-    plan->mappings = mappings;
+    plan->mapped = mapped;
     end_idle(session, ROWS_IDLE_MAX - 1);
     return make(session, plan, ret_row);
 }
@@ -425,7 +418,7 @@ static char *use_row(struct rows *rows, const struct plan *plan, struct row_use 
     struct mapped_row *row = find(rows, plan->parts, plan->n_parts, plan->access);
     if (row != NULL) {
         add_use(rows, row, plan->lease, use);
-        memory = row->memory;
+        memory = row->range->memory;
     }
     pthread_mutex_unlock(&rows->lock);
     return memory;
@@ -441,12 +434,12 @@ static int make_and_use(struct session *session, struct plan *plan, struct row_u
         return r;
     assert(row != NULL);
     pthread_mutex_lock(&rows->lock);
-    list_append(bucket_of(rows, row->parts[0].segment, row->n_parts), &row->link);
+    list_append(bucket_of(rows, row->segments[0], row->n_parts), &row->link);
     list_append(&rows->idle, &row->idle_link);
     rows->n_idle++;
     add_use(rows, row, plan->lease, use);
     pthread_mutex_unlock(&rows->lock);
-    *ret_memory = row->memory;
+    *ret_memory = row->range->memory;
     return 0;
 }
 
@@ -541,7 +534,7 @@ void rows_mark(struct session *session) {
             if (!is_in_use(session, row))
                 continue;
             for (uint32_t part = 0; part < row->n_parts; part++)
-                segments_mark(&session->segments, row->parts[part].segment);
+                segments_mark(&session->segments, row->segments[part]);
         }
     pthread_mutex_unlock(&rows->lock);
 }
@@ -552,10 +545,10 @@ void *rows_locate(struct rows *rows, uint64_t lease, uint64_t generation, const 
     pthread_mutex_lock(&rows->lock);
     const struct row_use *use = find_use(rows, lease, generation);
     const struct mapped_row *row = use == NULL ? NULL : use->row;
-    if (row != NULL && row->n_parts == row_parts(info->parts) && row->parts[0].segment == info->segment &&
-        info->capacity_bytes <= row->size_bytes &&
-        info->offset_bytes <= row->size_bytes - info->capacity_bytes)
-        memory = row->memory + info->offset_bytes;
+    if (row != NULL && row->n_parts == row_parts(info->parts) && row->segments[0] == info->segment &&
+        info->capacity_bytes <= row->range->size_bytes &&
+        info->offset_bytes <= row->range->size_bytes - info->capacity_bytes)
+        memory = row->range->memory + info->offset_bytes;
     pthread_mutex_unlock(&rows->lock);
     return memory;
 }

@@ -31,7 +31,7 @@
 
 #include "base/list.h"
 #include "client/session/fence.h"
-#include "client/session/segment.h"
+#include "client/session/mapped_range.h"
 #include "proto/proto.h"
 
 struct session;
@@ -41,11 +41,6 @@ struct session;
 #define ROWS_IDLE_MAX 64u
 #define ROW_BUCKETS   64u
 
-struct row_part {
-    uint64_t segment; /* its id */
-    struct segment_mapping mapping;
-};
-
 struct mapped_row {
     struct list link;      /* in its bucket, or among those that could not be unmapped */
     struct list idle_link; /* in rows.idle, the one that was used last at the end */
@@ -53,12 +48,9 @@ struct mapped_row {
     struct list uses;      /* struct row_use.link */
     struct list waiting;   /* likewise, those that were released */
     unsigned n_leases;
-    const struct gpu *gpu;
-    unsigned device;
-    char *memory; /* of the first segment, not of the block */
-    uint64_t size_bytes;
+    struct mapped_range *range; /* it begins with the first segment, not with the block; owned */
     uint32_t n_parts;
-    struct row_part parts[];
+    uint64_t segments[]; /* of the parts: their ids. The mapping of a part has its number */
 };
 
 struct row_use {

@@ -102,6 +102,11 @@ static struct segment *take_leaving(struct segments *segments, bool *clean) {
     return NULL;
 }
 
+static void tell_closed(const struct segments *segments, const struct segment *segment) {
+    if (segments->listener.closed != NULL)
+        segments->listener.closed(segments->listener.owner, segment);
+}
+
 bool segments_leave(struct segments *segments) {
     bool clean = !segments->unclean;
 
@@ -111,6 +116,7 @@ bool segments_leave(struct segments *segments) {
 
         clean =
             segment_end(segments, segment, true, kind->leave != NULL ? kind->leave : kind->close) && clean;
+        tell_closed(segments, segment);
     }
     return clean;
 }
@@ -168,6 +174,7 @@ int segments_remove(struct segments *segments, uint64_t id, uint32_t pool) {
     pthread_mutex_unlock(&segments->lock);
 
     bool clean = segment_close(segments, segment, true);
+    tell_closed(segments, segment);
     free(segment);
     if (clean)
         return 0;
@@ -417,14 +424,14 @@ int segments_import(struct segments *segments, struct segment *segment, struct d
 }
 
 /* Maps the segments without access. Returns how many were, and the driver's error for the next. */
-static unsigned map_all(struct segment *const *list, struct segment_mapping *const *mappings, unsigned count,
+static unsigned map_all(const struct mapped_part *parts, unsigned count, struct segment_mapping *mappings,
                         char *memory, int *ret_error) {
     unsigned mapped = 0;
 
     *ret_error = 0;
     while (mapped < count && *ret_error == 0) {
-        struct segment *segment = list[mapped];
-        struct segment_mapping *mapping = mappings[mapped];
+        struct segment *segment = parts[mapped].segment;
+        struct segment_mapping *mapping = &mappings[parts[mapped].number];
         *ret_error = segment->gpu->vmm_map((unsigned)segment->device, memory, segment->size_bytes,
                                            segment->vmm_handle);
         if (*ret_error != 0)
@@ -438,37 +445,38 @@ static unsigned map_all(struct segment *const *list, struct segment_mapping *con
     return mapped;
 }
 
-int segments_map(struct segments *segments, struct segment *const *list,
-                 struct segment_mapping *const *mappings, unsigned count, char *memory,
-                 enum gpu_access access) {
+int segments_map(struct segments *segments, const struct mapped_part *parts, unsigned count,
+                 struct segment_mapping *mappings, char *memory, enum gpu_access access) {
+    const struct segment *first = parts[0].segment;
     uint64_t size_bytes = 0;
     const char *doing = "mapping it";
     int error;
 
     for (unsigned i = 0; i < count; i++)
-        size_bytes += list[i]->size_bytes;
+        size_bytes += parts[i].segment->size_bytes;
     pthread_mutex_lock(&segments->mappings_lock);
     if (segments->is_left) {
         pthread_mutex_unlock(&segments->mappings_lock);
         return fail_left();
     }
-    unsigned mapped = map_all(list, mappings, count, memory, &error);
+    unsigned mapped = map_all(parts, count, mappings, memory, &error);
     if (error == 0) {
         doing = "giving devices access to it";
-        error = segment_give_access(list[0], memory, size_bytes, access);
+        error = segment_give_access(first, memory, size_bytes, access);
     }
     while (error != 0 && mapped > 0)
-        (void)mapping_end(mappings[--mapped]);
+        (void)mapping_end(&mappings[parts[--mapped].number]);
     pthread_mutex_unlock(&segments->mappings_lock);
-    return error == 0 ? 0 : devices_fail_on(list[0]->gpu, (unsigned)list[0]->device, error, doing);
+    return error == 0 ? 0 : devices_fail_on(first->gpu, (unsigned)first->device, error, doing);
 }
 
-int segments_unmap(struct segments *segments, struct segment_mapping *mapping) {
+int segments_unmap(struct segments *segments, struct segment_mapping *mapping,
+                   const struct segment *expected) {
     int r = 0;
 
     pthread_mutex_lock(&segments->mappings_lock);
     const struct segment *segment = mapping->segment;
-    if (segment != NULL) {
+    if (segment != NULL && (expected == NULL || segment == expected)) {
         int error = segment->gpu->vmm_unmap((unsigned)segment->device, mapping->memory, segment->size_bytes);
         if (error != 0) {
             r = devices_fail_on(segment->gpu, (unsigned)segment->device, error, "unmapping a segment");
@@ -479,11 +487,4 @@ int segments_unmap(struct segments *segments, struct segment_mapping *mapping) {
     }
     pthread_mutex_unlock(&segments->mappings_lock);
     return r;
-}
-
-const struct segment *segments_mapped(struct segments *segments, const struct segment_mapping *mapping) {
-    pthread_mutex_lock(&segments->mappings_lock);
-    const struct segment *segment = mapping->segment;
-    pthread_mutex_unlock(&segments->mappings_lock);
-    return segment;
 }

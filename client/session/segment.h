@@ -73,11 +73,24 @@ struct segment {
     struct list mappings; /* struct segment_mapping.link, under the lock of the mappings */
 };
 
-/* A further mapping of a segment, whole, at addresses that the mapping's owner reserved. */
+/* A further mapping of a segment, whole, in a mapped range (mapped_range.h). */
 struct segment_mapping {
     struct list link;
     struct segment *segment; /* NULL: nothing is mapped there, or no more: the segment was closed */
     char *memory;
+};
+
+/* A segment that is to be mapped, and the number of its mapping. */
+struct mapped_part {
+    struct segment *segment;
+    uint32_t number;
+};
+
+/* Told when a segment is closed that may have mappings, once these are gone, and before the segment's object
+ * is. The thread holds the lock of the rows (row.h), and none of the connection or the segments. */
+struct segments_listener {
+    void (*closed)(void *owner, const struct segment *segment); /* NULL: no object is told */
+    void *owner;
 };
 
 struct segments {
@@ -88,6 +101,7 @@ struct segments {
     bool unclean; /* the driver would not close one that was removed */
     pthread_mutex_t mappings_lock;
     bool is_left; /* segments_leave() has begun; changes with both locks held */
+    struct segments_listener listener; /* set before the second thread comes */
 };
 
 void segments_init(struct segments *segments);
@@ -162,20 +176,10 @@ bool segment_is_movable(const struct segment *segment);
 int segments_import(struct segments *segments, struct segment *segment, struct devices *devices,
                     const uint8_t uuid[PROTO_UUID_BYTES]);
 
-/* Maps imported segments of one device side by side from memory on, addresses that the caller reserved and
- * that map nothing, and gives the devices of this process that access: all, or none. Each mapping gets its
- * segment; they stay where they are until segments_unmap(), and may be read under the caller's own lock as
- * long as nothing of their segments is told to be closed, which the daemon does where nothing of it is
- * leased. Waits for no kernel. Returns 0, DRIVER or DISCONNECTED. */
-int segments_map(struct segments *segments, struct segment *const *list,
-                 struct segment_mapping *const *mappings, unsigned count, char *memory,
-                 enum gpu_access access);
-
-/* Takes a mapping away, unless its segment was closed. Nothing that the GPU does may use it any more. Waits
- * for no kernel. Returns 0, or DRIVER: it is as it was. */
-int segments_unmap(struct segments *segments, struct segment_mapping *mapping);
-
-/* The segment that a mapping still maps, to be compared only: it may be closed at any time. NULL: none. */
-const struct segment *segments_mapped(struct segments *segments, const struct segment_mapping *mapping);
+/* For mapped_range.h: maps segments at addresses, of the mappings that the parts have the numbers of; takes a
+ * mapping away. */
+int segments_map(struct segments *segments, const struct mapped_part *parts, unsigned count,
+                 struct segment_mapping *mappings, char *memory, enum gpu_access access);
+int segments_unmap(struct segments *segments, struct segment_mapping *mapping, const struct segment *segment);
 
 #endif

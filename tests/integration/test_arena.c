@@ -217,6 +217,18 @@ static uint64_t pool_number(const char *member) {
     return daemon_pool(&daemon_, "device", 0, member);
 }
 
+/* Slots of a stream heap's arena that map a segment. */
+static unsigned mapped_slots(struct stream_heap *stream_heap) {
+    unsigned count = 0;
+
+    pthread_mutex_lock(&stream_heap->lock);
+    const struct arena *arena = stream_heap->arena;
+    for (uint32_t i = 0; i < arena->n_slots; i++)
+        count += arena->slots[i].maps != NULL;
+    pthread_mutex_unlock(&stream_heap->lock);
+    return count;
+}
+
 /* The daemon can free it for others without asking the process, whose other stream stands at a gate all the
  * while. */
 static void memory_that_was_idle_for_long_is_not_mapped_any_more(void **state) {
@@ -236,8 +248,11 @@ static void memory_that_was_idle_for_long_is_not_mapped_any_more(void **state) {
     buffer = acquire(client, GPUPOOL_POOL_DEVICE, BYTES, stream);
     uint64_t reserved = pool_number("reserved_bytes");
     assert_true(reserved >= reserved_before + BYTES);
+    struct stream_heap *stream_heap = stream_heap_of(&buffer);
+    assert_int_equal(mapped_slots(stream_heap), SLOTS);
     MUST(gpupool_release(client, &buffer, stream));
     WAIT_UNTIL(pool_number("closes") >= closes_before + SLOTS);
+    assert_int_equal(mapped_slots(stream_heap), 0); /* it was told before the daemon was */
     assert_false(gate_was_passed(&gate));
     assert_true(pool_number("reserved_bytes") >=
                 reserved); /* the pool keeps it, and may grow ahead of demand */

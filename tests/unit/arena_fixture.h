@@ -4,20 +4,20 @@
 /*
  * The fixture of the arenas' tests: a stream heap with an arena of small slots, over memory that does not
  * exist. The words of the fences are the test's own, so that the test decides when a fence is ready; segments
- * are mapped by entering them into a slot's mapping. To be included once, by a test program.
+ * are names only. To be included once, by a test program.
  */
 #include "client/cache/arena.h"
-#include "client/cache/cache.h"
-#include "client/session/session.h"
+#include "client/include/gpupool/gpupool.h"
+#include "client/session/segment.h"
+#include "proto/page.h"
 #include "stream_heap_fixture.h"
 
 #define QUARTER    (4 * HEAP_GRANULE)
 #define SLOT_BYTES (4 * QUARTER)
+#define ANY_MOVES  UINT64_MAX
 
 static struct proto_page page;
 static const struct fence_array fences = {.words = page.fences};
-static struct session session; /* nothing of it but its mappings' lock is looked at */
-static struct cache owner = {.session = &session};
 
 static inline void arrive(uint32_t word, uint64_t value) {
     atomic_store(&page.fences[word - 1], value);
@@ -31,7 +31,7 @@ static inline void fences_reset(void) {
 /* Makes a stream heap with an arena; the arena has one slot, which is vacant. NULL without memory. */
 static inline struct arena *arena_try(uint32_t capacity) {
     struct stream_heap *stream_heap = stream_heap_new(
-        &owner, &(struct pool_facts){.id = POOL, .kind = GPUPOOL_POOL_DEVICE, .fences = &fences}, NULL);
+        NULL, &(struct pool_facts){.id = POOL, .kind = GPUPOOL_POOL_DEVICE, .fences = &fences}, NULL);
 
     if (stream_heap == NULL)
         return NULL;
@@ -57,6 +57,13 @@ static inline bool all_is_valid(const struct arena *arena) {
 
 static inline void arena_end(struct arena *arena) {
     stream_heap_free(arena->extent.stream_heap);
+}
+
+/* The mapping at a slot is gone. */
+static inline void unmap_slot(struct arena *arena, uint32_t number) {
+    const struct arena_stale stale = {.slot = arena->slots[number].maps_from,
+                                      .segment = arena->slots[number].maps};
+    arena_forget_stale_locked(arena, &stale);
 }
 
 static inline uint64_t slot_start(uint32_t number) {

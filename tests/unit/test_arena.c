@@ -21,7 +21,6 @@ static uint64_t last_lease;
 static int set_up(void **state) {
     (void)state;
     fences_reset();
-    segments_init(&session.segments);
     last_lease = 0;
     for (unsigned i = 0; i <= CAPACITY; i++)
         segments[i] = (struct segment){.id = 100 + i};
@@ -31,9 +30,6 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
     (void)state;
     memory_fail_nth(0);
-    pthread_mutex_destroy(&session.segments.mappings_lock);
-    pthread_mutex_destroy(&session.segments.lock);
-    pthread_cond_destroy(&session.segments.opened);
     return 0;
 }
 
@@ -47,10 +43,6 @@ static struct piece *take_at(struct arena *arena, uint64_t offset_bytes, uint64_
     return piece;
 }
 
-static void map_slot(struct arena *arena, uint32_t number, struct segment *segment) {
-    arena->slots[number].mapping.segment = segment;
-}
-
 /* Fills a slot that was taken with the next lease. */
 static void fill_slot(struct arena *arena, uint32_t number) {
     uint64_t lease = ++last_lease;
@@ -58,7 +50,6 @@ static void fill_slot(struct arena *arena, uint32_t number) {
 
     assert_true(lease <= CAPACITY);
     arena_fill_locked(arena, number, &lending, &segments[lease]);
-    map_slot(arena, number, &segments[lease]);
 }
 
 /* The whole of a free slot leaves the arena, behind a fence. */
@@ -80,7 +71,7 @@ static void turn_slot(struct arena *arena, uint32_t number, char kind) {
         vacate(arena, number, (struct fence){WORD, 1});
     else if (kind == 'v') {
         vacate(arena, number, FENCE_NONE);
-        map_slot(arena, number, NULL);
+        unmap_slot(arena, number);
     }
 }
 
@@ -88,7 +79,7 @@ static struct arena *arena_of_slots(uint32_t capacity, const char *slots) {
     struct arena *arena = arena_make(capacity);
     struct arena_place place;
 
-    assert_int_equal(arena_claim_locked(arena, strlen(slots) * SLOT_BYTES, false, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, strlen(slots) * SLOT_BYTES, ANY_MOVES, &place), 0);
     assert_int_equal(place.offset_bytes, 0);
     for (uint32_t i = place.first; i <= place.last; i++)
         fill_slot(arena, i);
@@ -129,7 +120,7 @@ static void expect_slots(const struct arena *arena, const char *slots) {
 
 /* Claims, and ends the claim with nothing filled. Returns what arena_claim_locked() did. */
 static int claim_and_end(struct arena *arena, uint64_t size_bytes, struct arena_place *ret_place) {
-    int r = arena_claim_locked(arena, size_bytes, false, ret_place);
+    int r = arena_claim_locked(arena, size_bytes, ANY_MOVES, ret_place);
 
     assert_true(all_is_valid(arena));
     if (r == 0)
@@ -256,23 +247,19 @@ static void a_claim_takes_the_place_that_lacks_the_fewest_segments(void **state)
 
 /* --- moves that do not pay --- */
 
-/* An arena that may have any memory, in a client whose debt for moves is as high as the credit, or 0. */
-static struct arena *arena_in_debt(const char *slots, bool is_in_debt) {
+/* An arena that may have any memory. */
+static struct arena *arena_without_ceiling(const char *slots) {
     struct arena *arena = arena_of_slots(CAPACITY, slots);
 
     arena->most_bytes = UINT64_MAX / ARENA_CEILING_PERCENT;
-    move_debts_init(&owner.move_debts);
-    owner.move_debts.pools[POOL - 1].paid_ns = UINT64_MAX; /* no time passes that pays */
-    if (is_in_debt)
-        move_debts_add(&owner.move_debts, POOL, MOVE_DEBT_CREDIT);
     return arena;
 }
 
 /* Claims so many quarters. Returns the place, of which nothing was filled. */
-static struct arena_place claim_quarters(struct arena *arena, uint64_t quarters, bool may_grow) {
+static struct arena_place claim_quarters(struct arena *arena, uint64_t quarters, uint64_t most_moves) {
     struct arena_place place;
 
-    assert_int_equal(arena_claim_locked(arena, quarters * QUARTER, may_grow, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, quarters * QUARTER, most_moves, &place), 0);
     assert_int_equal(arena_settle_locked(arena, &place, NULL), 0);
     assert_true(all_is_valid(arena));
     assert_true(!place.is_grown || place.n_asked == place.n_vacant);
@@ -282,8 +269,8 @@ static struct arena_place claim_quarters(struct arena *arena, uint64_t quarters,
 /* "ffvp<vvp": two slots and a half are at the beginning, where the idle slots are and one segment is new; or
  * in the middle, where both idle segments move. */
 static void an_arena_grows_where_moves_do_not_pay(void **state) {
-    struct arena *arena = arena_in_debt("ffvp<vvp", false);
-    struct arena_place place = claim_quarters(arena, 10, true);
+    struct arena *arena = arena_without_ceiling("ffvp<vvp");
+    struct arena_place place = claim_quarters(arena, 10, 2);
 
     (void)state;
     assert_int_equal(place.offset_bytes, 18 * QUARTER);
@@ -292,8 +279,8 @@ static void an_arena_grows_where_moves_do_not_pay(void **state) {
     assert_false(place.is_grown);
     arena_end(arena);
     last_lease = 0;
-    arena = arena_in_debt("ffvp<vvp", true);
-    place = claim_quarters(arena, 10, true);
+    arena = arena_without_ceiling("ffvp<vvp");
+    place = claim_quarters(arena, 10, 1);
     assert_int_equal(place.offset_bytes, 0);
     assert_int_equal(place.n_vacant, 1);
     assert_true(place.is_grown);
@@ -301,8 +288,8 @@ static void an_arena_grows_where_moves_do_not_pay(void **state) {
 }
 
 static void an_arena_moves_where_it_may_not_grow(void **state) {
-    struct arena *arena = arena_in_debt("ffvp<vvp", true);
-    struct arena_place place = claim_quarters(arena, 10, false);
+    struct arena *arena = arena_without_ceiling("ffvp<vvp");
+    struct arena_place place = claim_quarters(arena, 10, ANY_MOVES);
 
     (void)state;
     assert_int_equal(place.offset_bytes, 18 * QUARTER);
@@ -312,13 +299,13 @@ static void an_arena_moves_where_it_may_not_grow(void **state) {
 }
 
 static void nothing_grows_where_nothing_has_to_move(void **state) {
-    struct arena *arena = arena_in_debt("ffvp", true);
-    struct arena_place place = claim_quarters(arena, 8, true);
+    struct arena *arena = arena_without_ceiling("ffvp");
+    struct arena_place place = claim_quarters(arena, 8, 0);
 
     (void)state;
     assert_int_equal(place.n_vacant, 0);
     assert_false(place.is_grown);
-    place = claim_quarters(arena, 12, true); /* none is idle elsewhere */
+    place = claim_quarters(arena, 12, 0); /* none is idle elsewhere */
     assert_int_equal(place.n_asked, 1);
     assert_false(place.is_grown);
     arena_end(arena);
@@ -327,16 +314,16 @@ static void nothing_grows_where_nothing_has_to_move(void **state) {
 /* The arena has six segments, one of them in use, and three are needed beside that one: at 160 percent of
  * four there is no room for a seventh. */
 static void an_arena_does_not_grow_beyond_its_ceiling(void **state) {
-    struct arena *arena = arena_in_debt("ffvpffvf", true);
+    struct arena *arena = arena_without_ceiling("ffvpffvf");
 
     (void)state;
     arena->most_bytes = 0;
-    assert_false(claim_quarters(arena, 12, true).is_grown);
+    assert_false(claim_quarters(arena, 12, 0).is_grown);
     assert_int_equal(arena->most_bytes, 4 * SLOT_BYTES);
     arena->most_bytes = 7 * SLOT_BYTES * 100 / ARENA_CEILING_PERCENT;
-    assert_false(claim_quarters(arena, 12, true).is_grown);
+    assert_false(claim_quarters(arena, 12, 0).is_grown);
     arena->most_bytes = 5 * SLOT_BYTES; /* what was needed once counts */
-    assert_true(claim_quarters(arena, 12, true).is_grown);
+    assert_true(claim_quarters(arena, 12, 0).is_grown);
     assert_int_equal(arena->most_bytes, 5 * SLOT_BYTES);
     arena_end(arena);
 }
@@ -383,12 +370,12 @@ static void a_place_that_is_claimed_is_no_other_claims(void **state) {
     struct arena_place first, second, third;
 
     (void)state;
-    assert_int_equal(arena_claim_locked(arena, 8 * QUARTER, false, &first), 0);
+    assert_int_equal(arena_claim_locked(arena, 8 * QUARTER, ANY_MOVES, &first), 0);
     assert_int_equal(first.offset_bytes, 2 * QUARTER);
     expect_slots(arena, "--b"); /* it has the half of a slot, a slot, and the half of a vacant one */
-    assert_int_equal(arena_claim_locked(arena, QUARTER, false, &second), 0);
+    assert_int_equal(arena_claim_locked(arena, QUARTER, ANY_MOVES, &second), 0);
     assert_int_equal(second.offset_bytes, 12 * QUARTER);
-    assert_int_equal(arena_claim_locked(arena, QUARTER, false, &third), 0);
+    assert_int_equal(arena_claim_locked(arena, QUARTER, ANY_MOVES, &third), 0);
     assert_int_equal(third.offset_bytes, 16 * QUARTER);
     assert_int_equal(arena_settle_locked(arena, &second, NULL), 0);
     assert_int_equal(arena_settle_locked(arena, &first, NULL), 0);
@@ -406,7 +393,7 @@ static void a_place_that_is_filled_becomes_a_piece(void **state) {
     struct piece *piece = NULL;
 
     (void)state;
-    assert_int_equal(arena_claim_locked(arena, 13 * QUARTER, false, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, 13 * QUARTER, ANY_MOVES, &place), 0);
     assert_int_equal(place.offset_bytes, 2 * QUARTER);
     assert_int_equal(place.n_vacant, 2);
     expect_slots(arena, "-b-b");
@@ -432,7 +419,7 @@ static void what_was_filled_of_a_place_is_free_when_the_rest_fails(void **state)
     struct arena_place place;
 
     (void)state;
-    assert_int_equal(arena_claim_locked(arena, 13 * QUARTER, false, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, 13 * QUARTER, ANY_MOVES, &place), 0);
     fill_slot(arena, 3);
     assert_int_equal(arena_settle_locked(arena, &place, NULL), 0);
     expect_slots(arena, "<vff");
@@ -546,7 +533,7 @@ static void a_slot_without_a_mapping_is_filled_again_at_once(void **state) {
     (void)state;
     move_away(arena, 1, (struct fence){WORD, 5});
     assert_false(takes_last_slot(arena));
-    map_slot(arena, 1, NULL); /* the daemon had the segment closed */
+    arena_unmapped_locked(arena, arena->slots[1].maps); /* the daemon had the segment closed */
     assert_true(takes_last_slot(arena));
     arena_end(arena);
 }
@@ -570,7 +557,7 @@ static void a_segment_moves_with_its_lease(void **state) {
     uint32_t slot;
 
     (void)state;
-    assert_int_equal(arena_claim_locked(arena, 2 * SLOT_BYTES, false, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, 2 * SLOT_BYTES, ANY_MOVES, &place), 0);
     assert_int_equal(place.n_vacant, 1);
     assert_int_equal(arena_take_idle_locked(arena, &place, ARENA_WIDTH_ONE, &slot, 1), 1);
     assert_int_equal(slot, 3);
@@ -607,7 +594,7 @@ static void a_slot_is_vacant_when_the_last_part_of_it_was_released(void **state)
     assert_int_equal(stream_heap_held_bytes_locked(arena->extent.stream_heap), 0);
     /* the ranges that the parts left are one slot again */
     struct arena_place place;
-    assert_int_equal(arena_claim_locked(arena, SLOT_BYTES, false, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, SLOT_BYTES, ANY_MOVES, &place), 0);
     fill_slot(arena, 0);
     assert_int_equal(arena_settle_locked(arena, &place, NULL), 0);
     expect_slots(arena, "f");
@@ -655,11 +642,11 @@ static void fences_that_nothing_orders_wait_for_the_mapping_to_go(void **state) 
     assert_false(takes_last_slot(arena));
     arrive(2, 1);
     assert_false(takes_last_slot(arena)); /* only one of them is known by then */
-    map_slot(arena, 0, NULL);
+    unmap_slot(arena, 0);
     assert_true(takes_last_slot(arena));
     /* and it has no memory of them when it was filled */
     struct arena_place place;
-    assert_int_equal(arena_claim_locked(arena, SLOT_BYTES, false, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, SLOT_BYTES, ANY_MOVES, &place), 0);
     fill_slot(arena, 0);
     assert_int_equal(arena_settle_locked(arena, &place, NULL), 0);
     vacate(arena, 0, (struct fence){1, 1});
@@ -821,7 +808,7 @@ static void the_rest_of_a_slot_goes_back_without_its_neighbour(void **state) {
     assert_false(arena_lose(arena, 4 * QUARTER, QUARTER));
     arena_note_fence_locked(arena, 1, FENCE_NONE);
     stream_heap_give(heap_range_at(arena->extent.span, slot_start(2) - 1)->user);
-    assert_int_equal(arena_claim_locked(arena, QUARTER, false, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, QUARTER, ANY_MOVES, &place), 0);
     assert_int_equal(place.offset_bytes, 5 * QUARTER);
     assert_false(reclaims(arena, false, 0, 0));
     assert_int_equal(arena_settle_locked(arena, &place, NULL), 0);
@@ -944,7 +931,7 @@ static unsigned fail_each(const char *slots, bool (*succeeds)(struct arena *aren
 
 static bool claims_beyond_the_end(struct arena *arena) {
     struct arena_place place;
-    int r = arena_claim_locked(arena, 24 * QUARTER, false, &place);
+    int r = arena_claim_locked(arena, 24 * QUARTER, ANY_MOVES, &place);
 
     assert_true(r == 0 || r == -ENOMEM);
     if (r == 0)
@@ -954,7 +941,7 @@ static bool claims_beyond_the_end(struct arena *arena) {
 
 static bool claims_parts_of_free_memory(struct arena *arena) {
     struct arena_place place;
-    int r = arena_claim_locked(arena, 15 * QUARTER, false, &place);
+    int r = arena_claim_locked(arena, 15 * QUARTER, ANY_MOVES, &place);
 
     assert_true(r == 0 || r == -ENOMEM);
     if (r == 0) {
@@ -1014,13 +1001,13 @@ static void without_memory_for_the_piece_the_place_is_free(void **state) {
 
     (void)state;
     use_up_pieces(stream_heap);
-    assert_int_equal(arena_claim_locked(arena, 5 * QUARTER, false, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, 5 * QUARTER, ANY_MOVES, &place), 0);
     fill_slot(arena, 1);
     memory_fail_nth(1);
     assert_int_equal(arena_settle_locked(arena, &place, &piece), -ENOMEM);
     assert_true(memory_failed());
     expect_slots(arena, "<f");
-    assert_int_equal(arena_claim_locked(arena, 5 * QUARTER, false, &place), 0);
+    assert_int_equal(arena_claim_locked(arena, 5 * QUARTER, ANY_MOVES, &place), 0);
     assert_int_equal(place.n_vacant, 0);
     assert_int_equal(arena_settle_locked(arena, &place, &piece), 0);
     expect_slots(arena, "p<");

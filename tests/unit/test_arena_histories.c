@@ -188,7 +188,7 @@ static bool slot_is_idle(const struct model *model, uint32_t slot) {
 /* --- slots --- */
 
 static const struct segment *mapped(const struct model *model, uint32_t slot) {
-    return model->arena->slots[slot].mapping.segment;
+    return model->arena->slots[slot].maps;
 }
 
 /* Whether nothing uses what a vacant slot mapped. */
@@ -381,8 +381,7 @@ static bool fewest(const struct model *model, unsigned count, bool is_grown, uin
     return any;
 }
 
-/* Whether moves do not pay for a claim, and the arena may have so many more segments. The claim is made at
- * once: no time passes that pays. */
+/* Whether the arena may have so many more segments for a claim. */
 static bool grows(const struct model *model, unsigned count, uint32_t more) {
     const struct stream_heap *stream_heap = model->arena->extent.stream_heap;
     uint64_t held_bytes = stream_heap_held_bytes_locked(stream_heap),
@@ -390,22 +389,18 @@ static bool grows(const struct model *model, unsigned count, uint32_t more) {
              most_bytes = model->arena->most_bytes;
 
     most_bytes = needed_bytes > most_bytes ? needed_bytes : most_bytes;
-    return owner.move_debts.pools[POOL - 1].segments > 0 &&
-           (held_bytes + more * SLOT_BYTES) <= most_bytes / 100 * ARENA_CEILING_PERCENT;
+    return (held_bytes + more * SLOT_BYTES) <= most_bytes / 100 * ARENA_CEILING_PERCENT;
 }
 
 static void step_claim(struct model *model, unsigned number) {
     struct model_row *row = &model->rows[number];
     unsigned count = random_grains();
     uint32_t asked, least, all, fewest_slots;
-    bool may_grow = random_below(2) == 0;
+    uint64_t most_moves = random_below(4) > 0 ? random_below(3) : ANY_MOVES;
     bool any = fewest(model, count, false, &asked, &least);
 
-    owner.move_debts.pools[POOL - 1] = (struct move_debt){.paid_ns = UINT64_MAX};
     model->arena->most_bytes = random_below(2 * CAPACITY) * SLOT_BYTES;
-    if (random_below(2) == 0)
-        move_debts_add(&owner.move_debts, POOL, MOVE_DEBT_CREDIT);
-    bool is_grown = may_grow && any && least > asked && fewest(model, count, true, &all, &fewest_slots) &&
+    bool is_grown = any && least - asked > most_moves && fewest(model, count, true, &all, &fewest_slots) &&
                     grows(model, count, all);
     if (is_grown) {
         asked = all;
@@ -413,7 +408,7 @@ static void step_claim(struct model *model, unsigned number) {
         model->grown++;
     }
     struct arena_place place;
-    int r = arena_claim_locked(model->arena, count * HEAP_GRANULE, may_grow, &place);
+    int r = arena_claim_locked(model->arena, count * HEAP_GRANULE, most_moves, &place);
 
     assert_int_equal(r, any ? 0 : -ENOSPC);
     if (r < 0)
@@ -499,13 +494,19 @@ static void row_ask(struct model *model, unsigned number) {
     row->stage = ASKED;
 }
 
-/* Maps a segment at a slot, unless it is still mapped there. */
+/* A segment is mapped at a slot, unless it is still mapped there. */
 static void map(struct model *model, uint32_t slot, unsigned segment) {
+    struct arena_stale stale;
+
     if (mapped(model, slot) == &real[segment])
         return;
     assert_true(may_be_mapped_anew(model, slot));
     model->refills += mapped(model, slot) != NULL;
-    model->arena->slots[slot].mapping.segment = &real[segment];
+    assert_int_equal(arena_list_stale_locked(model->arena, slot, slot + 1, &stale),
+                     mapped(model, slot) != NULL);
+    if (mapped(model, slot) != NULL)
+        arena_forget_stale_locked(model->arena, &stale);
+    assert_null(mapped(model, slot));
 }
 
 /* Fills the next slot of a claim. */
@@ -630,9 +631,7 @@ static void step_daemon(struct model *model) {
         segment->place = AT_DAEMON;
     if (segment->place != AT_DAEMON || random_below(2) == 0)
         return;
-    for (uint32_t i = 0; i < CAPACITY; i++)
-        if (mapped(model, i) == &real[number])
-            model->arena->slots[i].mapping.segment = NULL;
+    arena_unmapped_locked(model->arena, &real[number]);
 }
 
 /* Free memory in several slots is lost for good, as where there was no memory to divide it. */
@@ -796,8 +795,6 @@ static void random_histories_agree_with_a_model_of_every_granule(void **state) {
     unsigned moves = 0, refills = 0, grown = 0;
 
     (void)state;
-    segments_init(&session.segments);
-    move_debts_init(&owner.move_debts);
     for (unsigned i = 1; i <= SEGMENTS; i++)
         real[i] = (struct segment){.id = i};
     for (uint64_t seed = 1; seed <= SEEDS; seed++)

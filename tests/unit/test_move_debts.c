@@ -23,9 +23,14 @@ static int tear_down(void **state) {
     return 0;
 }
 
+/* Whether a miss may move so many segments. */
+static bool allows(uint32_t pool, uint64_t takes, uint64_t now_ns, uint64_t n_moved) {
+    return n_moved <= move_debts_allowance(&debts, pool, takes, now_ns);
+}
+
 /* Whether a miss may move that has seen nothing since the last one. */
 static bool may_move(uint64_t n_moved) {
-    return move_debts_allow(&debts, POOL, 0, 0, n_moved);
+    return allows(POOL, 0, 0, n_moved);
 }
 
 static void moves_stay_within_the_credit(void **state) {
@@ -61,53 +66,53 @@ static void pools_have_debts_of_their_own(void **state) {
     (void)state;
     move_debts_add(&debts, POOL, CREDIT);
     assert_false(may_move(1));
-    assert_true(move_debts_allow(&debts, POOL - 1, 0, 0, 1));
-    assert_true(move_debts_allow(&debts, PROTO_POOLS_MAX, 0, 0, 1));
+    assert_true(allows(POOL - 1, 0, 0, 1));
+    assert_true(allows(PROTO_POOLS_MAX, 0, 0, 1));
 }
 
 static void buffers_that_are_taken_pay(void **state) {
     (void)state;
     move_debts_add(&debts, POOL, CREDIT - 2 * MISS - 1); /* one is left */
-    assert_true(move_debts_allow(&debts, POOL, 0, 0, 1));
-    assert_false(move_debts_allow(&debts, POOL, MOVE_DEBT_TAKES - 1, 0, 2));
-    assert_true(move_debts_allow(&debts, POOL, MOVE_DEBT_TAKES, 0, 2));
+    assert_true(allows(POOL, 0, 0, 1));
+    assert_false(allows(POOL, MOVE_DEBT_TAKES - 1, 0, 2));
+    assert_true(allows(POOL, MOVE_DEBT_TAKES, 0, 2));
     /* what was short of a segment's price counts the next time */
-    assert_false(move_debts_allow(&debts, POOL, 2 * MOVE_DEBT_TAKES - 1, 0, 3));
-    assert_true(move_debts_allow(&debts, POOL, 2 * MOVE_DEBT_TAKES, 0, 3));
+    assert_false(allows(POOL, 2 * MOVE_DEBT_TAKES - 1, 0, 3));
+    assert_true(allows(POOL, 2 * MOVE_DEBT_TAKES, 0, 3));
 }
 
 static void time_pays(void **state) {
     (void)state;
-    assert_true(move_debts_allow(&debts, POOL, 0, NOW_NS, 1));
+    assert_true(allows(POOL, 0, NOW_NS, 1));
     move_debts_add(&debts, POOL, CREDIT - 2 * MISS - 1);
-    assert_false(move_debts_allow(&debts, POOL, 0, NOW_NS + MOVE_DEBT_NS - 1, 2));
-    assert_true(move_debts_allow(&debts, POOL, 0, NOW_NS + MOVE_DEBT_NS, 2));
-    assert_true(move_debts_allow(&debts, POOL, 0, NOW_NS + 3 * NS_PER_S, CREDIT));
+    assert_false(allows(POOL, 0, NOW_NS + MOVE_DEBT_NS - 1, 2));
+    assert_true(allows(POOL, 0, NOW_NS + MOVE_DEBT_NS, 2));
+    assert_true(allows(POOL, 0, NOW_NS + 3 * NS_PER_S, CREDIT));
 }
 
 static void the_time_of_misses_does_not_pay(void **state) {
     (void)state;
-    assert_true(move_debts_allow(&debts, POOL, 0, NOW_NS, 1));
+    assert_true(allows(POOL, 0, NOW_NS, 1));
     move_debts_add(&debts, POOL, CREDIT - 2 * MISS - 1);
     move_debts_except(&debts, POOL, 3 * MOVE_DEBT_NS);
-    assert_false(move_debts_allow(&debts, POOL, 0, NOW_NS + 4 * MOVE_DEBT_NS - 1, 2));
-    assert_true(move_debts_allow(&debts, POOL, 0, NOW_NS + 4 * MOVE_DEBT_NS, 2));
+    assert_false(allows(POOL, 0, NOW_NS + 4 * MOVE_DEBT_NS - 1, 2));
+    assert_true(allows(POOL, 0, NOW_NS + 4 * MOVE_DEBT_NS, 2));
 }
 
 /* Of two threads the one that has looked first may come last. */
 static void earlier_figures_pay_nothing(void **state) {
     (void)state;
-    assert_true(move_debts_allow(&debts, POOL, 10 * MOVE_DEBT_TAKES, NOW_NS, 1));
+    assert_true(allows(POOL, 10 * MOVE_DEBT_TAKES, NOW_NS, 1));
     move_debts_add(&debts, POOL, CREDIT);
-    assert_false(move_debts_allow(&debts, POOL, 9 * MOVE_DEBT_TAKES, NOW_NS - MOVE_DEBT_NS, 1));
-    assert_false(move_debts_allow(&debts, POOL, 11 * MOVE_DEBT_TAKES, NOW_NS + MOVE_DEBT_NS, 1));
+    assert_false(allows(POOL, 9 * MOVE_DEBT_TAKES, NOW_NS - MOVE_DEBT_NS, 1));
+    assert_false(allows(POOL, 11 * MOVE_DEBT_TAKES, NOW_NS + MOVE_DEBT_NS, 1));
 }
 
 static void nothing_is_paid_in_advance(void **state) {
     (void)state;
-    assert_true(move_debts_allow(&debts, POOL, 1000 * MOVE_DEBT_TAKES, NOW_NS, 1));
+    assert_true(allows(POOL, 1000 * MOVE_DEBT_TAKES, NOW_NS, 1));
     move_debts_add(&debts, POOL, CREDIT);
-    assert_false(move_debts_allow(&debts, POOL, 1000 * MOVE_DEBT_TAKES, NOW_NS, 1));
+    assert_false(allows(POOL, 1000 * MOVE_DEBT_TAKES, NOW_NS, 1));
 }
 
 static void a_debt_is_forgiven(void **state) {
@@ -116,7 +121,7 @@ static void a_debt_is_forgiven(void **state) {
     move_debts_add(&debts, POOL + 1, CREDIT);
     move_debts_forgive(&debts, POOL);
     assert_true(may_move(CREDIT - MISS));
-    assert_false(move_debts_allow(&debts, POOL + 1, 0, 0, 1));
+    assert_false(allows(POOL + 1, 0, 0, 1));
 }
 
 int main(void) {
