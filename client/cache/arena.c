@@ -379,6 +379,17 @@ bool arena_lose_locked(struct arena *arena, uint64_t offset_bytes, uint64_t size
     return true;
 }
 
+void arena_regain_locked(struct arena *arena, uint32_t number, uint64_t offset_bytes, uint64_t size_bytes) {
+    struct arena_slot *slot = &arena->slots[number];
+    uint64_t start = arena_slot_start(arena, number) + offset_bytes;
+
+    assert(slot->n_out > 0 && slot->absent_bytes >= size_bytes);
+    slot->n_out--;
+    slot->absent_bytes -= size_bytes;
+    slot->state = ARENA_SLOT_HELD;
+    give_absent(arena, start, start + size_bytes);
+}
+
 void arena_abandon_locked(struct arena *arena, struct heap_range *range) {
     uint64_t end = range->offset + range->size;
 

@@ -12,7 +12,7 @@
  * number of the lowest. Joined slots stay joined when their segment leaves them, until other ones are to be
  * mapped there (arena_shape_locked). "A slot" below is one of either kind.
  *
- *   VACANT ──a miss──▶ BUSY ──filled──▶ HELD ──all of it lost──▶ LEAVING ──released──▶ VACANT
+ *   VACANT ──a miss──▶ BUSY ──filled──▶ HELD ──all of it lost──▶ LEAVING ──fences left──▶ VACANT
  *                       │                │ ▲
  *                       └──▶ VACANT      │ └──the place around it is filled, or nothing was taken
  *                                        └──a miss elsewhere──▶ BUSY ──its segment moved──▶ VACANT
@@ -21,6 +21,9 @@
  * stays, and the new one is made beside it. The stream orders old and new uses, as it does for all free
  * memory of the heap. (CUDA keeps two mappings of one memory coherent from one operation of a stream to the
  * next: CUDA Programming Guide, "Virtual Aliasing Support".)
+ *
+ * A part of a slot that leaves goes behind a fence; the slot is LEAVING until all of them have been left. Where
+ * one cannot be, the part comes back, and the slot is HELD.
  *
  * A slot that is VACANT may still map a segment that was moved or released. Another one is mapped there only
  * when the fences that were left then are ready, for only then may the old mapping go. Where the daemon has
@@ -235,7 +238,10 @@ bool arena_lose_locked(struct arena *arena, uint64_t offset_bytes, uint64_t size
  * filled again. */
 void arena_abandon_locked(struct arena *arena, struct heap_range *range);
 
-/* Fences that what left a slot stands behind: called when it was released. */
+/* A part that left a slot comes back, of which no fence could be left: it is free in the heap again. */
+void arena_regain_locked(struct arena *arena, uint32_t number, uint64_t offset_bytes, uint64_t size_bytes);
+
+/* A fence that a part which left a slot stands behind. */
 void arena_note_fence_locked(struct arena *arena, uint32_t number, struct fence fence);
 
 /* A part of a slot that is to go to the daemon: slots that are free, or of which all that did not leave

@@ -140,8 +140,9 @@ struct reclaim {
 
 static void add_part(struct reclaim *reclaim, struct fence fence) {
     struct stream_heap_part *part = &reclaim->parts[reclaim->count++];
-    part->has_fence = true;
-    part->fence = fence;
+
+    if (!part->has_fence)
+        stream_heap_fence_left_locked(part, fence);
 }
 
 /* A piece in several parts loses the last of them, while there is room. */

@@ -208,13 +208,39 @@ static int hear_unanswered(struct cache *cache) {
     return daemon_is_mute(r) ? r : 0;
 }
 
-/* Its addresses may map other memory once the fence is ready. */
-static void note_released(const struct stream_heap_part *part) {
-    if (part->arena == NULL)
-        return;
+/* A fence was left for a part that had none (left: 0), or none could be. Returns whether the part goes. */
+static bool settle_part(struct stream_heap_part *part, int left, struct fence fence) {
+    if (part->has_fence)
+        return true;
     pthread_mutex_lock(&part->stream_heap->lock);
-    arena_note_fence_locked(part->arena, part->slot, part->fence);
+    if (left == 0)
+        stream_heap_fence_left_locked(part, fence);
+    else
+        stream_heap_no_fence_locked(part);
     pthread_mutex_unlock(&part->stream_heap->lock);
+    return left == 0;
+}
+
+/* Leaves the fences that pending parts lack: one for all parts of a stream heap. Parts whose fence cannot be
+ * left return to their stream heap. may_leave: false: that is so of all. 0, or what fences_enqueue() says. */
+static int fence_pending(struct cache *cache, bool may_leave) {
+    const struct stream_heap *fenced = NULL;
+    struct fence fence = FENCE_NONE;
+    int failed = 0, left = may_leave ? 0 : GPUPOOL_E_CANCELLED;
+    size_t kept = 0;
+
+    for (size_t i = 0; i < cache->pending_count; i++) {
+        struct stream_heap_part part = cache->pending[i];
+        if (may_leave && !part.has_fence && part.stream_heap != fenced) {
+            fenced = part.stream_heap;
+            left = cache_leave_fence(cache, fenced, &fence);
+            failed = left < 0 ? left : failed;
+        }
+        if (settle_part(&part, left, fence))
+            cache->pending[kept++] = part;
+    }
+    cache->pending_count = kept;
+    return failed;
 }
 
 /* The segment is to be offered: after another time without use, or at the end of a trim. */
@@ -225,37 +251,24 @@ static void note_offer(struct cache *cache, const struct stream_heap_part *part)
         offers_note(&cache->offers, part->stream_heap->pool, segment->id);
 }
 
-/* Releases what is pending, behind one fence for all parts of a stream heap. With hears, the daemon has done
- * it when this returns. is_unused: the segments are to be offered. give_lock is held. */
+/* Releases what is pending, behind its fences. With hears, the daemon has done it when this returns.
+ * is_unused: the segments are to be offered. give_lock is held. */
 static int release_pending(struct cache *cache, bool hears, bool is_unused, uint64_t *ret_bytes) {
-    const struct stream_heap *fenced = NULL;
-    struct fence fence = FENCE_NONE;
     uint64_t bytes = 0;
     size_t kept = 0;
-    int failed = hear_unanswered(cache), left = 0;
+    int unheard = hear_unanswered(cache), failed = fence_pending(cache, unheard == 0);
 
     *ret_bytes = 0;
-    if (failed < 0)
-        return failed;
+    if (unheard < 0)
+        return unheard;
     for (size_t i = 0; i < cache->pending_count; i++) {
-        struct stream_heap_part part = cache->pending[i];
-        if (!part.has_fence && part.stream_heap != fenced) {
-            fenced = part.stream_heap;
-            left = cache_leave_fence(cache, fenced, &fence);
-        }
-        int r = part.has_fence ? 0 : left;
-        if (!part.has_fence && r == 0) {
-            part.has_fence = true;
-            part.fence = fence;
-        }
-        if (r == 0 && is_unused)
+        const struct stream_heap_part part = cache->pending[i];
+        if (is_unused)
             note_offer(cache, &part); /* now: the daemon may have the segment closed when nothing is leased */
-        if (r == 0)
-            r = release_part(cache, &part, hears && i + 1 == cache->pending_count);
+        int r = release_part(cache, &part, hears && i + 1 == cache->pending_count);
         if (r == 0 || cache->unanswered != NULL) { /* the daemon took it, and will do it */
             failed = r < 0 ? r : failed;
             bytes += part.size_bytes;
-            note_released(&part);
         } else if (!part_is_refused(r)) { /* it stays pending, for the next time */
             failed = r;
             cache->pending[kept++] = part;
@@ -283,21 +296,10 @@ static void mark(struct cache *cache, const struct segment *segment) {
     segments_mark(&cache->session->segments, segment->id);
 }
 
-/* Takes what is idle out of a stream heap, in segments of which nothing is in use. It is pending until a
- * fence of the stream is ready: the GPU may still use it. */
+/* Takes what is idle out of a stream heap, in segments of which nothing is in use. */
 static void let_idle_go(struct cache *cache, struct stream_heap *stream_heap) {
-    struct fence fence;
-    size_t from = cache->pending_count;
-
-    if (!gather(stream_heap, false, false) || check_stream(cache, stream_heap) < 0)
-        return;
-    take_free(cache, stream_heap, UINT64_MAX);
-    if (cache->pending_count == from || cache_leave_fence(cache, stream_heap, &fence) < 0)
-        return;
-    for (; from < cache->pending_count; from++) {
-        cache->pending[from].has_fence = true;
-        cache->pending[from].fence = fence;
-    }
+    if (gather(stream_heap, false, false) && check_stream(cache, stream_heap) == 0)
+        take_free(cache, stream_heap, UINT64_MAX);
 }
 
 /* Forgets the parts that are pending, but for those that the GPU may still use. */
@@ -306,10 +308,8 @@ static void let_pending_go(struct cache *cache) {
 
     for (size_t i = 0; i < cache->pending_count; i++) {
         const struct stream_heap_part *part = &cache->pending[i];
-        if (part->has_fence && fence_is_ready(cache->session, part->fence)) {
-            note_released(part);
+        if (fence_is_ready(cache->session, part->fence))
             continue;
-        }
         mark(cache, part->segment);
         cache->pending[kept++] = *part;
     }
@@ -337,25 +337,18 @@ static void mark_stream_heap(struct cache *cache, struct stream_heap *stream_hea
     pthread_mutex_unlock(&stream_heap->lock);
 }
 
-/* Parts that were pending before, and had no fence. */
-static void leave_fences(struct cache *cache) {
-    for (size_t i = 0; i < cache->pending_count; i++) {
-        struct stream_heap_part *part = &cache->pending[i];
-        if (!part->has_fence && check_stream(cache, part->stream_heap) == 0)
-            part->has_fence = cache_leave_fence(cache, part->stream_heap, &part->fence) == 0;
-    }
-}
-
 /* For session_let_go(): gives up what is idle in the cache, and marks the segments of the rest. */
 static bool let_cache_go(void *owner) {
     struct cache *cache = owner;
 
     connection_let_go(&cache->unanswered);
     thread_caches_collect(&cache->threads, NULL, NULL, false);
-    leave_fences(cache);
     pthread_mutex_lock(&cache->stream_heaps_lock);
     list_for_each_entry(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
         let_idle_go(cache, stream_heap);
+    }
+    (void)fence_pending(cache, true); /* they are pending until it is ready: the GPU may still use them */
+    list_for_each_entry(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
         mark_stream_heap(cache, stream_heap);
     }
     pthread_mutex_unlock(&cache->stream_heaps_lock);

@@ -5,10 +5,12 @@
  * How idle memory of a cache goes back to the daemon, in parts of extents. No thread waits for the GPU:
  * memory that a stream orders goes behind one fence of that stream, deferred memory behind its own fence. The
  * memory of a stream that is being captured stays in its stream heap; so does that of a stream which the
- * driver does not know any more.
+ * driver does not know any more. The order is the same each time, and makes it safe: memory is taken out of
+ * the stream heap, then the fence is left, then it is released. Where the fence cannot be left, the memory
+ * returns to its stream heap.
  *
- * Parts that were taken out of a stream heap and could not be released are pending, in the cache, for the
- * next time.
+ * Parts that stand behind fences, and that the daemon did not take, are pending, in the cache, for the next
+ * time.
  *
  * cache_give_back() is the usual way in (cache.h).
  */

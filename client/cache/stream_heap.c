@@ -340,6 +340,12 @@ static void extent_end(struct extent *extent) {
     free(extent);
 }
 
+/* Frees an extent if all of it is gone. */
+static void extent_end_if_gone(struct extent *extent) {
+    if (!extent->is_arena && extent->n_out == 0 && extent->absent_bytes == extent->size_bytes)
+        extent_end(extent);
+}
+
 /* Whether the lease that the range is of ends thereby. */
 static bool extent_lose(struct extent *extent, struct heap_range *range) {
     range->user = NULL; /* absent: taken by no piece */
@@ -347,10 +353,7 @@ static bool extent_lose(struct extent *extent, struct heap_range *range) {
         return arena_lose_locked(arena_of(extent), range->offset, range->size);
     extent->absent_bytes += range->size;
     extent->stream_heap->absent_bytes += range->size;
-    if (extent->absent_bytes < extent->size_bytes)
-        return false;
-    extent_end(extent);
-    return true;
+    return extent->absent_bytes == extent->size_bytes;
 }
 
 /* Makes an offset inside an absent range the border of two. False without memory. */
@@ -372,7 +375,7 @@ struct extent *stream_heap_neighbour_locked(struct stream_heap *stream_heap, enu
                                             const void *segment, const char *memory, uint64_t size_bytes) {
     list_for_each_entry(struct extent, extent, &stream_heap->extents, link) {
         if (extent->span->heap != &stream_heap->heaps[heap] || extent->segment != segment ||
-            extent->is_arena || extent->lending.splitting > 0 ||
+            extent->is_arena || extent->absent_bytes == extent->size_bytes || extent->lending.splitting > 0 ||
             extent->lending.one_way >= EXTENT_ONE_WAY_MAX || memory < extent->memory ||
             memory > extent->memory + extent->size_bytes)
             continue;
@@ -392,8 +395,8 @@ struct extent *stream_heap_neighbour_locked(struct stream_heap *stream_heap, enu
     return NULL;
 }
 
-void stream_heap_fill_locked(struct extent *extent, const char *memory, uint64_t size_bytes) {
-    uint64_t offset = (uint64_t)(memory - extent->memory), end = offset + size_bytes;
+/* Gives the heap what the extent lacks between two offsets. */
+static void give_absent(struct extent *extent, uint64_t offset, uint64_t end) {
     struct heap_range *range;
 
     /* Giving joins ranges, so each is looked for anew: the first that is still absent. */
@@ -407,6 +410,12 @@ void stream_heap_fill_locked(struct extent *extent, const char *memory, uint64_t
         heap_give(range);
         range = heap_range_at(extent->span, offset);
     }
+}
+
+void stream_heap_fill_locked(struct extent *extent, const char *memory, uint64_t size_bytes) {
+    uint64_t offset = (uint64_t)(memory - extent->memory);
+
+    give_absent(extent, offset, offset + size_bytes);
     extent->lending.one_way++;
     extent->stream_heap->touched = true;
     extent->stream_heap->collects = 0;
@@ -472,6 +481,7 @@ void stream_heap_split_off_locked(struct piece *piece, uint64_t lease, uint64_t 
         extent_lose(extent, range);
     }
     extent_lose(extent, range);
+    extent_end_if_gone(extent);
 }
 
 void stream_heap_forget_piece_locked(struct stream_heap *stream_heap, struct piece *piece,
@@ -492,7 +502,37 @@ bool stream_heap_extent_is_idle_locked(const struct extent *extent) {
     return !extent->is_arena && extent->span->taken_bytes == extent->absent_bytes + extent->deferred_bytes;
 }
 
-/* Makes a range absent, which is a part of one lease, and says what has to be released. */
+void stream_heap_fence_left_locked(struct stream_heap_part *part, struct fence fence) {
+    struct extent *extent = part->extent;
+
+    assert(!part->has_fence);
+    part->has_fence = true;
+    part->fence = fence;
+    part->extent = NULL;
+    if (extent->is_arena) {
+        arena_note_fence_locked(arena_of(extent), part->slot, fence);
+        return;
+    }
+    assert(extent->n_out > 0);
+    extent->n_out--;
+    extent_end_if_gone(extent);
+}
+
+void stream_heap_no_fence_locked(const struct stream_heap_part *part) {
+    struct extent *extent = part->extent;
+
+    assert(!part->has_fence);
+    if (extent->is_arena) {
+        arena_regain_locked(arena_of(extent), part->slot, part->offset_bytes, part->size_bytes);
+        return;
+    }
+    assert(extent->n_out > 0);
+    extent->n_out--;
+    give_absent(extent, part->offset_bytes, part->offset_bytes + part->size_bytes);
+}
+
+/* Makes a range absent, which is a part of one lease, and says what has to be released: behind which fence is
+ * not known yet, unless no piece has lain there. */
 static void lose_part(struct extent *extent, struct heap_range *range, struct stream_heap_part *ret_part) {
     struct arena *arena = arena_of(extent);
     uint32_t slot = arena == NULL ? 0 : arena_slot_at(arena, range->offset);
@@ -507,12 +547,16 @@ static void lose_part(struct extent *extent, struct heap_range *range, struct st
         .offset_bytes = range->offset - (arena == NULL ? 0 : arena_slot_start(arena, slot)),
         .size_bytes = range->size,
         .is_answered = is_answered,
-        .has_fence = arena == NULL && range->offset >= extent->used_bytes,
         .segment = arena == NULL ? extent->segment : arena->slots[slot].segment,
-        .arena = arena,
+        .extent = extent,
         .slot = slot,
     };
+    bool is_unused = arena == NULL && range->offset >= extent->used_bytes;
+    if (arena == NULL)
+        extent->n_out++;
     ret_part->whole = extent_lose(extent, range);
+    if (is_unused)
+        stream_heap_fence_left_locked(ret_part, FENCE_NONE);
 }
 
 bool stream_heap_reclaim_locked(struct stream_heap *stream_heap, uint64_t minimum_bytes,
@@ -658,7 +702,8 @@ bool stream_heap_is_valid(struct stream_heap *stream_heap) {
         }
         all_absent += absent;
         valid = valid && absent == extent->absent_bytes &&
-                (extent->is_arena ? arena_is_valid(arena_of(extent)) : absent < extent->size_bytes);
+                (extent->is_arena ? arena_is_valid(arena_of(extent))
+                                  : absent < extent->size_bytes || extent->n_out > 0);
     }
     valid = valid && all_absent == stream_heap->absent_bytes;
     pthread_mutex_unlock(&stream_heap->lock);

@@ -13,8 +13,9 @@
  * theirs is gone; their generations only ascend. So a stale buffer that names one meets another generation,
  * whether the buffer was released or its client closed.
  *
- * A part of an extent that went back to the daemon is absent: taken in the heap by no piece. An extent ends
- * when all of it is absent. A new lease that lies at the end of an extent, or where it has absent parts, is
+ * A part of an extent that goes back to the daemon is absent: taken in the heap by no piece. It goes behind a
+ * fence of the stream heap's stream. Where none can be left, the part is free in the stream heap again. An
+ * extent ends when all of it is absent, and stands behind fences. A new lease that lies at the end of an extent, or where it has absent parts, is
  * merged with the extent's: what lies side by side can so be cut as one, and a stream heap that grows step by
  * step fragments no more than one large extent would.
  *
@@ -80,6 +81,7 @@ struct extent {
     bool is_arena;
     struct lending lending; /* of an extent that is no arena */
     uint64_t size_bytes, absent_bytes, deferred_bytes;
+    unsigned n_out;      /* absent parts that have no fence yet. Of an arena its slots have that number */
     uint64_t used_bytes; /* above, no piece has lain since it was leased */
     char *memory;
     const void *segment; /* only compared */
@@ -92,11 +94,11 @@ struct stream_heap_part {
     uint64_t lease, generation, offset_bytes, size_bytes;
     bool whole;          /* the lease ends */
     bool is_answered;    /* it may not go one-way */
-    bool has_fence;      /* or needs none; else it stands behind one of the stream heap's stream */
+    bool has_fence;      /* else one of the stream heap's stream is to be left, behind which it goes */
     struct fence fence;  /* that it stands behind */
     const void *segment; /* of its lease */
-    struct arena *arena; /* that it leaves; NULL: none */
-    uint32_t slot;       /* of it */
+    struct extent *extent; /* that it leaves; only while it has no fence */
+    uint32_t slot;         /* of an arena */
 };
 
 /* Pieces of up to STREAM_HEAP_SMALL_MAX_BYTES lie apart from larger ones while there is room, so that a small
@@ -240,6 +242,11 @@ bool stream_heap_reclaim_between_locked(struct stream_heap *stream_heap, const c
 /* As stream_heap_reclaim_locked(), for a slot of the arena of which nothing is in use, or what is free in one
  * that is a target (target.h). */
 bool stream_heap_reclaim_slot_locked(struct stream_heap *stream_heap, struct stream_heap_part *ret_part);
+
+/* A fence was left behind all work on a part that had none: it is gone. Or none could be left: the part is
+ * free in the stream heap again. */
+void stream_heap_fence_left_locked(struct stream_heap_part *part, struct fence fence);
+void stream_heap_no_fence_locked(const struct stream_heap_part *part);
 
 /* Whether a range is in use by no piece and by no thread, because the extent has lost it. */
 static inline bool stream_heap_range_is_absent(const struct heap_range *range) {

@@ -437,6 +437,42 @@ static void nothing_of_the_library_lands_in_a_graph(void **state) {
     close_cached(client);
 }
 
+/* The driver refuses the fence of a trim: what was to go back is the stream's as before, so nothing has to
+ * come from the daemon. */
+static void memory_whose_fence_cannot_be_left_stays_in_use(void **state) {
+    static const uint64_t sizes[] = {4096, 8 * MIB};
+    struct gpupool_buffer buffers[2];
+    struct gpupool_client *client;
+    uint64_t bytes = 1;
+    void *stream;
+
+    (void)state;
+    if (!test_has_device() || !test_is_simulated())
+        skip();
+    empty_the_pools();
+    client = open_cached_with_stream(&stream);
+    for (unsigned i = 0; i < 2; i++)
+        buffers[i] = acquire(client, GPUPOOL_POOL_DEVICE, sizes[i], stream);
+    for (unsigned i = 0; i < 2; i++)
+        MUST(gpupool_release(client, &buffers[i], stream));
+    uint64_t leased = daemon_sum(&daemon_, "leased_bytes");
+    assert_int_equal(gpu_sim_fail("stream_write64", 1, GPU_ERROR_UNKNOWN), 0);
+    MUST_BE(gpupool_trim(client, &bytes), GPUPOOL_E_DRIVER);
+    assert_true(gpu_sim_failed());
+    assert_true(leased - daemon_sum(&daemon_, "leased_bytes") == bytes); /* no buffer has lain there */
+    assert_true(stream_heaps_are_valid(client));
+    leased -= bytes;
+    for (unsigned i = 0; i < 2; i++)
+        buffers[i] = acquire(client, GPUPOOL_POOL_DEVICE, sizes[i], stream);
+    assert_int_equal(daemon_sum(&daemon_, "leased_bytes"), leased);
+    for (unsigned i = 0; i < 2; i++)
+        MUST(gpupool_release(client, &buffers[i], stream));
+    MUST(gpupool_trim(client, &bytes));
+    assert_int_equal(bytes, leased);
+    MUST(gpupool_stream_destroy(client, 0, stream));
+    close_cached(client);
+}
+
 static void a_captured_stream_is_not_made_to_wait(void **state) {
     struct gpupool_client *client;
     struct gpupool_buffer buffer;
@@ -524,6 +560,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(deferred_memory_that_is_asked_for_goes_behind_its_own_fence),
         cmocka_unit_test(a_shared_buffer_goes_behind_a_fence),
         cmocka_unit_test(nothing_of_the_library_lands_in_a_graph),
+        cmocka_unit_test(memory_whose_fence_cannot_be_left_stays_in_use),
         cmocka_unit_test(a_captured_stream_is_not_made_to_wait),
         cmocka_unit_test(a_stream_that_the_library_destroys_leaves_nothing),
         cmocka_unit_test(memory_of_a_stream_that_is_gone_is_not_lost),

@@ -56,6 +56,21 @@ static inline bool stream_heap_reclaim(struct stream_heap *stream_heap, uint64_t
     return found;
 }
 
+/* The fence of a part that was taken out is left, if it has none. */
+static inline void stream_heap_fence_part(struct stream_heap_part *part) {
+    pthread_mutex_lock(&part->stream_heap->lock);
+    if (!part->has_fence)
+        stream_heap_fence_left_locked(part, (struct fence){1, 1});
+    pthread_mutex_unlock(&part->stream_heap->lock);
+}
+
+/* Or cannot be left. */
+static inline void stream_heap_return_part(const struct stream_heap_part *part) {
+    pthread_mutex_lock(&part->stream_heap->lock);
+    stream_heap_no_fence_locked(part);
+    pthread_mutex_unlock(&part->stream_heap->lock);
+}
+
 static inline struct stream_heap *make_stream_heap(void) {
     struct stream_heap *stream_heap =
         stream_heap_new(NULL, &(struct pool_facts){.id = POOL, .kind = 1}, NULL);

@@ -824,7 +824,6 @@ static void a_stream_heap_gives_parts_of_slots_back_only_where_any_size_will_do(
 
     (void)state;
     assert_true(stream_heap_reclaim(stream_heap, PROTO_SLOT_BYTES_MIN, &part));
-    assert_ptr_equal(part.arena, arena);
     assert_int_equal(part.slot, 1);
     assert_int_equal(part.lease, 2);
     assert_int_equal(part.generation, generation_of(2));
@@ -840,6 +839,32 @@ static void a_stream_heap_gives_parts_of_slots_back_only_where_any_size_will_do(
     assert_false(stream_heap_reclaim_slot_locked(stream_heap, &part));
     assert_false(stream_heap_reclaim_between_locked(stream_heap, NULL, (const char *)UINTPTR_MAX, &part));
     expect_slots(arena, "-l");
+    arena_end(arena);
+}
+
+/* The two halves of a slot leave it. Of the second one no fence can be left. */
+static void a_part_whose_fence_cannot_be_left_is_free_again(void **state) {
+    struct arena *arena = arena_of_slots(CAPACITY, "<");
+    struct stream_heap *stream_heap = arena->extent.stream_heap;
+    struct stream_heap_part first, second;
+
+    (void)state;
+    assert_true(stream_heap_reclaim(stream_heap, 1, &first));
+    struct piece *piece = heap_range_at(arena->extent.span, 0)->user;
+    stream_heap_give(piece);
+    assert_true(stream_heap_reclaim(stream_heap, 1, &second));
+    assert_int_equal(second.offset_bytes, 0);
+    assert_true(second.whole);
+    expect_slots(arena, "l");
+    stream_heap_fence_part(&first);
+    expect_slots(arena, "l");
+    stream_heap_return_part(&second);
+    expect_slots(arena, "-");
+    assert_int_equal(stream_heap_free_bytes_locked(stream_heap), SLOT_BYTES / 2);
+    assert_true(stream_heap_reclaim(stream_heap, 1, &second));
+    assert_int_equal(second.size_bytes, SLOT_BYTES / 2);
+    stream_heap_fence_part(&second);
+    expect_slots(arena, "v");
     arena_end(arena);
 }
 
@@ -1061,6 +1086,7 @@ int main(void) {
         cmocka_unit_test(parts_of_slots_go_back_where_they_are_wanted),
         cmocka_unit_test(the_rest_of_a_slot_goes_back_when_it_is_free),
         cmocka_unit_test(the_rest_of_a_slot_goes_back_without_its_neighbour),
+        cmocka_unit_test(a_part_whose_fence_cannot_be_left_is_free_again),
         cmocka_unit_test(a_stream_heap_gives_parts_of_slots_back_only_where_any_size_will_do),
         cmocka_unit_test(what_is_free_in_a_target_goes_back_in_parts),
         cmocka_unit_test(without_memory_a_call_changes_nothing),

@@ -81,7 +81,8 @@ struct model {
     struct model_segment segments[SEGMENTS + 1];
     struct model_row rows[ROWS];
     struct model_piece pieces[PIECES_MAX];
-    uint32_t out[OUT_MAX]; /* slots whose parts left and were not released yet */
+    struct stream_heap_part out[OUT_MAX]; /* parts that left, and have no fence yet */
+    unsigned returns;                     /* of such parts */
     unsigned n_out;
     uint64_t last_lease, last_value[WORDS + 1]; /* of the fences, by word */
     unsigned moves, refills, grown;
@@ -219,6 +220,16 @@ static bool lose(struct model *model, uint64_t offset_bytes, uint64_t size_bytes
         return false;
     slot->state = ARENA_SLOT_LEAVING;
     return true;
+}
+
+/* A part that left its slot comes back. */
+static void regain(struct model *model, uint64_t offset_bytes, uint64_t size_bytes) {
+    struct model_slot *slot = &model->slots[arena_slot_at(model->arena, offset_bytes)];
+
+    turn(model, offset_bytes, size_bytes, ABSENT, FREE);
+    slot->absent -= first_of(size_bytes);
+    slot->n_out--;
+    slot->state = ARENA_SLOT_HELD;
 }
 
 static void note_fence(struct model *model, uint32_t number, struct fence fence) {
@@ -606,20 +617,27 @@ static bool reclaim(struct model *model, bool any_size) {
     assert_true(any_size || slot_is_idle(model, part.slot));
     assert_int_equal(lose(model, slot_start(part.slot) + part.offset_bytes, part.size_bytes, FREE),
                      part.whole);
-    model->out[model->n_out++] = part.slot;
+    assert_false(part.has_fence);
+    model->out[model->n_out++] = part;
     return true;
 }
 
-static void step_release(struct model *model) {
+static void step_release(struct model *model, bool may_return) {
     if (model->n_out == 0)
         return;
     unsigned which = (unsigned)random_below(model->n_out);
-    uint32_t slot = model->out[which];
+    struct stream_heap_part part = model->out[which];
     struct fence fence = new_fence(model);
 
     model->out[which] = model->out[--model->n_out];
-    note_fence(model, slot, fence);
-    arena_note_fence_locked(model->arena, slot, fence);
+    if (may_return && random_below(4) == 0) {
+        regain(model, slot_start(part.slot) + part.offset_bytes, part.size_bytes);
+        stream_heap_no_fence_locked(&part);
+        model->returns++;
+        return;
+    }
+    note_fence(model, part.slot, fence);
+    stream_heap_fence_left_locked(&part, fence);
 }
 
 /* The daemon has a segment that came back, and may have it closed: then all its mappings go. */
@@ -718,7 +736,7 @@ static void step(struct model *model) {
         break;
     case 2:
     case 3:
-        step_release(model);
+        step_release(model, true);
         break;
     case 4:
         step_take(model);
@@ -758,7 +776,7 @@ static void end_history(struct model *model) {
             give(model, i);
     do
         while (model->n_out > 0)
-            step_release(model);
+            step_release(model, false);
     while (reclaim(model, false)); /* nothing is in use: each slot goes as a whole, or its rest */
     check(model);
     arrive_all(model);
@@ -768,7 +786,8 @@ static void end_history(struct model *model) {
                          model->slots[i].is_abandoned ? ARENA_SLOT_LEAVING : ARENA_SLOT_VACANT);
 }
 
-static void run_history(uint64_t seed, unsigned *moves, unsigned *refills, unsigned *grown) {
+static void run_history(uint64_t seed, unsigned *moves, unsigned *refills, unsigned *grown,
+                        unsigned *returns) {
     struct model *model = calloc(1, sizeof *model);
     unsigned abandons_at = seed % 4 == 0 ? STEPS / 2 : STEPS;
 
@@ -786,23 +805,25 @@ static void run_history(uint64_t seed, unsigned *moves, unsigned *refills, unsig
     end_history(model);
     *moves += model->moves;
     *refills += model->refills;
+    *returns += model->returns;
     *grown += model->grown;
     arena_end(model->arena);
     free(model);
 }
 
 static void random_histories_agree_with_a_model_of_every_granule(void **state) {
-    unsigned moves = 0, refills = 0, grown = 0;
+    unsigned moves = 0, refills = 0, grown = 0, returns = 0;
 
     (void)state;
     for (unsigned i = 1; i <= SEGMENTS; i++)
         real[i] = (struct segment){.id = i};
     for (uint64_t seed = 1; seed <= SEEDS; seed++)
-        run_history(seed, &moves, &refills, &grown);
+        run_history(seed, &moves, &refills, &grown, &returns);
     /* The histories were of what they are about. */
     assert_true(moves > SEEDS * 5);
     assert_true(refills > SEEDS * 5);
     assert_true(grown > SEEDS);
+    assert_true(returns > SEEDS);
 }
 
 int main(void) {

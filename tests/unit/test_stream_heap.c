@@ -26,6 +26,7 @@ static void a_part_between_two_buffers_goes_back_alone(void **state) {
     assert_int_equal(part.offset_bytes, 2 * MIB);
     assert_int_equal(part.size_bytes, 2 * MIB);
     assert_false(part.whole);
+    stream_heap_fence_part(&part);
     assert_int_equal(stream_heap_take(stream_heap, HEAP_GRANULE, &pieces[1]),
                      -ENOSPC); /* it is not here any more */
     stream_heap_give(pieces[0]);
@@ -34,12 +35,44 @@ static void a_part_between_two_buffers_goes_back_alone(void **state) {
     assert_true(stream_heap_reclaim(stream_heap, 6 * MIB, &part));
     assert_int_equal(part.offset_bytes, 4 * MIB); /* the last first */
     assert_false(part.whole);
+    stream_heap_fence_part(&part);
     assert_true(stream_heap_is_valid(stream_heap));
     assert_true(stream_heap_reclaim(stream_heap, 6 * MIB, &part));
     assert_int_equal(part.offset_bytes, 0);
     assert_int_equal(part.size_bytes, 2 * MIB);
     assert_true(part.whole);
+    assert_int_equal(stream_heap_extents(stream_heap), 1);
+    stream_heap_fence_part(&part);
     assert_true(list_is_empty(&stream_heap->extents));
+    stream_heap_free(stream_heap);
+}
+
+/* Two parts go, and are all of the extent. Of the second one no fence can be left. */
+static void a_part_whose_fence_cannot_be_left_is_free_again(void **state) {
+    struct stream_heap *stream_heap = make_stream_heap();
+    struct stream_heap_part first, second;
+    struct piece *piece, *other;
+
+    (void)state;
+    assert_int_equal(stream_heap_add_extent(stream_heap, 1, 4 * MIB), 0);
+    assert_int_equal(stream_heap_take(stream_heap, MIB, &piece), 0);
+    assert_int_equal(stream_heap_take(stream_heap, 3 * MIB, &other), 0);
+    stream_heap_give(other);
+    assert_true(stream_heap_reclaim(stream_heap, MIB, &first));
+    assert_false(first.has_fence);
+    stream_heap_give(piece);
+    assert_true(stream_heap_reclaim(stream_heap, MIB, &second));
+    assert_true(second.whole);
+    assert_false(stream_heap_reclaim(stream_heap, HEAP_GRANULE, &second));
+    assert_int_equal(stream_heap_held_bytes_locked(stream_heap), 0);
+    assert_true(stream_heap_is_valid(stream_heap));
+    stream_heap_fence_part(&first);
+    stream_heap_return_part(&second);
+    assert_true(stream_heap_is_valid(stream_heap));
+    assert_int_equal(stream_heap_free_bytes(stream_heap), MIB);
+    assert_int_equal(stream_heap_take(stream_heap, MIB, &piece), 0);
+    assert_ptr_equal(piece->memory, address_in(1, 0));
+    assert_int_equal(piece->lease, 1);
     stream_heap_free(stream_heap);
 }
 
@@ -54,6 +87,25 @@ static bool stream_heap_merge(struct stream_heap *stream_heap, const void *segme
     pthread_mutex_unlock(&stream_heap->lock);
     assert_true(stream_heap_is_valid(stream_heap));
     return extent != NULL;
+}
+
+/* All of the extent is out: its lease ends with the next message. */
+static void nothing_continues_an_extent_that_is_going(void **state) {
+    struct stream_heap *stream_heap = make_stream_heap();
+    struct stream_heap_part part;
+    struct piece *piece;
+
+    pthread_mutex_lock(&stream_heap->lock);
+    assert_int_equal(stream_heap_add_locked(stream_heap, STREAM_HEAP_SMALL, state, 1, 4 * MIB), 0);
+    pthread_mutex_unlock(&stream_heap->lock);
+    assert_int_equal(stream_heap_take(stream_heap, 4 * MIB, &piece), 0);
+    stream_heap_give(piece);
+    assert_true(stream_heap_reclaim(stream_heap, MIB, &part));
+    assert_false(stream_heap_merge(stream_heap, state, 4 * MIB, 4 * MIB, true));
+    assert_false(stream_heap_merge(stream_heap, state, 0, MIB, true));
+    stream_heap_return_part(&part);
+    assert_true(stream_heap_merge(stream_heap, state, 4 * MIB, 4 * MIB, true));
+    stream_heap_free(stream_heap);
 }
 
 static void memory_that_continues_an_extent_is_cut_as_one_with_it(void **state) {
@@ -81,6 +133,7 @@ static void memory_that_continues_an_extent_is_cut_as_one_with_it(void **state) 
     stream_heap_give(piece);
     assert_true(stream_heap_reclaim(stream_heap, MIB, &part));
     assert_int_equal(part.offset_bytes, MIB);
+    stream_heap_fence_part(&part);
     assert_false(stream_heap_merge(stream_heap, state, 512 * KIB, 2 * MIB, true)); /* that is partly in use */
     assert_true(stream_heap_merge(stream_heap, state, 2 * MIB, 2 * MIB, true));
     assert_int_equal(stream_heap_free_bytes(stream_heap), 2 * MIB);
@@ -89,8 +142,8 @@ static void memory_that_continues_an_extent_is_cut_as_one_with_it(void **state) 
     stream_heap_give(piece);
     stream_heap_give(low);
     stream_heap_give(high);
-    while (stream_heap_reclaim(stream_heap, HEAP_GRANULE, &part)) {
-    }
+    while (stream_heap_reclaim(stream_heap, HEAP_GRANULE, &part))
+        stream_heap_fence_part(&part);
     assert_true(list_is_empty(&stream_heap->extents));
     assert_int_equal(stream_heap->absent_bytes, 0);
     stream_heap_free(stream_heap);
@@ -474,8 +527,8 @@ static void a_failed_allocation_changes_nothing(void **state) {
         memory_fail_nth(0);
         assert_true(stream_heap_is_valid(stream_heap));
         struct stream_heap_part part;
-        while (stream_heap_reclaim(stream_heap, HEAP_GRANULE, &part)) {
-        }
+        while (stream_heap_reclaim(stream_heap, HEAP_GRANULE, &part))
+            stream_heap_fence_part(&part);
         assert_int_equal(stream_heap->heaps[STREAM_HEAP_SMALL].taken_bytes, 0);
         assert_true(list_is_empty(&stream_heap->extents));
         assert_int_equal(everything(stream_heap), 0); /* and it works afterwards */
@@ -488,6 +541,8 @@ static void a_failed_allocation_changes_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_part_between_two_buffers_goes_back_alone),
+        cmocka_unit_test(a_part_whose_fence_cannot_be_left_is_free_again),
+        cmocka_unit_test(nothing_continues_an_extent_that_is_going),
         cmocka_unit_test(memory_that_continues_an_extent_is_cut_as_one_with_it),
         cmocka_unit_test(an_extent_of_which_something_is_being_split_off_is_not_merged),
         cmocka_unit_test(parts_go_with_an_answer_now_and_then_and_merges_wait_for_it),

@@ -116,6 +116,8 @@ static void never_all_that_the_process_has_is_kept(void **state) {
         assert_true(stream_heap_reclaim_between_locked(stream_heap, segments[i].memory,
                                                        (char *)segments[i].memory + SEGMENT_BYTES, &part));
         assert_true(part.whole);
+        if (!part.has_fence)
+            stream_heap_fence_left_locked(&part, FENCE_NONE);
     }
     shortage_enter(&cache.shortage, &waiter, POOL, LARGE_BYTES, false);
     pass(TARGET_PASSES);
