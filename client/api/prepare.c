@@ -17,9 +17,9 @@
 #include "base/units.h"
 #include "client/api/buffer.h"
 #include "client/api/client.h"
-#include "client/cache/deferred.h"
-#include "client/cache/extent_size.h"
 #include "client/cache/grow.h"
+#include "client/core/deferred.h"
+#include "client/core/extent_size.h"
 #include "client/session/asking.h"
 #include "client/session/call_time.h"
 #include "client/session/error.h"
@@ -78,7 +78,7 @@ static int lease_range(struct preparation *preparation, uint64_t size_bytes, uin
 static uint64_t idle_bytes(struct gpupool_client *client, struct stream_heap *stream_heap) {
     thread_caches_collect(&client->cache.threads, NULL, stream_heap, false);
     pthread_mutex_lock(&stream_heap->lock);
-    stream_heap_flush_depot_locked(stream_heap, false);
+    depot_flush_locked(stream_heap, false);
     deferred_settle_locked(stream_heap, UINT_MAX);
     stream_heap->touched = true;
     uint64_t bytes = stream_heap_free_bytes_locked(stream_heap);

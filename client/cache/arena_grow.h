@@ -16,8 +16,8 @@
  */
 #include <stdint.h>
 
-#include "client/cache/arena.h"
-#include "client/cache/stream_heap.h"
+#include "client/core/arena.h"
+#include "client/core/stream_heap.h"
 #include "client/session/asking.h"
 
 struct cache;

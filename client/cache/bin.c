@@ -24,7 +24,7 @@ static bool bin_load(struct bin *bin, struct stream_heap *stream_heap, unsigned 
         bin_load_spare(bin, bin->loaded, bin->spare);
     if (!magazine_is_empty(bin->loaded))
         return false;
-    struct magazine *full = depot_take(&stream_heap->depot, size_class, bin->loaded);
+    struct magazine *full = depot_take(stream_heap->depot, size_class, bin->loaded);
     if (full == NULL)
         return false;
     bin->loaded = full;
@@ -48,10 +48,10 @@ void bin_put(struct bin *bin, struct stream_heap *stream_heap, unsigned size_cla
     if (bin_push(bin, piece))
         return;
     /* Both are full, or not there yet: the one that is spare goes; else some of what is in it. */
-    struct magazine *empty = depot_put(&stream_heap->depot, size_class, bin->spare);
+    struct magazine *empty = depot_put(stream_heap->depot, size_class, bin->spare);
     if (empty != NULL && empty == bin->spare) {
         pthread_mutex_lock(&stream_heap->lock);
-        stream_heap_give_magazine_locked(stream_heap, empty, BIN_BATCH);
+        depot_give_magazine_locked(stream_heap, empty, BIN_BATCH);
         pthread_mutex_unlock(&stream_heap->lock);
     }
     bin->spare = bin->loaded;
@@ -64,8 +64,8 @@ void bin_put(struct bin *bin, struct stream_heap *stream_heap, unsigned size_cla
 }
 
 void bin_flush_locked(struct bin *bin, struct stream_heap *stream_heap) {
-    stream_heap_give_magazine_locked(stream_heap, bin->spare, UINT_MAX);
-    stream_heap_give_magazine_locked(stream_heap, bin->loaded, UINT_MAX);
+    depot_give_magazine_locked(stream_heap, bin->spare, UINT_MAX);
+    depot_give_magazine_locked(stream_heap, bin->loaded, UINT_MAX);
 }
 
 void bin_flush(struct bin *bin, struct stream_heap *stream_heap) {

@@ -16,7 +16,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "client/cache/stream_heap.h"
+#include "client/cache/depot.h"
+#include "client/core/stream_heap.h"
 
 struct bin {
     struct magazine *loaded, *spare;

@@ -10,10 +10,11 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "client/cache/arena_grow.h"
-#include "client/cache/deferred.h"
 #include "client/cache/give_back.h"
 #include "client/cache/grow.h"
+#include "client/cache/pointer_map.h"
 #include "client/cache/split_off.h"
+#include "client/core/deferred.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
 #include "client/session/session.h"
@@ -49,6 +50,8 @@ void cache_init(struct cache *cache, struct session *session) {
 static void free_bookkeeping(struct cache *cache) {
     list_for_each_entry_safe(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
         list_remove(&stream_heap->link);
+        depot_deinit(stream_heap->depot);
+        free(stream_heap->depot);
         stream_heap_free(stream_heap);
     }
     cache_forget_splits(cache);
@@ -94,6 +97,27 @@ static struct stream_heap *find_stream_heap(struct cache *cache, uint32_t pool, 
     return NULL;
 }
 
+/* A piece that was handed out as a pointer loses its memory. */
+static void leave_pointer_map(struct piece *piece) {
+    pointer_map_clear(piece->memory, piece);
+}
+
+/* Makes a stream heap with its depot. NULL without memory. */
+static struct stream_heap *make_stream_heap(struct cache *cache, const struct pool_facts *facts,
+                                            void *stream) {
+    struct depot *depot = malloc(sizeof *depot);
+    struct stream_heap *stream_heap = depot == NULL ? NULL : stream_heap_new(cache, facts, stream);
+
+    if (stream_heap == NULL) {
+        free(depot);
+        return NULL;
+    }
+    depot_init(depot);
+    stream_heap->depot = depot;
+    stream_heap->counters = &cache->counters;
+    return stream_heap;
+}
+
 int cache_stream_heap(struct cache *cache, const struct pool *pool, void *stream,
                       struct stream_heap **ret_stream_heap) {
     struct pool_facts facts = {.id = pool->id,
@@ -101,7 +125,8 @@ int cache_stream_heap(struct cache *cache, const struct pool *pool, void *stream
                                .device = -1,
                                .is_movable = pool->is_movable,
                                .limit_bytes = pool->limit_bytes,
-                               .fences = &cache->session->fences.array};
+                               .fences = &cache->session->fences.array,
+                               .leave_map = leave_pointer_map};
 
     if (pool->kind == PROTO_POOL_HOST)
         stream = GPUPOOL_NO_STREAM;
@@ -110,11 +135,9 @@ int cache_stream_heap(struct cache *cache, const struct pool *pool, void *stream
     pthread_mutex_lock(&cache->stream_heaps_lock);
     struct stream_heap *stream_heap = find_stream_heap(cache, pool->id, stream);
     if (stream_heap == NULL) {
-        stream_heap = stream_heap_new(cache, &facts, stream);
-        if (stream_heap != NULL) {
-            stream_heap->counters = &cache->counters;
+        stream_heap = make_stream_heap(cache, &facts, stream);
+        if (stream_heap != NULL)
             list_append(&cache->stream_heaps, &stream_heap->link);
-        }
     } else {
         atomic_store_explicit(&stream_heap->limit_bytes, pool->limit_bytes, memory_order_relaxed);
     }
@@ -172,7 +195,7 @@ static void empty_into_stream_heap(struct thread_bins *own) {
 
     thread_bins_flush(own);
     pthread_mutex_lock(&stream_heap->lock);
-    stream_heap_flush_depot_locked(stream_heap, false);
+    depot_flush_locked(stream_heap, false);
     deferred_settle_locked(stream_heap, UINT_MAX);
     pthread_mutex_unlock(&stream_heap->lock);
 }

@@ -2,9 +2,12 @@
 #include "client/cache/depot.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/lock.h"
+#include "client/core/stream_heap.h"
 
 void depot_init(struct depot *depot) {
     *depot = (struct depot){0};
@@ -144,4 +147,32 @@ void depot_shrink(struct depot *depot) {
     depot->empty = NULL;
     pthread_mutex_unlock(&depot->lock);
     magazines_free(empty);
+}
+
+void depot_give_magazine_locked(struct stream_heap *stream_heap, struct magazine *magazine, unsigned most) {
+    if (magazine == NULL)
+        return;
+    unsigned count = magazine->count < most ? magazine->count : most;
+    /* They have lain there for long, and would be fetched one after the other. */
+    for (unsigned i = 0; i < count; i++)
+        __builtin_prefetch(magazine->pieces[i], 1);
+    for (unsigned i = 0; i < count; i++)
+        __builtin_prefetch(magazine->pieces[i]->range, 1);
+    for (unsigned i = 0; i < count; i++)
+        stream_heap_give_locked(stream_heap, magazine->pieces[i]);
+    magazine->count -= count;
+    if (magazine->count > 0)
+        memmove(magazine->pieces, &magazine->pieces[count], magazine->count * sizeof *magazine->pieces);
+}
+
+void depot_flush_locked(struct stream_heap *stream_heap, bool idle_only) {
+    struct magazine *magazine;
+    unsigned size_class = 0;
+
+    while ((magazine = depot_drain(stream_heap->depot, idle_only, &size_class)) != NULL) {
+        depot_give_magazine_locked(stream_heap, magazine, UINT_MAX);
+        depot_recycle(stream_heap->depot, magazine);
+    }
+    if (idle_only)
+        depot_shrink(stream_heap->depot);
 }

@@ -12,7 +12,7 @@
  * gave to the thread that takes, which asks for them ahead of time.
  *
  * Pieces in the depot are in no heap and cannot be joined with their neighbours. So they are bounded, by
- * bytes and by magazines for each class, and stream_heap_flush_depot_locked gives them to the heap before the
+ * bytes and by magazines for each class, and depot_flush_locked gives them to the heap before the
  * stream heap is said to have no room, and when it is idle.
  *
  * Locking: a lock of its own, a leaf. A magazine is its holder's: a bin's, or one that is on a stack here.
@@ -22,11 +22,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "client/cache/size_class.h"
+#include "client/core/cache_line.h"
+#include "client/core/size_class.h"
 
 struct piece;
-
-#define CACHE_LINE_BYTES 64u
+struct stream_heap;
 
 /* Makes a magazine four cache lines. */
 #define MAGAZINE_PIECES 30u
@@ -84,6 +84,14 @@ struct magazine *depot_drain(struct depot *depot, bool idle_only, unsigned *size
 
 /* Leaves an empty magazine. Accepts NULL. */
 void depot_recycle(struct depot *depot, struct magazine *empty);
+
+/* Gives pieces of a magazine back to their stream heap, so many at most, and those first that have been there
+ * for longest. Accepts NULL. The stream heap is locked. */
+void depot_give_magazine_locked(struct stream_heap *stream_heap, struct magazine *magazine, unsigned most);
+
+/* Gives a stream heap what lies in its depot: all, or with idle_only that of size classes which did not go
+ * through there since the last call with it. The stream heap is locked. */
+void depot_flush_locked(struct stream_heap *stream_heap, bool idle_only);
 
 /* Frees empty magazines. */
 void depot_shrink(struct depot *depot);

@@ -6,11 +6,11 @@
 
 #include "base/array.h"
 #include "base/cleanup.h"
-#include "client/cache/arena.h"
 #include "client/cache/cache.h"
-#include "client/cache/deferred.h"
 #include "client/cache/split_off.h"
 #include "client/cache/stretch.h"
+#include "client/core/arena.h"
+#include "client/core/deferred.h"
 #include "client/session/call_time.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
@@ -119,7 +119,7 @@ static void take_stretches(struct cache *cache, struct stream_heap *stream_heap,
 static bool gather(struct stream_heap *stream_heap, bool idle_only, bool forgets) {
     pthread_mutex_lock(&stream_heap->lock);
     bool spare = idle_only && stream_heap->touched;
-    stream_heap_flush_depot_locked(stream_heap, idle_only);
+    depot_flush_locked(stream_heap, idle_only);
     deferred_settle_locked(stream_heap, UINT_MAX);
     if (idle_only)
         stream_heap->touched = false;

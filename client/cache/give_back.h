@@ -16,7 +16,7 @@
  */
 #include <stdint.h>
 
-#include "client/cache/stream_heap.h"
+#include "client/core/stream_heap.h"
 
 struct cache;
 struct stretch;

@@ -5,12 +5,12 @@
 #include <limits.h>
 
 #include "base/clock.h"
-#include "client/cache/arena.h"
 #include "client/cache/arena_grow.h"
 #include "client/cache/cache.h"
-#include "client/cache/deferred.h"
-#include "client/cache/extent_size.h"
 #include "client/cache/give_back.h"
+#include "client/core/arena.h"
+#include "client/core/deferred.h"
+#include "client/core/extent_size.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
 #include "client/session/session.h"

@@ -19,7 +19,7 @@
 
 #include "client/cache/arena_grow.h"
 #include "client/cache/shortage.h"
-#include "client/cache/stream_heap.h"
+#include "client/core/stream_heap.h"
 #include "client/session/asking.h"
 
 struct cache;

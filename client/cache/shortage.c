@@ -5,9 +5,9 @@
 
 #include "base/clock.h"
 #include "client/cache/cache.h"
-#include "client/cache/deferred.h"
 #include "client/cache/give_back.h"
 #include "client/cache/stretch.h"
+#include "client/core/deferred.h"
 #include "client/session/session.h"
 
 /* An answer of the daemon takes less than that (100 us on a busy machine). */

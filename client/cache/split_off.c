@@ -4,8 +4,8 @@
 #include <stdlib.h>
 
 #include "base/cleanup.h"
-#include "client/cache/arena.h"
 #include "client/cache/cache.h"
+#include "client/core/arena.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"

@@ -5,7 +5,7 @@
 
 #include "base/array.h"
 #include "client/cache/cache.h"
-#include "client/cache/stream_heap.h"
+#include "client/core/stream_heap.h"
 #include "client/session/segment.h"
 
 /* Whether a range holds a piece that does not go to the daemon: one that is in use, in a thread's cache, or

@@ -4,10 +4,10 @@
 #include <stdlib.h>
 
 #include "base/array.h"
-#include "client/cache/arena.h"
 #include "client/cache/cache.h"
 #include "client/cache/shortage.h"
-#include "client/cache/stream_heap.h"
+#include "client/core/arena.h"
+#include "client/core/stream_heap.h"
 #include "client/session/segment.h"
 
 /* The request that has waited longest in a pool. NULL: none waits. Locked. */

@@ -24,8 +24,8 @@
 #include "base/list.h"
 #include "client/cache/bin.h"
 #include "client/cache/counters.h"
-#include "client/cache/size_class.h"
-#include "client/cache/stream_heap.h"
+#include "client/core/size_class.h"
+#include "client/core/stream_heap.h"
 #include "client/session/thread.h"
 
 struct cache;

@@ -10,6 +10,8 @@
 
 #include "client/core/fence.h"
 
+struct piece;
+
 struct pool_facts {
     uint32_t id;
     uint32_t kind;                    /* enum gpupool_pool_kind */
@@ -17,6 +19,7 @@ struct pool_facts {
     bool is_movable;                  /* its segments can be mapped at several addresses, side by side */
     uint64_t limit_bytes;             /* as it was when the pools were listed last */
     const struct fence_array *fences; /* of the client; borrowed */
+    void (*leave_map)(struct piece *piece); /* see struct piece_stock */
 };
 
 #endif

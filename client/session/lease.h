@@ -19,11 +19,6 @@
 
 struct session;
 
-/* Parts that go back without an answer, of which a client at its limit does not learn that they stay with
- * their leases; and far fewer merges than the daemon has room for (PROTO_ONE_WAY_MAX). An answer costs some
- * 10 us. */
-#define LEASE_ONE_WAY_MAX 256u
-
 /* A lease that the daemon granted, its segment (a row's first one), and the kind of its pool. */
 struct grant {
     struct proto_lease lease;
@@ -90,7 +85,7 @@ int lease_release_shared(struct session *session, uint64_t lease, uint64_t gener
                          const struct proto_board_fence *board_fence);
 
 /* As lease_release for a part, without an answer: 0 does not mean that it was released. Of the parts that go
- * so, one lease's and one client's, at least every LEASE_ONE_WAY_MAX-th is to be released with an answer, and
+ * so, one lease's and one client's, at least every LEASE_ONE_WAY_MAX-th (client/core/stream_heap.h) is to be released with an answer, and
  * after a LIMIT all until one was. */
 int lease_release_one_way(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                           uint64_t size_bytes, struct fence fence);

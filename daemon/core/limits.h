@@ -14,7 +14,7 @@
 #define HOST_SEGMENT_MAX (64 * GIB)
 
 /* The share of a pool's reserved bytes by which it grows at least. Clients say how much they want
- * (client/cache/stream_heap.h); the rest of the last step is little of the pool. With 1/512 a preloaded
+ * (client/core/stream_heap.h); the rest of the last step is little of the pool. With 1/512 a preloaded
  * PyTorch program of 5.2 GiB reserved 8 MiB more than with its own allocator. */
 #define POOL_STEP_SHARE 4096u
 /* One granule: a program of small tensors takes no more. */

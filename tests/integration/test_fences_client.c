@@ -4,7 +4,7 @@
  * and no call waits for the GPU. Streams stand at gates that the test opens, so that what must not happen
  * before the work is done has all the time to happen.
  */
-#include "client/cache/deferred.h"
+#include "client/core/deferred.h"
 #include "gpu/sim/sim.h"
 #include "tests/integration/cache_fixture.h"
 #include "tests/integration/gate.h"

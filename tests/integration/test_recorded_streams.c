@@ -5,7 +5,7 @@
  */
 #include <limits.h>
 
-#include "client/cache/deferred.h"
+#include "client/core/deferred.h"
 #include "gpu/sim/sim.h"
 #include "tests/integration/cache_fixture.h"
 #include "tests/integration/gate.h"

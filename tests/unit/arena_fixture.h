@@ -6,7 +6,7 @@
  * exist. The words of the fences are the test's own, so that the test decides when a fence is ready; segments
  * are names only. To be included once, by a test program.
  */
-#include "client/cache/arena.h"
+#include "client/core/arena.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/segment.h"
 #include "proto/page.h"

@@ -3,7 +3,7 @@
 #define TESTS_UNIT_CACHED_H
 /* How much lies in the parts of a cache. */
 #include "client/cache/bin.h"
-#include "client/cache/stream_heap.h"
+#include "client/core/stream_heap.h"
 
 /* How many pieces are in a bin. */
 static inline uint32_t bin_count(const struct bin *bin) {

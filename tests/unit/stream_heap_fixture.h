@@ -3,7 +3,7 @@
 #define TESTS_UNIT_STREAM_HEAP_FIXTURE_H
 /* The fixture of the stream heaps' tests: stream heaps, and extents of memory that does not exist (stream
  * heaps must not touch it). */
-#include "client/cache/stream_heap.h"
+#include "client/core/stream_heap.h"
 #include "heap_fixture.h"
 
 #define POOL         7u

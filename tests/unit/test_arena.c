@@ -1012,7 +1012,7 @@ static void use_up_pieces(struct stream_heap *stream_heap) {
         memory_fail_nth(1);
         r = stream_heap_take(stream_heap, HEAP_GRANULE, &piece);
         memory_fail_nth(0);
-        if (r < 0 && stream_heap->spare_pieces != NULL) /* it was a node of the heap */
+        if (r < 0 && stream_heap->pieces.spare != NULL) /* it was a node of the heap */
             r = stream_heap_take(stream_heap, HEAP_GRANULE, &piece);
     } while (r == 0);
     assert_int_equal(r, -ENOMEM);

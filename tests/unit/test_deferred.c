@@ -5,7 +5,7 @@
  */
 #include <errno.h>
 
-#include "client/cache/deferred.h"
+#include "client/core/deferred.h"
 #include "client/include/gpupool/gpupool.h"
 #include "heap_fixture.h"
 #include "tests/failing_memory.h"

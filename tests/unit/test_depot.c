@@ -124,11 +124,14 @@ static void a_full_depot_is_freed_with_what_is_in_it(void **state) {
 static void without_memory_for_a_magazine_pieces_go_to_the_stream_heap(void **state) {
     struct stream_heap *stream_heap =
         stream_heap_new(NULL, &(struct pool_facts){.id = 1, .device = -1}, NULL);
+    struct depot depot;
     struct bin bin = {0};
     struct piece *piece;
     unsigned class = size_class_of(4096);
 
     (void)state;
+    depot_init(&depot);
+    stream_heap->depot = &depot;
     pthread_mutex_lock(&stream_heap->lock);
     assert_int_equal(stream_heap_add_extent_locked(stream_heap, STREAM_HEAP_SMALL, NULL, 1, 1,
                                                    (char *)(uintptr_t)GIB, MIB),
@@ -150,15 +153,16 @@ static void without_memory_for_a_magazine_pieces_go_to_the_stream_heap(void **st
         bin_put(&bin, stream_heap, class, piece);
     }
     without_memory = false;
-    uint64_t cached = 4096 * (bin_count(&bin) + stream_heap->depot.stacks[class].count * MAGAZINE_PIECES);
+    uint64_t cached = 4096 * (bin_count(&bin) + depot.stacks[class].count * MAGAZINE_PIECES);
     assert_int_equal(stream_heap_free_bytes(stream_heap), MIB - cached);
     bin_flush(&bin, stream_heap);
     pthread_mutex_lock(&stream_heap->lock);
-    stream_heap_flush_depot_locked(stream_heap, false);
+    depot_flush_locked(stream_heap, false);
     pthread_mutex_unlock(&stream_heap->lock);
     assert_int_equal(stream_heap_free_bytes(stream_heap), MIB);
     assert_true(stream_heap_is_valid(stream_heap));
     bin_deinit(&bin);
+    depot_deinit(&depot);
     stream_heap_free(stream_heap);
 }
 

@@ -2,7 +2,7 @@
 /*
  * Tests of size classes: at every size that is small, around every class's bounds, and at random.
  */
-#include "client/cache/size_class.h"
+#include "client/core/size_class.h"
 #include "heap_fixture.h"
 #include "proto/limits.h"
 

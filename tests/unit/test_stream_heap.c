@@ -3,7 +3,7 @@
 #include <errno.h>
 
 #include "cached.h"
-#include "client/cache/extent_size.h"
+#include "client/core/extent_size.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/lease.h"
 #include "stream_heap_fixture.h"

@@ -6,7 +6,7 @@
 #include <errno.h>
 
 #include "cached.h"
-#include "client/cache/size_class.h"
+#include "client/core/size_class.h"
 #include "stream_heap_fixture.h"
 
 #define EXTENTS_MAX 12u

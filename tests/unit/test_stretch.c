@@ -6,8 +6,8 @@
 #include <stdlib.h>
 
 #include "client/cache/cache.h"
-#include "client/cache/deferred.h"
 #include "client/cache/stretch.h"
+#include "client/core/deferred.h"
 #include "client/session/segment.h"
 #include "heap_fixture.h"
 

@@ -4,10 +4,10 @@
  * The memory that the stream heaps deal in does not exist.
  */
 #include "base/units.h"
-#include "client/cache/arena.h"
 #include "client/cache/cache.h"
 #include "client/cache/shortage.h"
 #include "client/cache/target.h"
+#include "client/core/arena.h"
 #include "client/session/segment.h"
 #include "heap/heap.h"
 #include "tests/unit/unit.h"

@@ -29,6 +29,7 @@ static bool has_to_lock;
 struct false_client {
     struct list caches;
     struct stream_heap *stream_heap;
+    struct depot depot;
     char *memory;
 };
 
@@ -44,6 +45,8 @@ static void client_init(struct false_client *client) {
     client->memory = calloc(1, EXTENT_BYTES);
     assert_non_null(client->stream_heap);
     assert_non_null(client->memory);
+    depot_init(&client->depot);
+    client->stream_heap->depot = &client->depot;
     pthread_mutex_lock(&client->stream_heap->lock);
     assert_int_equal(stream_heap_add_extent_locked(client->stream_heap, STREAM_HEAP_SMALL, NULL, 1, 1,
                                                    client->memory, EXTENT_BYTES),
@@ -54,13 +57,14 @@ static void client_init(struct false_client *client) {
 static void client_deinit(struct false_client *client) {
     thread_caches_detach(&client->caches);
     assert_true(list_is_empty(&client->caches));
+    depot_deinit(&client->depot);
     stream_heap_free(client->stream_heap);
     free(client->memory);
 }
 
 static void flush_depot(struct false_client *client, bool idle_only) {
     pthread_mutex_lock(&client->stream_heap->lock);
-    stream_heap_flush_depot_locked(client->stream_heap, idle_only);
+    depot_flush_locked(client->stream_heap, idle_only);
     pthread_mutex_unlock(&client->stream_heap->lock);
 }
 
@@ -429,7 +433,7 @@ static void a_full_bin_hands_whole_magazines_on(void **state) {
     assert_int_equal(fast, MANY - (MANY + capacity - 1) / capacity);
     assert_int_equal(stream_heap_free_bytes(client.stream_heap), EXTENT_BYTES - MANY * 512);
     struct thread_bins *own = thread_cache_find(client_thread()->caches, client.stream_heap);
-    const struct depot_stack *stack = &client.stream_heap->depot.stacks[0];
+    const struct depot_stack *stack = &client.stream_heap->depot->stacks[0];
     assert_true(stack->count > 0);
     assert_int_equal(bin_count(&own->bins[0]) + stack->count * capacity, MANY);
     /* The fast way finds all that is in the bin, both magazines. */
@@ -483,7 +487,7 @@ static void what_one_thread_gives_another_takes_by_the_magazine(void **state) {
     for (unsigned i = 0; i < MANY; i++)
         buffer_put(&client, &buffers[i]);
     struct taker taker = {.client = &client};
-    taker.count = client.stream_heap->depot.stacks[0].count * depot_capacity(0);
+    taker.count = client.stream_heap->depot->stacks[0].count * depot_capacity(0);
     assert_true(taker.count > 0);
     RUN_IN_THREAD(take_what_was_given, &taker);
     assert_false(taker.wrong);

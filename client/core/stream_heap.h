@@ -1,17 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_CACHE_STREAM_HEAP_H
-#define CLIENT_CACHE_STREAM_HEAP_H
+#ifndef CLIENT_CORE_STREAM_HEAP_H
+#define CLIENT_CORE_STREAM_HEAP_H
 /*
  * A stream heap: the process's heap for one pool and one stream. It owns the extents that were leased for it
  * and cuts them into pieces. Memory that was last used on a stream can be used on it again at once, because
  * the stream orders the work; so free memory stays in its stream heap, and leaves it only behind a fence.
  * Memory that was last used on another stream stands behind a fence of that before it is free here
  * (deferred.h).
- *
- * A piece is what a stream heap hands out. It is in use (a buffer names it, its generation is odd), cached
- * (in a thread's bin), deferred or spare. Pieces are never freed, and used again by other stream heaps when
- * theirs is gone; their generations only ascend. So a stale buffer that names one meets another generation,
- * whether the buffer was released or its client closed.
  *
  * A part of an extent that goes back to the daemon is absent: taken in the heap by no piece. It goes behind a
  * fence of the stream heap's stream. Where none can be left, the part is free in the stream heap again. An
@@ -22,8 +17,7 @@
  * Free memory serves any size before the stream heap grows: an extent is not kept for the size that it was
  * leased for.
  *
- * Locking: each stream heap has a lock; functions named _locked want it held. The depot has its own, after
- * it.
+ * Locking: each stream heap has a lock, which its callers take; functions named _locked want it held.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -31,41 +25,14 @@
 
 #include "base/list.h"
 #include "base/units.h"
-#include "client/cache/depot.h"
 #include "client/core/fence.h"
+#include "client/core/piece.h"
 #include "client/core/pool_facts.h"
 #include "heap/heap.h"
 
 struct cache;
 struct counters;
-struct stream_heap;
-
-struct piece {
-    /* what a hit reads: one cache line, which goes from the thread that gave to the thread that takes */
-    _Alignas(CACHE_LINE_BYTES) struct piece *next; /* deferred, or spare */
-    char *memory;
-    uint64_t capacity_bytes;
-    uint64_t generation; /* odd: a buffer is out */
-    struct stream_heap *stream_heap;
-    uint64_t lease; /* the extent's, or its own once it was split off */
-    uint32_t size_class;
-    bool mapped; /* it is in the pointer map, under its memory */
-    union {
-        struct {
-            bool split_off : 1; /* shared: it has a lease of its own, and ends with its buffer */
-            bool splitting : 1; /* the daemon was asked to split it off, and has not answered (split_off.h) */
-            bool recorded;      /* further streams use it: client/api/recorded.h */
-        };
-        uint16_t marks; /* both at once: not 0 when a release has more to do */
-    };
-    uint64_t pointer_generation; /* under which it was handed out as a pointer */
-    /* the stream heap's: another line */
-    _Alignas(CACHE_LINE_BYTES) uint64_t lease_generation;
-    uint64_t fence_value; /* while it is deferred */
-    bool is_deferred;
-    struct heap_range *range;
-    struct extent *extent;
-};
+struct depot;
 
 /* Memory that the daemon lends under one name. */
 struct lending {
@@ -92,11 +59,11 @@ struct extent {
 struct stream_heap_part {
     struct stream_heap *stream_heap;
     uint64_t lease, generation, offset_bytes, size_bytes;
-    bool whole;          /* the lease ends */
-    bool is_answered;    /* it may not go one-way */
-    bool has_fence;      /* else one of the stream heap's stream is to be left, behind which it goes */
-    struct fence fence;  /* that it stands behind */
-    const void *segment; /* of its lease */
+    bool whole;            /* the lease ends */
+    bool is_answered;      /* it may not go one-way */
+    bool has_fence;        /* else one of the stream heap's stream is to be left, behind which it goes */
+    struct fence fence;    /* that it stands behind */
+    const void *segment;   /* of its lease */
     struct extent *extent; /* that it leaves; only while it has no fence */
     uint32_t slot;         /* of an arena */
 };
@@ -119,6 +86,11 @@ struct stream_heap_part {
  * after seven growths without another one it is as one that never lent. */
 #define STREAM_HEAP_LENT_MAX 64u
 
+/* Parts of a lease that go back without an answer, of which a client at its limit does not learn that they
+ * stay with the lease; and far fewer merges than the daemon has room for (PROTO_ONE_WAY_MAX). An answer costs
+ * some 10 us. */
+#define LEASE_ONE_WAY_MAX 256u
+
 enum stream_heap_half {
     STREAM_HEAP_SMALL,
     STREAM_HEAP_LARGE,
@@ -127,13 +99,14 @@ enum stream_heap_half {
 
 struct stream_heap {
     /* a hit reads these, and no thread writes them */
-    struct cache *owner; /* compared and handed on */
+    struct cache *owner; /* not looked at here, as the depot and the counters */
     uint32_t pool;
     uint32_t kind; /* enum gpupool_pool_kind */
     int device;
     void *stream;
-    struct list link;          /* in the cache's list; stream heaps stay until the client closes */
-    struct counters *counters; /* where its threads count; NULL: nowhere */
+    struct list link;                 /* in the cache's list; stream heaps stay until the client closes */
+    struct depot *depot;              /* magazines between threads */
+    struct counters *counters;        /* where its threads count; NULL: nowhere */
     const struct fence_array *fences; /* that deferred pieces and slots stand behind; borrowed */
     bool is_movable;                  /* the pool's segments are */
     _Atomic uint64_t limit_bytes;     /* of the pool */
@@ -152,10 +125,7 @@ struct stream_heap {
     unsigned ordering; /* calls that are about to use deferred pieces: these stay */
     bool touched;      /* used since the last look of the decay */
     unsigned collects; /* how often other threads' caches were emptied for it, since it grew last */
-    struct piece *spare_pieces;
-    void *piece_chunks;
-    /* magazines between threads, under a lock of its own */
-    _Alignas(CACHE_LINE_BYTES) struct depot depot;
+    struct piece_stock pieces;
 };
 
 /* Returns NULL without memory. */
@@ -180,15 +150,6 @@ int stream_heap_take_at_locked(struct extent *extent, uint64_t offset_bytes, uin
 
 /* Gives a piece back. */
 void stream_heap_give_locked(struct stream_heap *stream_heap, struct piece *piece);
-
-/* Gives pieces of a magazine back, so many at most, and those first that have been there for longest. Accepts
- * NULL. */
-void stream_heap_give_magazine_locked(struct stream_heap *stream_heap, struct magazine *magazine,
-                                      unsigned most);
-
-/* Gives back what lies in the depot: all, or with idle_only that of size classes which did not go through
- * there since the last call with it. */
-void stream_heap_flush_depot_locked(struct stream_heap *stream_heap, bool idle_only);
 
 /* Adds an extent, a lease of its own, to one of the heaps. Returns 0 or -ENOMEM. */
 int stream_heap_add_extent_locked(struct stream_heap *stream_heap, enum stream_heap_half heap,

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/cache/arena.h"
+#include "client/core/arena.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
 
-#include "client/cache/deferred.h"
+#include "client/core/deferred.h"
 
 int arena_add_locked(struct stream_heap *stream_heap, enum stream_heap_half half, char *memory,
                      uint64_t reserved_bytes, uint64_t slot_bytes, uint64_t large_bytes) {
@@ -266,8 +266,7 @@ static void note_mapped(struct arena *arena, uint32_t number, const struct segme
 
 /* --- slots that are filled and emptied --- */
 
-void arena_shape_locked(struct arena *arena, uint32_t number, uint32_t n_slots,
-                        enum arena_slot_state state) {
+void arena_shape_locked(struct arena *arena, uint32_t number, uint32_t n_slots, enum arena_slot_state state) {
     for (uint32_t i = number; i < number + n_slots; i++) {
         struct arena_slot *slot = &arena->slots[i];
         assert(slot->below > 0 || slot->state == ARENA_SLOT_VACANT ||

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_CACHE_EXTENT_SIZE_H
-#define CLIENT_CACHE_EXTENT_SIZE_H
+#ifndef CLIENT_CORE_EXTENT_SIZE_H
+#define CLIENT_CORE_EXTENT_SIZE_H
 /*
  * How much memory a stream heap leases at a time. The rule, with what it was measured on, is in the .c file.
  */

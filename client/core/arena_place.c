@@ -2,7 +2,7 @@
 /*
  * The search for a place in an arena (arena.h): where a piece lies that fits no free range.
  */
-#include "client/cache/arena.h"
+#include "client/core/arena.h"
 
 /* Whether other memory may be mapped at a VACANT slot. */
 static bool may_fill(const struct arena *arena, const struct arena_slot *slot) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_CACHE_DEFERRED_H
-#define CLIENT_CACHE_DEFERRED_H
+#ifndef CLIENT_CORE_DEFERRED_H
+#define CLIENT_CORE_DEFERRED_H
 /*
  * The deferred pieces of a stream heap: released, but on another stream than the one that orders the stream
  * heap's memory, or in a stream heap that no stream orders. Each stands behind a fence of the stream that it
@@ -11,8 +11,8 @@
  * A stream heap owns its queues; all functions want the stream heap's lock held. The fences are those of
  * stream_heap->fences.
  */
-#include "client/cache/stream_heap.h"
 #include "client/core/fence.h"
+#include "client/core/stream_heap.h"
 
 struct deferred_queue {
     struct list link; /* in stream_heap->deferred, or in stream_heap->deferred_spare while it is empty */

@@ -1,73 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/cache/stream_heap.h"
+#include "client/core/stream_heap.h"
 
 #include <assert.h>
 #include <errno.h>
-#include <limits.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/lock.h"
 #include "base/units.h"
-#include "client/cache/arena.h"
-#include "client/cache/deferred.h"
-#include "client/cache/pointer_map.h"
-#include "client/cache/size_class.h"
+#include "client/core/arena.h"
+#include "client/core/deferred.h"
+#include "client/core/size_class.h"
 #include "client/include/gpupool/gpupool.h"
-#include "client/session/lease.h"
-
-#define PIECES_IN_CHUNK 128u
 
 /* The number of unanswered messages about a lease. Each may leave the lease in one range more. The daemon
  * has room for PROTO_ONE_WAY_MAX. */
 #define EXTENT_ONE_WAY_MAX (4 * LEASE_ONE_WAY_MAX)
 
-/* Memory that begins with a cache line of its own. */
-static void *zeroed_lines(size_t size) {
-    void *memory = aligned_alloc(CACHE_LINE_BYTES, size);
-    return memory == NULL ? NULL : memset(memory, 0, size);
-}
-
-/* Chunks outlive their stream heaps: they are never freed, only used again, so that a stale buffer of a
- * client that has closed still names a piece, whose generation says that the buffer is stale. */
-struct piece_chunk {
-    struct piece_chunk *next;
-    struct piece pieces[PIECES_IN_CHUNK];
-};
-
-/* Of stream heaps that are gone. Without a lock, because a forked child puts some back too; a thread that
- * takes takes all, and puts the rest back, so that no chunk can come back in between and be taken for another
- * (ABA). */
-static _Atomic(struct piece_chunk *) spare_chunks;
-
-/* Puts a chain of chunks back. */
-static void chunks_put(struct piece_chunk *first) {
-    struct piece_chunk *last = first;
-
-    if (first == NULL)
-        return;
-    while (last->next != NULL)
-        last = last->next;
-    last->next = atomic_load_explicit(&spare_chunks, memory_order_relaxed);
-    while (!atomic_compare_exchange_weak_explicit(&spare_chunks, &last->next, first, memory_order_release,
-                                                  memory_order_relaxed)) {
-    }
-}
-
-static struct piece_chunk *chunk_get(void) {
-    struct piece_chunk *chunk = atomic_exchange_explicit(&spare_chunks, NULL, memory_order_acquire);
-
-    if (chunk == NULL)
-        return zeroed_lines(sizeof *chunk);
-    chunks_put(chunk->next);
-    return chunk;
-}
-
 struct stream_heap *stream_heap_new(struct cache *owner, const struct pool_facts *pool, void *stream) {
-    struct stream_heap *stream_heap = zeroed_lines(sizeof *stream_heap);
+    struct stream_heap *stream_heap = aligned_alloc(CACHE_LINE_BYTES, sizeof *stream_heap);
     if (stream_heap == NULL)
         return NULL;
+    memset(stream_heap, 0, sizeof *stream_heap);
     stream_heap->owner = owner;
     stream_heap->pool = pool->id;
     stream_heap->kind = pool->kind;
@@ -76,6 +30,8 @@ struct stream_heap *stream_heap_new(struct cache *owner, const struct pool_facts
     stream_heap->fences = pool->fences;
     atomic_init(&stream_heap->limit_bytes, pool->limit_bytes);
     stream_heap->stream = stream;
+    stream_heap->pieces.stream_heap = stream_heap;
+    stream_heap->pieces.leave_map = pool->leave_map;
     list_init(&stream_heap->link);
     list_init(&stream_heap->extents);
     list_init(&stream_heap->deferred);
@@ -83,22 +39,7 @@ struct stream_heap *stream_heap_new(struct cache *owner, const struct pool_facts
     for (unsigned heap = 0; heap < STREAM_HEAP_HALVES; heap++)
         heap_init(&stream_heap->heaps[heap]);
     lock_init_brief(&stream_heap->lock);
-    depot_init(&stream_heap->depot);
     return stream_heap;
-}
-
-/* Its memory is no pointer's any more. */
-static void piece_unmap(struct piece *piece) {
-    if (piece->mapped)
-        pointer_map_clear(piece->memory, piece);
-    piece->mapped = false;
-}
-
-/* Its stream heap goes. A buffer that is still out becomes stale. */
-static void piece_orphan(struct piece *piece) {
-    uint64_t generation = piece->generation + piece->generation % 2;
-    piece_unmap(piece);
-    *piece = (struct piece){.generation = generation};
 }
 
 /* Frees queues of deferred pieces, whatever stands in them. */
@@ -117,11 +58,7 @@ struct stream_heap *stream_heap_free(struct stream_heap *stream_heap) {
         else
             free(extent);
     }
-    for (struct piece_chunk *chunk = stream_heap->piece_chunks; chunk != NULL; chunk = chunk->next)
-        for (unsigned i = 0; i < PIECES_IN_CHUNK; i++)
-            piece_orphan(&chunk->pieces[i]);
-    chunks_put(stream_heap->piece_chunks);
-    depot_deinit(&stream_heap->depot);
+    piece_stock_deinit(&stream_heap->pieces);
     free_queues(&stream_heap->deferred);
     free_queues(&stream_heap->deferred_spare);
     for (unsigned heap = 0; heap < STREAM_HEAP_HALVES; heap++)
@@ -129,39 +66,6 @@ struct stream_heap *stream_heap_free(struct stream_heap *stream_heap) {
     pthread_mutex_destroy(&stream_heap->lock);
     free(stream_heap);
     return NULL;
-}
-
-static struct piece *piece_get(struct stream_heap *stream_heap) {
-    if (stream_heap->spare_pieces == NULL) {
-        struct piece_chunk *chunk = chunk_get();
-        if (chunk == NULL)
-            return NULL;
-        chunk->next = stream_heap->piece_chunks;
-        stream_heap->piece_chunks = chunk;
-        for (unsigned i = 0; i < PIECES_IN_CHUNK; i++) {
-            chunk->pieces[i].stream_heap = stream_heap;
-            chunk->pieces[i].next = stream_heap->spare_pieces;
-            stream_heap->spare_pieces = &chunk->pieces[i];
-        }
-    }
-    struct piece *piece = stream_heap->spare_pieces;
-    stream_heap->spare_pieces = piece->next;
-    if (piece->next != NULL)
-        __builtin_prefetch(piece->next, 1); /* the next piece of the batch */
-    piece->next = NULL;
-    return piece;
-}
-
-static void piece_put(struct stream_heap *stream_heap, struct piece *piece) {
-    assert(piece->generation % 2 == 0);
-    piece_unmap(piece);
-    piece->range = NULL;
-    piece->extent = NULL;
-    piece->memory = NULL;
-    piece->split_off = false;
-    piece->recorded = false;
-    piece->next = stream_heap->spare_pieces;
-    stream_heap->spare_pieces = piece;
 }
 
 /* Gives a piece the memory that it is for. */
@@ -200,7 +104,7 @@ bool stream_heap_has_locked(struct stream_heap *stream_heap, uint64_t size_bytes
 int stream_heap_take_locked(struct stream_heap *stream_heap, uint64_t size_bytes, bool anywhere,
                             struct piece **ret_piece) {
     struct heap_range *range;
-    struct piece *piece = piece_get(stream_heap);
+    struct piece *piece = piece_take(&stream_heap->pieces);
 
     if (piece == NULL)
         return -ENOMEM;
@@ -208,7 +112,7 @@ int stream_heap_take_locked(struct stream_heap *stream_heap, uint64_t size_bytes
     if (r == -ENOSPC && anywhere)
         r = heap_take(other_heap(stream_heap, size_bytes), size_bytes, HEAP_GRANULE, &range);
     if (r < 0) {
-        piece_put(stream_heap, piece);
+        piece_give(&stream_heap->pieces, piece);
         return r;
     }
     piece_cover(piece, range);
@@ -220,13 +124,13 @@ int stream_heap_take_locked(struct stream_heap *stream_heap, uint64_t size_bytes
 int stream_heap_take_at_locked(struct extent *extent, uint64_t offset_bytes, uint64_t size_bytes,
                                struct piece **ret_piece) {
     struct heap_range *range;
-    struct piece *piece = piece_get(extent->stream_heap);
+    struct piece *piece = piece_take(&extent->stream_heap->pieces);
 
     if (piece == NULL)
         return -ENOMEM;
     int r = heap_claim_part(heap_range_at(extent->span, offset_bytes), offset_bytes, size_bytes, &range);
     if (r < 0) {
-        piece_put(extent->stream_heap, piece);
+        piece_give(&extent->stream_heap->pieces, piece);
         return r;
     }
     piece_cover(piece, range);
@@ -240,36 +144,7 @@ void stream_heap_give_locked(struct stream_heap *stream_heap, struct piece *piec
     if (piece->capacity_bytes > STREAM_HEAP_SMALL_MAX_BYTES)
         stream_heap->churn_bytes += piece->capacity_bytes;
     heap_give(piece->range);
-    piece_put(stream_heap, piece);
-}
-
-void stream_heap_give_magazine_locked(struct stream_heap *stream_heap, struct magazine *magazine,
-                                      unsigned most) {
-    if (magazine == NULL)
-        return;
-    unsigned count = magazine->count < most ? magazine->count : most;
-    /* They have lain there for long, and would be fetched one after the other. */
-    for (unsigned i = 0; i < count; i++)
-        __builtin_prefetch(magazine->pieces[i], 1);
-    for (unsigned i = 0; i < count; i++)
-        __builtin_prefetch(magazine->pieces[i]->range, 1);
-    for (unsigned i = 0; i < count; i++)
-        stream_heap_give_locked(stream_heap, magazine->pieces[i]);
-    magazine->count -= count;
-    if (magazine->count > 0)
-        memmove(magazine->pieces, &magazine->pieces[count], magazine->count * sizeof *magazine->pieces);
-}
-
-void stream_heap_flush_depot_locked(struct stream_heap *stream_heap, bool idle_only) {
-    struct magazine *magazine;
-    unsigned size_class = 0;
-
-    while ((magazine = depot_drain(&stream_heap->depot, idle_only, &size_class)) != NULL) {
-        stream_heap_give_magazine_locked(stream_heap, magazine, UINT_MAX);
-        depot_recycle(&stream_heap->depot, magazine);
-    }
-    if (idle_only)
-        depot_shrink(&stream_heap->depot);
+    piece_give(&stream_heap->pieces, piece);
 }
 
 int stream_heap_add_extent_locked(struct stream_heap *stream_heap, enum stream_heap_half heap,
@@ -312,12 +187,12 @@ int stream_heap_cut_locked(struct piece *piece, uint64_t capacity_bytes, struct 
     struct heap_range *upper;
 
     assert(capacity_bytes < piece->capacity_bytes);
-    struct piece *tail = piece_get(piece->stream_heap);
+    struct piece *tail = piece_take(&piece->stream_heap->pieces);
     if (tail == NULL)
         return -ENOMEM;
     int r = heap_split(piece->range, capacity_bytes, &upper);
     if (r < 0) {
-        piece_put(piece->stream_heap, tail);
+        piece_give(&piece->stream_heap->pieces, tail);
         return r;
     }
     piece_cover(tail, upper);
@@ -495,7 +370,7 @@ void stream_heap_forget_piece_locked(struct stream_heap *stream_heap, struct pie
         for (uint32_t i = arena_slot_at(arena, offset); i <= last; i = arena_slot_after(arena, i))
             arena_note_fence_locked(arena, i, fence);
     }
-    piece_put(stream_heap, piece);
+    piece_give(&stream_heap->pieces, piece);
 }
 
 bool stream_heap_extent_is_idle_locked(const struct extent *extent) {
@@ -640,7 +515,7 @@ void stream_heap_lose_locked(struct piece *piece, struct stream_heap_part *ret_p
     struct heap_range *range = piece->range;
     struct extent *extent = piece->extent;
 
-    piece_put(piece->stream_heap, piece);
+    piece_give(&piece->stream_heap->pieces, piece);
     lose_part(extent, range, ret_part);
 }
 

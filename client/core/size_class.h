@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_CACHE_SIZE_CLASS_H
-#define CLIENT_CACHE_SIZE_CLASS_H
+#ifndef CLIENT_CORE_SIZE_CLASS_H
+#define CLIENT_CORE_SIZE_CLASS_H
 /*
  * Size classes: what a thread cache sorts pieces by. Up to 4 KiB there is one for each 512 bytes, above that
  * eight for each power of two. Small requests take a piece of their class's full size, which wastes at most

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_CACHE_ARENA_H
-#define CLIENT_CACHE_ARENA_H
+#ifndef CLIENT_CORE_ARENA_H
+#define CLIENT_CORE_ARENA_H
 /*
  * An arena: addresses of a stream heap that are reserved once, far more than the pool has memory, in slots of
  * one size. A segment of the daemon's that is as large as a slot is mapped there, so that memory out of many
@@ -43,7 +43,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "client/cache/stream_heap.h"
+#include "client/core/stream_heap.h"
 
 struct mapped_range;
 struct segment;
@@ -65,8 +65,8 @@ enum arena_slot_state {
 };
 
 struct arena_slot {
-    struct lending lending;  /* while HELD, LEAVING */
-    struct segment *segment; /* of the lease; borrowed */
+    struct lending lending;     /* while HELD, LEAVING */
+    struct segment *segment;    /* of the lease; borrowed */
     const struct segment *maps; /* that its addresses map, only compared; NULL: they map nothing */
     uint32_t maps_from;         /* the slot that this mapping begins in */
     enum arena_slot_state state;
@@ -99,7 +99,7 @@ struct arena {
     uint64_t slot_bytes, reserved_bytes;
     struct mapped_range *range;    /* the owner's; not looked at here */
     uint32_t widths[ARENA_WIDTHS]; /* in slots, ascending; 0: the pool has no such segments */
-    uint32_t n_slots, capacity; /* those that the extent has; those that there are addresses for */
+    uint32_t n_slots, capacity;    /* those that the extent has; those that there are addresses for */
     struct arena_slot *slots;
     uint64_t most_bytes; /* the most that its stream heap needed at a miss, pieces in use and the new one */
     struct arena_count *below; /* of each slot, and of the end: as of the last search for a place */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/cache/deferred.h"
+#include "client/core/deferred.h"
 
 #include <assert.h>
 #include <errno.h>

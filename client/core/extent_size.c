@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/cache/extent_size.h"
+#include "client/core/extent_size.h"
 
-#include "client/cache/stream_heap.h"
+#include "client/core/stream_heap.h"
 #include "client/include/gpupool/gpupool.h"
 
 /* How much is leased at a time. Small sizes and host memory: a share of what the stream heap has of it, so
