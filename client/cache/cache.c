@@ -41,7 +41,8 @@ void cache_init(struct cache *cache, struct session *session) {
     list_init(&cache->splits);
     list_init(&cache->threads);
     counters_init(&cache->counters);
-    shortage_init(&cache->shortage);
+    for (unsigned i = 0; i < PROTO_POOLS_MAX; i++)
+        core_pool_init(&cache->pools[i]);
     move_debts_init(&cache->move_debts);
     purger_init(&cache->purger);
     answering_init(&cache->answering);
@@ -60,7 +61,8 @@ static void free_bookkeeping(struct cache *cache) {
     purger_deinit(&cache->purger);
     answering_deinit(&cache->answering);
     counters_deinit(&cache->counters);
-    shortage_deinit(&cache->shortage);
+    for (unsigned i = 0; i < PROTO_POOLS_MAX; i++)
+        core_pool_deinit(&cache->pools[i]);
     move_debts_deinit(&cache->move_debts);
     pthread_mutex_destroy(&cache->split_lock);
     pthread_mutex_destroy(&cache->give_lock);
@@ -118,6 +120,16 @@ static struct stream_heap *make_stream_heap(struct cache *cache, const struct po
     return stream_heap;
 }
 
+/* The list of stream heaps is locked. */
+static void add_stream_heap(struct cache *cache, struct stream_heap *stream_heap) {
+    struct core_pool *pool = cache_pool(cache, stream_heap->pool);
+
+    pthread_mutex_lock(&pool->lock);
+    core_pool_add_locked(pool, stream_heap);
+    pthread_mutex_unlock(&pool->lock);
+    list_append(&cache->stream_heaps, &stream_heap->link);
+}
+
 int cache_stream_heap(struct cache *cache, const struct pool *pool, void *stream,
                       struct stream_heap **ret_stream_heap) {
     struct pool_facts facts = {.id = pool->id,
@@ -137,7 +149,7 @@ int cache_stream_heap(struct cache *cache, const struct pool *pool, void *stream
     if (stream_heap == NULL) {
         stream_heap = make_stream_heap(cache, &facts, stream);
         if (stream_heap != NULL)
-            list_append(&cache->stream_heaps, &stream_heap->link);
+            add_stream_heap(cache, stream_heap);
     } else {
         atomic_store_explicit(&stream_heap->limit_bytes, pool->limit_bytes, memory_order_relaxed);
     }
@@ -172,7 +184,7 @@ static int take_from_stream_heap(struct thread_bins *own, unsigned size_class, u
     uint64_t rounded = needed_bytes(size_bytes, is_tight);
     unsigned count = 0;
 
-    lock_busy(&stream_heap->lock);
+    bool is_closed = core_pool_lock_heap(stream_heap);
     /* The piece that lies in this bin may be just what is missing to a longer range. */
     if (size_class >= SIZE_CLASS_SINGLE)
         bin_flush_locked(&own->bins[own->single_class], stream_heap);
@@ -183,7 +195,9 @@ static int take_from_stream_heap(struct thread_bins *own, unsigned size_class, u
            (count + 1) * rounded < BATCH_BYTES && !is_tight &&
            stream_heap_take_locked(stream_heap, rounded, false, &more[count]) == 0)
         count++;
-    pthread_mutex_unlock(&stream_heap->lock);
+    if (is_closed && r == 0)
+        target_note_pass_locked(stream_heap->core_pool);
+    core_pool_unlock_heap(stream_heap, is_closed);
     while (count > 0)
         thread_bins_put(own, size_class, more[--count]);
     return r;
@@ -237,7 +251,6 @@ static struct thread_bins *own_bins(struct thread_cache *thread, struct stream_h
 }
 
 static void count_taken(struct thread_bins *own, const struct piece *piece, bool asked) {
-    target_note_pass(&own->stream_heap->owner->shortage, own->stream_heap->pool);
     count_up(asked ? &own->counters->misses : &own->counters->hits, 1);
     count_up(&own->counters->taken_bytes, piece->capacity_bytes);
 }
@@ -257,6 +270,13 @@ static int take(struct thread_cache *thread, struct stream_heap *stream_heap, ui
 /* Counts a piece that came straight from the daemon. */
 static void count_grown(struct thread_cache *thread, struct stream_heap *stream_heap,
                         const struct piece *piece) {
+    struct core_pool *pool = stream_heap->core_pool;
+
+    if (core_pool_waits(pool)) {
+        pthread_mutex_lock(&pool->lock);
+        target_note_pass_locked(pool);
+        pthread_mutex_unlock(&pool->lock);
+    }
     thread_cache_enter(thread);
     struct thread_bins *own = own_bins(thread, stream_heap);
     if (own != NULL)
@@ -372,14 +392,19 @@ static void put_at_hand(struct thread_bins *own, struct piece *piece) {
     thread_bins_put(own, piece->size_class, piece);
 }
 
-/* Gives a piece to its stream heap. Whether so much is free there now that threads may keep pieces at hand
- * again. */
-static bool give_to_stream_heap(struct stream_heap *stream_heap, struct piece *piece) {
-    lock_busy(&stream_heap->lock);
+/* Gives a piece to its stream heap. *ret_served: the range of a request that waits, which the release has
+ * made long enough, for the daemon to have; NULL: none. Whether so much is free there now that threads may
+ * keep pieces at hand again. */
+static bool give_to_stream_heap(struct stream_heap *stream_heap, struct piece *piece,
+                                struct piece **ret_served) {
+    bool is_closed = core_pool_lock_heap(stream_heap);
     stream_heap_give_locked(stream_heap, piece);
     bool is_roomy = stream_heap_free_bytes_locked(stream_heap) >=
                     stream_heap_held_bytes_locked(stream_heap) / ROOMY_SHARE;
-    pthread_mutex_unlock(&stream_heap->lock);
+    *ret_served = is_closed
+                      ? core_pool_take_for_waiter_locked(stream_heap->core_pool, stream_heap, clock_now_ns())
+                      : NULL;
+    core_pool_unlock_heap(stream_heap, is_closed);
     return is_roomy;
 }
 
@@ -387,6 +412,7 @@ void cache_put(struct cache *cache, struct piece *piece) {
     struct thread_cache *thread = thread_cache_get(cache, &cache->threads);
     struct thread_bins *own = NULL;
     struct stream_heap *stream_heap = piece->stream_heap;
+    struct piece *served = NULL;
     const char *place = piece->memory;
     bool is_roomy = false;
 
@@ -404,9 +430,11 @@ void cache_put(struct cache *cache, struct piece *piece) {
     if (room == SHORTAGE_ROOMY && own != NULL)
         put_at_hand(own, piece);
     else if (room != SHORTAGE_SHORT)
-        is_roomy = give_to_stream_heap(stream_heap, piece);
+        is_roomy = give_to_stream_heap(stream_heap, piece, &served);
     if (thread != NULL)
         thread_cache_leave(thread);
+    if (served != NULL)
+        give_back_piece(cache, served);
     if (room == SHORTAGE_SHORT)
         give_back_piece(cache, piece);
     else if (room == SHORTAGE_TIGHT)

@@ -21,8 +21,9 @@
  *   3. stream_heaps_lock: the list of stream heaps
  *   4. the registry of thread caches (thread_cache.c)
  *   5. a thread cache
- *   6. a stream heap
- *   7. a depot, the counters, or the debts for moves: leaves
+ *   6. a pool (client/core/pool.h)
+ *   7. a stream heap
+ *   8. a depot, the counters, or the debts for moves: leaves
  * 1 and 2 may be held over an exchange with the daemon, 1 to 3 over a call of the driver.
  */
 #include <pthread.h>
@@ -37,6 +38,7 @@
 #include "client/cache/purger.h"
 #include "client/cache/shortage.h"
 #include "client/cache/thread_cache.h"
+#include "client/core/pool.h"
 #include "client/include/gpupool/gpupool.h"
 #include "proto/limits.h"
 
@@ -54,6 +56,7 @@ struct cache {
     struct list threads;      /* thread_cache.link */
     struct counters counters; /* where the threads count */
     struct shortage shortage;
+    struct core_pool pools[PROTO_POOLS_MAX]; /* by id - 1 */
     struct move_debts move_debts;
     pthread_mutex_t split_lock; /* one piece at a time is split off; guards splits */
     struct list splits;         /* pending ones (split_off.h) */
@@ -114,6 +117,11 @@ int cache_acquire_begin(struct cache_taking *taking, struct cache *cache, const 
 /* Goes on when the daemon has answered. r: as for asking_answer(). Returns as cache_acquire_begin(). Any
  * thread may call it. */
 int cache_acquire_answer(struct cache_taking *taking, int r, struct gpupool_buffer *ret_buffer);
+
+/* The core's part of a pool. id: that of a pool of the daemon's. */
+static inline struct core_pool *cache_pool(struct cache *cache, uint32_t id) {
+    return &cache->pools[id - 1];
+}
 
 /* The size that a request takes from a stream heap: that of its class; from a tight pool no more than it
  * needs. */

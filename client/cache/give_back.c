@@ -8,9 +8,9 @@
 #include "base/cleanup.h"
 #include "client/cache/cache.h"
 #include "client/cache/split_off.h"
-#include "client/cache/stretch.h"
 #include "client/core/arena.h"
 #include "client/core/deferred.h"
+#include "client/core/stretch.h"
 #include "client/session/call_time.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
@@ -105,13 +105,17 @@ static void take_stretch(struct cache *cache, uint32_t pool, const struct stretc
 /* Takes the stretches of a stream heap that are long enough. The list of stream heaps is locked. */
 static void take_stretches(struct cache *cache, struct stream_heap *stream_heap, uint64_t size_bytes) {
     _cleanup_(freep) const char **places = NULL;
+    struct core_pool *pool = stream_heap->core_pool;
     struct stretch stretch;
 
     size_t count = stretch_places(stream_heap, size_bytes, &places);
-    for (size_t i = 0; i < count; i++)
-        if (stretch_at(cache, stream_heap->pool, places[i], &stretch) &&
-            stretch_bytes(&stretch) >= size_bytes)
+    for (size_t i = 0; i < count; i++) {
+        pthread_mutex_lock(&pool->lock);
+        bool found = stretch_at_locked(pool, places[i], &stretch) && stretch_bytes(&stretch) >= size_bytes;
+        pthread_mutex_unlock(&pool->lock);
+        if (found)
             take_stretch(cache, stream_heap->pool, &stretch);
+    }
 }
 
 /* Brings what is idle in a stream heap into its heap. Whether anything may be taken out. forgets: what came
@@ -332,7 +336,7 @@ static void mark_stream_heap(struct cache *cache, struct stream_heap *stream_hea
         if (extent->is_arena)
             mark_arena_locked(cache, arena_of(extent));
         else
-            mark(cache, extent->segment);
+            mark(cache, extent->segment.segment);
     }
     pthread_mutex_unlock(&stream_heap->lock);
 }

@@ -62,20 +62,22 @@ static struct piece *take_leased_locked(struct extent *extent, const char *memor
 static int add_extent(struct cache *cache, struct stream_heap *stream_heap, uint64_t needed,
                       const struct grant *grant, struct piece **ret_piece) {
     enum stream_heap_half heap = stream_heap_half_of(needed);
+    const struct segment_view segment = segment_view_of(grant->segment);
     const struct proto_lease *lease = &grant->lease;
     char *memory = grant->memory;
     uint64_t target_bytes;
     int r = 0;
 
+    pthread_mutex_lock(&stream_heap->core_pool->lock);
     pthread_mutex_lock(&stream_heap->lock);
-    bool is_kept = target_find(&cache->shortage, stream_heap->pool, memory, &target_bytes);
+    bool is_kept = target_find_locked(stream_heap->core_pool, memory, &target_bytes);
     struct extent *extent =
         stream_heap_neighbour_locked(stream_heap, heap, grant->segment, memory, lease->capacity_bytes);
     if (extent != NULL &&
         lease_merge_one_way(cache->session, extent->lending.lease, extent->lending.generation, lease) == 0) {
         stream_heap_fill_locked(extent, memory, lease->capacity_bytes);
     } else {
-        r = stream_heap_add_extent_locked(stream_heap, heap, grant->segment, lease->lease, lease->generation,
+        r = stream_heap_add_extent_locked(stream_heap, heap, &segment, lease->lease, lease->generation,
                                           memory, lease->capacity_bytes);
         extent = r == 0 ? list_last(&stream_heap->extents, struct extent, link) : NULL;
     }
@@ -84,6 +86,7 @@ static int add_extent(struct cache *cache, struct stream_heap *stream_heap, uint
     if (r == 0 && is_kept)
         heap_close_span(extent->span);
     pthread_mutex_unlock(&stream_heap->lock);
+    pthread_mutex_unlock(&stream_heap->core_pool->lock);
     if (r == 0)
         return 0;
     lease_give_back(cache->session, lease);
@@ -115,7 +118,7 @@ static int add_granted(struct growth *growth, struct piece **ret_piece) {
 /* As much as the stream heap should have more of. Just what is needed, while a request of the process waits
  * in the pool: the rest would be cut for smaller requests, and that one could have it. */
 static uint64_t wanted_bytes(struct stream_heap *stream_heap, uint64_t needed) {
-    if (shortage_has_waiter(&stream_heap->owner->shortage, stream_heap->pool))
+    if (core_pool_waits(stream_heap->core_pool))
         return needed;
     pthread_mutex_lock(&stream_heap->lock);
     uint64_t wanted = extent_size_locked(stream_heap, needed);
@@ -226,9 +229,22 @@ static bool is_refused(int error) {
     return error == GPUPOOL_E_EXHAUSTED || error == GPUPOOL_E_LIMIT;
 }
 
+/* The wait begins. */
+static void begin_wait(struct growth *growth, uint64_t needed, bool is_of_segments) {
+    struct core_pool *pool = growth->stream_heap->core_pool;
+
+    pthread_mutex_lock(&pool->lock);
+    core_pool_enter_locked(pool, &growth->waiter, needed, is_of_segments);
+    pthread_mutex_unlock(&pool->lock);
+}
+
 /* The wait is over. */
 static void end_wait(struct growth *growth) {
-    shortage_leave(growth->cache, &growth->waiter);
+    struct core_pool *pool = growth->stream_heap->core_pool;
+
+    pthread_mutex_lock(&pool->lock);
+    core_pool_leave_locked(pool, &growth->waiter);
+    pthread_mutex_unlock(&pool->lock);
     shortage_offer(growth->cache, growth->stream_heap, NULL);
 }
 
@@ -240,7 +256,7 @@ static int wait_for_room(struct growth *growth) {
     uint64_t bytes, needed = heap_round_up(growth->size_bytes);
     int r = 0;
 
-    shortage_enter(&cache->shortage, &growth->waiter, stream_heap->pool, needed, false);
+    begin_wait(growth, needed, false);
     if (!collect(cache, stream_heap, needed, &bytes)) {
         uint64_t left_ns = clock_left_ns(growth->deadline_ns);
         r = ask_and_wait(growth, needed, bytes > 0 && left_ns < GRACE_NS ? GRACE_NS : left_ns);
@@ -290,7 +306,7 @@ static int collect_segments(struct growth *growth) {
     uint64_t bytes, needed = heap_round_up(growth->size_bytes);
     int r = 0;
 
-    shortage_enter(&cache->shortage, &growth->waiter, stream_heap->pool, needed, true);
+    begin_wait(growth, needed, true);
     if (!collect(cache, stream_heap, needed, &bytes)) {
         bytes += give_back_stream_heap(cache, stream_heap);
         r = wait_for_segments(growth, needed, bytes > 0 ? GRACE_NS : 0);

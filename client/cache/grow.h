@@ -19,6 +19,7 @@
 
 #include "client/cache/arena_grow.h"
 #include "client/cache/shortage.h"
+#include "client/core/pool.h"
 #include "client/core/stream_heap.h"
 #include "client/session/asking.h"
 
@@ -35,7 +36,7 @@ enum growth_step {
 };
 
 /* The growth for one request. Like an asking, it goes on in steps, which are one thread's at a time. While it
- * waits it is in the list of the shortage, and stays where it is in memory. */
+ * waits it is in the queue of its pool, and stays where it is in memory. */
 struct growth {
     struct cache *cache;
     struct stream_heap *stream_heap;

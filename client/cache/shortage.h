@@ -6,10 +6,10 @@
  *
  * A pool is tight when it refused more, or granted much less than a stream heap asked for. Threads keep
  * nothing at hand then: what is released goes into its stream heap's heap at once, where it joins its
- * neighbours, and pieces are cut to the size that is asked for. While a thread waits for room, each release
- * looks at the heap: as soon as a range is long enough for that thread's request, the range goes to the
- * daemon, which answers the request with it. So does a stretch that is long enough (stretch.h). A request
- * that was passed often has a target (target.h). The mark ends when no thread waits and a quarter of a stream
+ * neighbours, and pieces are cut to the size that is asked for. While a request waits, in the queue of its
+ * pool (client/core/pool.h), each release looks at the heap: as soon as a range is long enough for the
+ * request, the range goes to the daemon, which answers the request with it. So does a stretch that is long
+ * enough (client/core/stretch.h). A request that was passed often has a target (client/core/target.h). The mark ends when no thread waits and a quarter of a stream
  * heap is free, or the pool has room again.
  *
  * A pool is short when other processes wait for its memory. The process keeps nothing then: each piece that
@@ -28,13 +28,10 @@
  *
  * The marks are the cache's; any thread may call these functions.
  */
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/list.h"
-#include "client/cache/target.h"
 #include "proto/limits.h"
 
 struct cache;
@@ -42,24 +39,7 @@ struct stream_heap;
 
 struct shortage {
     _Atomic uint64_t tight_pools, short_pools; /* shortage_bit() of each pool */
-    atomic_uint waiting;                       /* requests that wait for room, in any pool */
-    pthread_mutex_t lock;                      /* guards waiters; taken after a stream heap's */
-    struct list waiters;                       /* waiting_request.link, in order of arrival */
 };
-
-/* A request that waits for room, with a thread or without. */
-struct waiting_request {
-    struct list link;
-    uint32_t pool;
-    uint64_t size_bytes;
-    bool is_of_segments; /* it waits for whole segments of an arena */
-    unsigned passes;     /* since it waits, or since no target was found */
-    struct target target;
-    uint64_t offered_ns; /* when a range for it went to the daemon; 0: none did */
-};
-
-void shortage_init(struct shortage *shortage);
-void shortage_deinit(struct shortage *shortage);
 
 /* Marks a pool as tight, or short, and empties the threads' caches of it into their stream heaps. The caller
  * gives back the free memory in the stream heaps of a short pool. */
@@ -71,14 +51,6 @@ void shortage_begin(struct cache *cache, uint32_t pool);
  * goes to the daemon. */
 void shortage_loosen(struct cache *cache, uint32_t pool);
 void shortage_end_if_over(struct cache *cache, uint32_t pool);
-
-/* A request begins and ends to wait for room. At the end the caller holds no lock. */
-void shortage_enter(struct shortage *shortage, struct waiting_request *waiter, uint32_t pool,
-                    uint64_t size_bytes, bool is_of_segments);
-void shortage_leave(struct cache *cache, struct waiting_request *waiter);
-
-/* Whether a request of this process waits in a pool. */
-bool shortage_has_waiter(struct shortage *shortage, uint32_t pool);
 
 /* Gives the daemon what has become free in a stream heap and serves requests that wait. place: where memory
  * was released last; NULL: nowhere. The caller holds no lock. */

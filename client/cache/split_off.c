@@ -60,7 +60,7 @@ static void list_parts_locked(const struct piece *piece, struct part *parts, uns
         parts[0] = (struct part){.lending = &piece->extent->lending,
                                  .offset_bytes = offset,
                                  .size_bytes = piece->capacity_bytes,
-                                 .segment = ((const struct segment *)piece->extent->segment)->id,
+                                 .segment = ((const struct segment *)piece->extent->segment.segment)->id,
                                  .is_all = piece->capacity_bytes == piece->extent->size_bytes};
         return;
     }

@@ -33,6 +33,7 @@ struct stream_heap *stream_heap_new(struct cache *owner, const struct pool_facts
     stream_heap->pieces.stream_heap = stream_heap;
     stream_heap->pieces.leave_map = pool->leave_map;
     list_init(&stream_heap->link);
+    list_init(&stream_heap->pool_link);
     list_init(&stream_heap->extents);
     list_init(&stream_heap->deferred);
     list_init(&stream_heap->deferred_spare);
@@ -148,8 +149,8 @@ void stream_heap_give_locked(struct stream_heap *stream_heap, struct piece *piec
 }
 
 int stream_heap_add_extent_locked(struct stream_heap *stream_heap, enum stream_heap_half heap,
-                                  const void *segment, uint64_t lease, uint64_t generation, char *memory,
-                                  uint64_t size_bytes) {
+                                  const struct segment_view *segment, uint64_t lease, uint64_t generation,
+                                  char *memory, uint64_t size_bytes) {
     struct extent *extent = calloc(1, sizeof *extent);
     if (extent == NULL)
         return -ENOMEM;
@@ -159,7 +160,7 @@ int stream_heap_add_extent_locked(struct stream_heap *stream_heap, enum stream_h
         return r;
     }
     extent->stream_heap = stream_heap;
-    extent->segment = segment;
+    extent->segment = *segment;
     extent->lending.lease = lease;
     extent->lending.generation = generation;
     extent->memory = memory;
@@ -249,7 +250,7 @@ static bool extent_lacks(const struct extent *extent, uint64_t offset, uint64_t 
 struct extent *stream_heap_neighbour_locked(struct stream_heap *stream_heap, enum stream_heap_half heap,
                                             const void *segment, const char *memory, uint64_t size_bytes) {
     list_for_each_entry(struct extent, extent, &stream_heap->extents, link) {
-        if (extent->span->heap != &stream_heap->heaps[heap] || extent->segment != segment ||
+        if (extent->span->heap != &stream_heap->heaps[heap] || extent->segment.segment != segment ||
             extent->is_arena || extent->absent_bytes == extent->size_bytes || extent->lending.splitting > 0 ||
             extent->lending.one_way >= EXTENT_ONE_WAY_MAX || memory < extent->memory ||
             memory > extent->memory + extent->size_bytes)
@@ -422,7 +423,7 @@ static void lose_part(struct extent *extent, struct heap_range *range, struct st
         .offset_bytes = range->offset - (arena == NULL ? 0 : arena_slot_start(arena, slot)),
         .size_bytes = range->size,
         .is_answered = is_answered,
-        .segment = arena == NULL ? extent->segment : arena->slots[slot].segment,
+        .segment = arena == NULL ? extent->segment.segment : arena->slots[slot].segment,
         .extent = extent,
         .slot = slot,
     };

@@ -31,6 +31,7 @@
 #include "heap/heap.h"
 
 struct cache;
+struct core_pool;
 struct counters;
 struct depot;
 
@@ -39,6 +40,13 @@ struct lending {
     uint64_t lease, generation;
     unsigned one_way;   /* parts released and leases merged since the daemon last had to answer one */
     unsigned splitting; /* SPLITs under way, or of which nothing was heard: its lease may have ended */
+};
+
+/* A segment as the core sees it. */
+struct segment_view {
+    const void *segment; /* only compared */
+    const char *memory;  /* where it is mapped */
+    uint64_t size_bytes;
 };
 
 /* A piece of memory that the stream heap cuts: a lease, or an arena of many (arena.h). */
@@ -51,8 +59,8 @@ struct extent {
     unsigned n_out;      /* absent parts that have no fence yet. Of an arena its slots have that number */
     uint64_t used_bytes; /* above, no piece has lain since it was leased */
     char *memory;
-    const void *segment; /* only compared */
-    struct list link;    /* in stream_heap->extents */
+    struct segment_view segment;
+    struct list link; /* in stream_heap->extents */
 };
 
 /* A part of an extent that is on its way to the daemon. */
@@ -104,7 +112,9 @@ struct stream_heap {
     uint32_t kind; /* enum gpupool_pool_kind */
     int device;
     void *stream;
-    struct list link;                 /* in the cache's list; stream heaps stay until the client closes */
+    struct list link;                 /* in the owner's list; stream heaps stay until the client closes */
+    struct core_pool *core_pool;      /* that it is of; NULL: none */
+    struct list pool_link;            /* in core_pool->stream_heaps */
     struct depot *depot;              /* magazines between threads */
     struct counters *counters;        /* where its threads count; NULL: nowhere */
     const struct fence_array *fences; /* that deferred pieces and slots stand behind; borrowed */
@@ -112,6 +122,7 @@ struct stream_heap {
     _Atomic uint64_t limit_bytes;     /* of the pool */
     /* written under the lock */
     _Alignas(CACHE_LINE_BYTES) pthread_mutex_t lock;
+    bool gate_is_closed;                   /* requests wait in the pool (pool.h) */
     struct heap heaps[STREAM_HEAP_HALVES]; /* by enum stream_heap_half */
     struct list extents;
     struct arena *arena;   /* among the extents; NULL: none */
@@ -153,8 +164,8 @@ void stream_heap_give_locked(struct stream_heap *stream_heap, struct piece *piec
 
 /* Adds an extent, a lease of its own, to one of the heaps. Returns 0 or -ENOMEM. */
 int stream_heap_add_extent_locked(struct stream_heap *stream_heap, enum stream_heap_half heap,
-                                  const void *segment, uint64_t lease, uint64_t generation, char *memory,
-                                  uint64_t size_bytes);
+                                  const struct segment_view *segment, uint64_t lease, uint64_t generation,
+                                  char *memory, uint64_t size_bytes);
 
 /* Finds the extent of a heap that new memory of a segment lies beside, or in a gap of, and makes it ready to
  * be filled. NULL when there is none whose lease the daemon would certainly merge with that of the memory (or

@@ -33,6 +33,7 @@
 
 #include "base/list.h"
 #include "base/own_mapping.h"
+#include "client/core/stream_heap.h"
 #include "client/session/device.h"
 #include "proto/proto.h"
 
@@ -175,6 +176,12 @@ bool segment_is_movable(const struct segment *segment);
  * segments_open(). */
 int segments_import(struct segments *segments, struct segment *segment, struct devices *devices,
                     const uint8_t uuid[PROTO_UUID_BYTES]);
+
+/* How the core sees an open segment. */
+static inline struct segment_view segment_view_of(const struct segment *segment) {
+    return (struct segment_view){
+        .segment = segment, .memory = segment->memory, .size_bytes = segment->size_bytes};
+}
 
 /* For mapped_range.h: maps segments at addresses, of the mappings that the parts have the numbers of; takes a
  * mapping away. */

@@ -36,8 +36,8 @@ static inline void stream_heap_give(struct piece *piece) {
 
 static inline int stream_heap_add_locked(struct stream_heap *stream_heap, enum stream_heap_half heap,
                                          const void *segment, uint64_t lease, uint64_t size_bytes) {
-    return stream_heap_add_extent_locked(stream_heap, heap, segment, lease, generation_of(lease),
-                                         address_in(lease, 0), size_bytes);
+    return stream_heap_add_extent_locked(stream_heap, heap, &(struct segment_view){.segment = segment}, lease,
+                                         generation_of(lease), address_in(lease, 0), size_bytes);
 }
 
 static inline int stream_heap_add_extent(struct stream_heap *stream_heap, uint64_t lease,

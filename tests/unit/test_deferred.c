@@ -29,7 +29,8 @@ static int set_up(void **state) {
         NULL, &(struct pool_facts){.id = 1, .kind = GPUPOOL_POOL_DEVICE, .fences = &array}, NULL);
     assert_non_null(stream_heap);
     for (unsigned i = 0; i < EXTENTS; i++)
-        assert_int_equal(stream_heap_add_extent_locked(stream_heap, STREAM_HEAP_SMALL, NULL, i + 1, 1,
+        assert_int_equal(stream_heap_add_extent_locked(stream_heap, STREAM_HEAP_SMALL,
+                                                       &(struct segment_view){0}, i + 1, 1,
                                                        (char *)((i + 1) * GIB), EXTENT_BYTES),
                          0);
     *state = stream_heap;

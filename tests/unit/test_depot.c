@@ -133,8 +133,8 @@ static void without_memory_for_a_magazine_pieces_go_to_the_stream_heap(void **st
     depot_init(&depot);
     stream_heap->depot = &depot;
     pthread_mutex_lock(&stream_heap->lock);
-    assert_int_equal(stream_heap_add_extent_locked(stream_heap, STREAM_HEAP_SMALL, NULL, 1, 1,
-                                                   (char *)(uintptr_t)GIB, MIB),
+    assert_int_equal(stream_heap_add_extent_locked(stream_heap, STREAM_HEAP_SMALL, &(struct segment_view){0},
+                                                   1, 1, (char *)(uintptr_t)GIB, MIB),
                      0);
     assert_int_equal(stream_heap_take_locked(stream_heap, 4096, true, &piece), 0);
     pthread_mutex_unlock(&stream_heap->lock);

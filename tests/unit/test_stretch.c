@@ -5,10 +5,10 @@
  */
 #include <stdlib.h>
 
-#include "client/cache/cache.h"
-#include "client/cache/stretch.h"
 #include "client/core/deferred.h"
-#include "client/session/segment.h"
+#include "client/core/pool.h"
+#include "client/core/stretch.h"
+#include "client/include/gpupool/gpupool.h"
 #include "heap_fixture.h"
 
 #define POOL  1u
@@ -30,12 +30,13 @@ enum unit {
 
 static struct proto_page page;
 static const struct fence_array fences = {.words = page.fences};
-static struct cache cache;
-static struct segment segment = {.memory = (char *)(16 * GIB), .size_bytes = UNITS * UNIT};
+static struct core_pool pool;
+static struct segment_view segment = {
+    .segment = &segment, .memory = (char *)(16 * GIB), .size_bytes = UNITS * UNIT};
 static struct stream_heap *own, *other;
 
 static const char *address_of(unsigned unit) {
-    return (const char *)segment.memory + unit * UNIT;
+    return segment.memory + unit * UNIT;
 }
 
 static struct stream_heap *heap_of(enum unit unit) {
@@ -44,18 +45,17 @@ static struct stream_heap *heap_of(enum unit unit) {
 
 static struct stream_heap *make_heap(void) {
     struct stream_heap *stream_heap = stream_heap_new(
-        &cache, &(struct pool_facts){.id = POOL, .kind = GPUPOOL_POOL_HOST, .device = -1, .fences = &fences},
+        NULL, &(struct pool_facts){.id = POOL, .kind = GPUPOOL_POOL_HOST, .device = -1, .fences = &fences},
         NULL);
     assert_non_null(stream_heap);
-    list_append(&cache.stream_heaps, &stream_heap->link);
+    core_pool_add_locked(&pool, stream_heap);
     return stream_heap;
 }
 
 static int set_up(void **state) {
     (void)state;
     memset(&page, 0, sizeof page);
-    list_init(&cache.stream_heaps);
-    pthread_mutex_init(&cache.stream_heaps_lock, NULL);
+    core_pool_init(&pool);
     own = make_heap();
     other = make_heap();
     return 0;
@@ -65,7 +65,7 @@ static int tear_down(void **state) {
     (void)state;
     stream_heap_free(own);
     stream_heap_free(other);
-    pthread_mutex_destroy(&cache.stream_heaps_lock);
+    core_pool_deinit(&pool);
     return 0;
 }
 
@@ -126,7 +126,7 @@ static bool model_at(const enum unit units[UNITS], unsigned place, unsigned *ret
 
 /* Whether a unit lies in an extent: one of which all was lost is gone. */
 static bool is_in_extent(unsigned unit) {
-    list_for_each_entry(const struct stream_heap, stream_heap, &cache.stream_heaps, link) {
+    list_for_each_entry(const struct stream_heap, stream_heap, &pool.stream_heaps, pool_link) {
         list_for_each_entry(const struct extent, extent, &stream_heap->extents, link) {
             if (address_of(unit) >= extent->memory && address_of(unit) < extent->memory + extent->size_bytes)
                 return true;
@@ -142,7 +142,7 @@ static void check_places(const enum unit units[UNITS]) {
         size_t count = stretch_places(own, size * UNIT, &places);
         for (size_t i = 0; i < count; i++) {
             struct stretch stretch;
-            assert_true(stretch_at(&cache, POOL, places[i], &stretch));
+            assert_true(stretch_at_locked(&pool, places[i], &stretch));
             for (unsigned unit = 0; unit < UNITS; unit++)
                 is_found[unit] =
                     is_found[unit] || (address_of(unit) >= stretch.start && address_of(unit) < stretch.end);
@@ -162,7 +162,7 @@ static uint64_t take_all(const struct stretch *stretch) {
     struct stream_heap_part parts[UNITS];
     uint64_t bytes = 0;
 
-    list_for_each_entry(struct stream_heap, stream_heap, &cache.stream_heaps, link) {
+    list_for_each_entry(struct stream_heap, stream_heap, &pool.stream_heaps, pool_link) {
         while (stream_heap_reclaim_between_locked(stream_heap, stretch->start, stretch->end, parts))
             bytes += parts->size_bytes;
         size_t count =
@@ -183,7 +183,7 @@ static void check_at(const enum unit units[UNITS], unsigned place) {
     struct stretch stretch;
     uint64_t bytes = 0;
 
-    bool is_found = stretch_at(&cache, POOL, address_of(place), &stretch);
+    bool is_found = stretch_at_locked(&pool, address_of(place), &stretch);
     assert_int_equal(is_found, is_in_extent(place) && model_at(units, place, &first, &end));
     if (!is_found)
         return;
@@ -221,24 +221,27 @@ static void deferred_pieces_that_a_stream_is_being_ordered_behind_stay(void **st
     (void)state;
     make(units);
     own->ordering++;
-    assert_false(stretch_at(&cache, POOL, address_of(1), &stretch));
-    assert_true(stretch_at(&cache, POOL, address_of(2), &stretch));
+    assert_false(stretch_at_locked(&pool, address_of(1), &stretch));
+    assert_true(stretch_at_locked(&pool, address_of(2), &stretch));
     assert_int_equal(stretch_bytes(&stretch), 2 * UNIT);
     assert_int_equal(stretch_places(own, 4 * UNIT, &places), 1); /* the beginning of the extent */
     free(places);
     own->ordering--;
-    assert_true(stretch_at(&cache, POOL, address_of(1), &stretch));
+    assert_true(stretch_at_locked(&pool, address_of(1), &stretch));
     assert_int_equal(stretch_bytes(&stretch), 4 * UNIT);
 }
 
 static void memory_of_other_pools_is_not_looked_at(void **state) {
     static const enum unit units[UNITS] = {FREE, HELD, FREE, FREE, FREE};
+    struct core_pool another;
     struct stretch stretch;
 
     (void)state;
     make(units);
-    assert_false(stretch_at(&cache, POOL + 1, address_of(0), &stretch));
-    assert_true(stretch_at(&cache, POOL, address_of(0), &stretch));
+    core_pool_init(&another);
+    assert_false(stretch_at_locked(&another, address_of(0), &stretch));
+    core_pool_deinit(&another);
+    assert_true(stretch_at_locked(&pool, address_of(0), &stretch));
 }
 
 int main(void) {

@@ -4,11 +4,10 @@
  * The memory that the stream heaps deal in does not exist.
  */
 #include "base/units.h"
-#include "client/cache/cache.h"
-#include "client/cache/shortage.h"
-#include "client/cache/target.h"
 #include "client/core/arena.h"
-#include "client/session/segment.h"
+#include "client/core/pool.h"
+#include "client/core/target.h"
+#include "client/include/gpupool/gpupool.h"
 #include "heap/heap.h"
 #include "tests/unit/unit.h"
 
@@ -17,16 +16,16 @@
 #define SEGMENT_BYTES (64 * MIB)
 #define LARGE_BYTES   (32 * MIB)
 
-static struct cache cache;
-static struct segment segments[SEGMENTS];
+static struct core_pool pool;
+static struct segment_view segments[SEGMENTS];
 static struct stream_heap *stream_heap;
 static struct piece *pieces[SEGMENTS]; /* one in each segment */
 
 static void add_segment(unsigned i) {
-    segments[i] = (struct segment){
-        .id = i + 1, .memory = (char *)((i + 1) * GIB), .size_bytes = SEGMENT_BYTES, .pool = POOL};
+    segments[i] = (struct segment_view){
+        .segment = &segments[i], .memory = (char *)((i + 1) * GIB), .size_bytes = SEGMENT_BYTES};
     assert_int_equal(stream_heap_add_extent_locked(stream_heap, STREAM_HEAP_LARGE, &segments[i], i + 1, 1,
-                                                   segments[i].memory, SEGMENT_BYTES),
+                                                   (char *)segments[i].memory, SEGMENT_BYTES),
                      0);
 }
 
@@ -38,18 +37,16 @@ static struct piece *take_piece(uint64_t size_bytes) {
 /* Of the three segments, the second has least in use. */
 static int set_up(void **state) {
     (void)state;
-    list_init(&cache.stream_heaps);
-    pthread_mutex_init(&cache.stream_heaps_lock, NULL);
-    shortage_init(&cache.shortage);
+    core_pool_init(&pool);
     stream_heap = stream_heap_new(
-        &cache, &(struct pool_facts){.id = POOL, .kind = GPUPOOL_POOL_HOST, .device = -1}, NULL);
+        NULL, &(struct pool_facts){.id = POOL, .kind = GPUPOOL_POOL_HOST, .device = -1}, NULL);
     assert_non_null(stream_heap);
-    list_append(&cache.stream_heaps, &stream_heap->link);
+    core_pool_add_locked(&pool, stream_heap);
     for (unsigned i = 0; i < SEGMENTS; i++) {
         add_segment(i);
         pieces[i] = take_piece(i == 1 ? 40 * MIB : 48 * MIB);
         assert_non_null(pieces[i]);
-        assert_ptr_equal(pieces[i]->extent->segment, &segments[i]);
+        assert_ptr_equal(pieces[i]->extent->segment.segment, &segments[i]);
     }
     return 0;
 }
@@ -57,20 +54,19 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
     (void)state;
     stream_heap_free(stream_heap);
-    shortage_deinit(&cache.shortage);
-    pthread_mutex_destroy(&cache.stream_heaps_lock);
+    core_pool_deinit(&pool);
     return 0;
 }
 
 static void pass(unsigned times) {
     for (unsigned i = 0; i < times; i++)
-        target_note_pass(&cache.shortage, POOL);
-    target_choose(&cache, POOL);
+        target_note_pass_locked(&pool);
+    target_choose_locked(&pool);
 }
 
-static bool is_kept(const struct segment *segment) {
+static bool is_kept(const struct segment_view *segment) {
     uint64_t bytes;
-    return target_find(&cache.shortage, POOL, segment->memory, &bytes);
+    return target_find_locked(&pool, segment->memory, &bytes);
 }
 
 static void a_segment_is_kept_for_the_request_that_was_passed(void **state) {
@@ -78,15 +74,14 @@ static void a_segment_is_kept_for_the_request_that_was_passed(void **state) {
     uint64_t bytes = 0;
 
     (void)state;
-    shortage_enter(&cache.shortage, &first, POOL, LARGE_BYTES, false);
-    shortage_enter(&cache.shortage, &second, POOL, LARGE_BYTES, false);
+    core_pool_enter_locked(&pool, &first, LARGE_BYTES, false);
+    core_pool_enter_locked(&pool, &second, LARGE_BYTES, false);
     pass(TARGET_PASSES - 1);
     assert_false(is_kept(&segments[1]));
     pass(1);
-    assert_true(target_find(&cache.shortage, POOL, segments[1].memory, &bytes));
+    assert_true(target_find_locked(&pool, segments[1].memory, &bytes));
     assert_int_equal(bytes, LARGE_BYTES);
     assert_false(is_kept(&segments[0]));
-    assert_false(target_find(&cache.shortage, POOL + 1, segments[1].memory, &bytes));
     assert_int_equal(second.passes, 0);
 
     assert_null(take_piece(24 * MIB)); /* which is free in the target alone */
@@ -95,15 +90,15 @@ static void a_segment_is_kept_for_the_request_that_was_passed(void **state) {
     assert_non_null(take_piece(16 * MIB)); /* others go on */
     assert_non_null(take_piece(16 * MIB));
     assert_null(take_piece(16 * MIB));
-    assert_true(stream_heap_is_valid(stream_heap));
+    assert_true(core_pool_is_valid(&pool));
 
-    shortage_leave(&cache, &first);
+    core_pool_leave_locked(&pool, &first);
     assert_false(is_kept(&segments[1]));
     assert_non_null(take_piece(SEGMENT_BYTES));
     pass(TARGET_PASSES); /* the next one is the oldest now */
     assert_int_equal(second.passes, TARGET_PASSES);
-    shortage_leave(&cache, &second);
-    assert_true(stream_heap_is_valid(stream_heap));
+    core_pool_leave_locked(&pool, &second);
+    assert_true(core_pool_is_valid(&pool));
 }
 
 static void never_all_that_the_process_has_is_kept(void **state) {
@@ -119,25 +114,25 @@ static void never_all_that_the_process_has_is_kept(void **state) {
         if (!part.has_fence)
             stream_heap_fence_left_locked(&part, FENCE_NONE);
     }
-    shortage_enter(&cache.shortage, &waiter, POOL, LARGE_BYTES, false);
+    core_pool_enter_locked(&pool, &waiter, LARGE_BYTES, false);
     pass(TARGET_PASSES);
     assert_false(is_kept(&segments[1]));
     assert_int_equal(waiter.passes, 0); /* and it is looked for again after as many */
     add_segment(0);
     pass(TARGET_PASSES);
     assert_true(is_kept(&segments[0])); /* where more is free */
-    shortage_leave(&cache, &waiter);
+    core_pool_leave_locked(&pool, &waiter);
 }
 
 static void a_segment_that_is_too_short_is_not_kept(void **state) {
     struct waiting_request waiter;
 
     (void)state;
-    shortage_enter(&cache.shortage, &waiter, POOL, SEGMENT_BYTES + HEAP_GRANULE, false);
+    core_pool_enter_locked(&pool, &waiter, SEGMENT_BYTES + HEAP_GRANULE, false);
     pass(TARGET_PASSES);
     for (unsigned i = 0; i < SEGMENTS; i++)
         assert_false(is_kept(&segments[i]));
-    shortage_leave(&cache, &waiter);
+    core_pool_leave_locked(&pool, &waiter);
 }
 
 /* The daemon may lend the rest to other requests. */
@@ -148,26 +143,26 @@ static void a_segment_that_is_the_daemon_s_in_part_is_not_kept(void **state) {
     (void)state;
     assert_true(stream_heap_reclaim_between_locked(stream_heap, segments[1].memory,
                                                    (char *)segments[1].memory + SEGMENT_BYTES, &part));
-    shortage_enter(&cache.shortage, &waiter, POOL, LARGE_BYTES, false);
+    core_pool_enter_locked(&pool, &waiter, LARGE_BYTES, false);
     pass(TARGET_PASSES);
     assert_false(is_kept(&segments[1]));
     assert_true(is_kept(&segments[0]));
-    shortage_leave(&cache, &waiter);
+    core_pool_leave_locked(&pool, &waiter);
 }
 
 static void a_target_ends_when_its_memory_has_gone_to_the_daemon(void **state) {
     struct waiting_request waiter;
 
     (void)state;
-    shortage_enter(&cache.shortage, &waiter, POOL, LARGE_BYTES, false);
+    core_pool_enter_locked(&pool, &waiter, LARGE_BYTES, false);
     pass(TARGET_PASSES);
     assert_null(take_piece(24 * MIB));
-    target_end(&cache, POOL, (char *)segments[1].memory + MIB);
+    target_end_locked(&pool, (char *)segments[1].memory + MIB);
     assert_false(is_kept(&segments[1]));
     assert_int_equal(waiter.passes, 0);
     assert_non_null(take_piece(24 * MIB));
-    target_end(&cache, POOL, segments[1].memory); /* there is none */
-    shortage_leave(&cache, &waiter);
+    target_end_locked(&pool, segments[1].memory); /* there is none */
+    core_pool_leave_locked(&pool, &waiter);
 }
 
 static void nothing_is_kept_where_no_request_waits(void **state) {
@@ -185,11 +180,11 @@ static void no_slots_are_kept_where_the_arenas_have_none(void **state) {
     (void)state;
     assert_int_equal(
         arena_add_locked(stream_heap, STREAM_HEAP_LARGE, (char *)((SEGMENTS + 1) * GIB), GIB, 2 * MIB, 0), 0);
-    shortage_enter(&cache.shortage, &waiter, POOL, LARGE_BYTES, true);
+    core_pool_enter_locked(&pool, &waiter, LARGE_BYTES, true);
     pass(TARGET_PASSES);
     assert_false(target_exists(&waiter.target));
     assert_int_equal(waiter.passes, 0); /* and they are looked for again after as many */
-    shortage_leave(&cache, &waiter);
+    core_pool_leave_locked(&pool, &waiter);
 }
 
 int main(void) {

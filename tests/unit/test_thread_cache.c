@@ -48,8 +48,9 @@ static void client_init(struct false_client *client) {
     depot_init(&client->depot);
     client->stream_heap->depot = &client->depot;
     pthread_mutex_lock(&client->stream_heap->lock);
-    assert_int_equal(stream_heap_add_extent_locked(client->stream_heap, STREAM_HEAP_SMALL, NULL, 1, 1,
-                                                   client->memory, EXTENT_BYTES),
+    assert_int_equal(stream_heap_add_extent_locked(client->stream_heap, STREAM_HEAP_SMALL,
+                                                   &(struct segment_view){0}, 1, 1, client->memory,
+                                                   EXTENT_BYTES),
                      0);
     pthread_mutex_unlock(&client->stream_heap->lock);
 }

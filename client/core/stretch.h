@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_CACHE_STRETCH_H
-#define CLIENT_CACHE_STRETCH_H
+#ifndef CLIENT_CORE_STRETCH_H
+#define CLIENT_CORE_STRETCH_H
 /*
  * A stretch: the memory around a place of a segment that this process does not use. Some of it is free or
  * deferred in the stream heaps of the pool, in several extents perhaps. The rest of it is absent: the daemon
@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct cache;
+struct core_pool;
 struct stream_heap;
 
 struct stretch {
@@ -37,8 +37,8 @@ static inline bool stretch_is_segment(const struct stretch *stretch) {
 }
 
 /* The stretch around a place in memory of a pool. False: the place is in use, or this process has nothing
- * around it. The caller holds cache->stream_heaps_lock, and no stream heap's. */
-bool stretch_at(struct cache *cache, uint32_t pool, const char *place, struct stretch *ret_stretch);
+ * around it. The caller holds the pool's lock, and no stream heap's. */
+bool stretch_at_locked(struct core_pool *pool, const char *place, struct stretch *ret_stretch);
 
 /* Places of a stream heap that stretches of at least size_bytes may be around, at least one for each stretch
  * with free or deferred memory of the stream heap: *ret_places, which is the caller's to free. Without memory

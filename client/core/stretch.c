@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "client/cache/stretch.h"
+#include "client/core/stretch.h"
 
 #include <stdlib.h>
 
 #include "base/array.h"
-#include "client/cache/cache.h"
+#include "client/core/pool.h"
 #include "client/core/stream_heap.h"
-#include "client/session/segment.h"
 
 /* Whether a range holds a piece that does not go to the daemon: one that is in use, in a thread's cache, or
  * deferred and about to be used. */
@@ -65,15 +64,15 @@ static bool narrow(struct extent *extent, const char *place, struct stretch *str
 }
 
 /* Where the segment of a place begins and ends. False: no extent of the pool is there. */
-static bool find_segment(struct cache *cache, uint32_t pool, const char *place, struct stretch *ret_segment) {
+static bool find_segment(struct core_pool *pool, const char *place, struct stretch *ret_segment) {
     bool found = false;
 
-    list_for_each_entry(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
-        if (stream_heap->pool != pool || found)
-            continue;
+    list_for_each_entry(struct stream_heap, stream_heap, &pool->stream_heaps, pool_link) {
+        if (found)
+            break;
         pthread_mutex_lock(&stream_heap->lock);
         list_for_each_entry(const struct extent, extent, &stream_heap->extents, link) {
-            const struct segment *segment = extent->segment;
+            const struct segment_view *segment = &extent->segment;
             if (extent->is_arena || place < extent->memory || place >= extent->memory + extent->size_bytes)
                 continue;
             ret_segment->start = segment->memory;
@@ -87,12 +86,12 @@ static bool find_segment(struct cache *cache, uint32_t pool, const char *place, 
     return found;
 }
 
-bool stretch_at(struct cache *cache, uint32_t pool, const char *place, struct stretch *ret_stretch) {
-    bool is_free = find_segment(cache, pool, place, ret_stretch);
+bool stretch_at_locked(struct core_pool *pool, const char *place, struct stretch *ret_stretch) {
+    bool is_free = find_segment(pool, place, ret_stretch);
 
-    list_for_each_entry(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
-        if (stream_heap->pool != pool || !is_free)
-            continue;
+    list_for_each_entry(struct stream_heap, stream_heap, &pool->stream_heaps, pool_link) {
+        if (!is_free)
+            break;
         pthread_mutex_lock(&stream_heap->lock);
         list_for_each_entry(struct extent, extent, &stream_heap->extents, link) {
             is_free = is_free && (extent->is_arena || narrow(extent, place, ret_stretch));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef CLIENT_CACHE_TARGET_H
-#define CLIENT_CACHE_TARGET_H
+#ifndef CLIENT_CORE_TARGET_H
+#define CLIENT_CORE_TARGET_H
 /*
  * The target of a request that waits: memory that is kept for it. Each buffer that other requests of the
  * process get of the pool meanwhile is a pass. After TARGET_PASSES of them the request that has waited
@@ -16,16 +16,14 @@
  * finds memory in the rest. Where it does not, the daemon asks for idle memory 100 ms later, and what is free
  * in the target goes to the daemon with the rest.
  *
- * A target is its request's, under the lock of the shortage. It is set and taken away while
- * cache->stream_heaps_lock is held, so that an extent is closed exactly while it lies in a target.
+ * A target is its request's, under the lock of the pool (pool.h). Functions named _locked want that held, and
+ * no stream heap's unless they say so.
  */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-struct cache;
-struct shortage;
-struct waiting_request;
+struct core_pool;
 
 /* As the daemon's rule for overtaken requests (PASSES_MAX). After 32 passes already, a target cost more than
  * it brought where requests of up to half of the pool wait for each other: 26 to 43 acquires of 6,000 took
@@ -45,22 +43,20 @@ static inline bool target_has(const struct target *target, const char *place) {
     return place >= target->start && place < target->end;
 }
 
-/* Counts a buffer of the pool that another request has got. */
-void target_note_pass(struct shortage *shortage, uint32_t pool);
+/* Counts a buffer of the pool that another request has got. Any locks may be held. */
+void target_note_pass_locked(struct core_pool *pool);
 
-/* Gives the oldest request of the pool a target, if it was passed often enough and has none. The caller holds
- * no lock. */
-void target_choose(struct cache *cache, uint32_t pool);
+/* Gives the oldest request of the pool a target, if it was passed often enough and has none. */
+void target_choose_locked(struct core_pool *pool);
 
-/* The memory of a target has gone to the daemon: its request has none any more, and is passed anew. The
- * caller holds no lock. */
-void target_end(struct cache *cache, uint32_t pool, const char *place);
+/* The memory of a target has gone to the daemon: its request has none any more, and is passed anew. */
+void target_end_locked(struct core_pool *pool, const char *place);
 
-/* Opens what was a target, and is no request's any more. The caller holds no lock. */
-void target_open(struct cache *cache, uint32_t pool, const struct target *target);
+/* Opens what was a target, and is no request's any more. */
+void target_open_locked(struct core_pool *pool, const struct target *target);
 
 /* Whether a place lies in a segment that is a target of the pool; *ret_bytes: what the target's request
- * needs. */
-bool target_find(struct shortage *shortage, uint32_t pool, const char *place, uint64_t *ret_bytes);
+ * needs. A stream heap may be locked. */
+bool target_find_locked(const struct core_pool *pool, const char *place, uint64_t *ret_bytes);
 
 #endif
