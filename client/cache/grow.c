@@ -73,8 +73,10 @@ static int add_extent(struct cache *cache, struct stream_heap *stream_heap, uint
     bool is_kept = target_find_locked(stream_heap->core_pool, memory, &target_bytes);
     struct extent *extent =
         stream_heap_neighbour_locked(stream_heap, heap, grant->segment, memory, lease->capacity_bytes);
+    /* The MERGE is in the outbox before another thread can release a part of what was merged. It is sent when
+     * the lock is free: a daemon that reads slowly does not keep other threads from the stream heap. */
     if (extent != NULL &&
-        lease_merge_one_way(cache->session, extent->lending.lease, extent->lending.generation, lease) == 0) {
+        lease_merge_put(cache->session, extent->lending.lease, extent->lending.generation, lease)) {
         stream_heap_fill_locked(extent, memory, lease->capacity_bytes);
     } else {
         r = stream_heap_add_extent_locked(stream_heap, heap, &segment, lease->lease, lease->generation,
@@ -87,6 +89,7 @@ static int add_extent(struct cache *cache, struct stream_heap *stream_heap, uint
         heap_close_span(extent->span);
     pthread_mutex_unlock(&stream_heap->lock);
     pthread_mutex_unlock(&stream_heap->core_pool->lock);
+    connection_send_rest(&cache->session->connection);
     if (r == 0)
         return 0;
     lease_give_back(cache->session, lease);

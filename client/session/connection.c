@@ -23,6 +23,7 @@ void connection_init(struct connection *connection, struct segments *segments, u
     connection->segments = segments;
     connection->answer_timeout_ns = answer_timeout_ns;
     pthread_mutex_init(&connection->lock, NULL);
+    outbox_init(&connection->outbox);
     list_init(&connection->waiting);
     list_init(&connection->abandoned);
     list_init(&connection->spare);
@@ -71,6 +72,7 @@ void connection_deinit(struct connection *connection) {
     requests_free(&connection->kept, false);
     requests_free(&connection->abandoned, false);
     requests_free(&connection->spare, false);
+    outbox_deinit(&connection->outbox);
     connection->fd = close_fd(connection->fd);
     pthread_mutex_destroy(&connection->lock);
 }
@@ -103,6 +105,7 @@ int connection_open(struct connection *connection, const char *path, uint64_t de
                                  "has to name the data socket"
             : r == -EACCES     ? "; your user has to be in the group that the socket belongs to"
                                : error_advice(-r));
+    outbox_open(&connection->outbox, connection->fd);
     connection->broken = 0;
     return 0;
 }
@@ -127,7 +130,8 @@ static void break_locked(struct connection *connection, int error, const char *t
         return;
     connection->broken = error;
     snprintf(connection->broken_text, sizeof connection->broken_text, "%s", text);
-    shutdown(connection->fd, SHUT_RDWR);
+    outbox_close(&connection->outbox);
+    shutdown(connection->fd, SHUT_RDWR); /* a sender that waits for the socket returns */
     list_for_each_entry_safe(struct request, request, &connection->waiting, link) {
         if (request->is_submitted)
             submit_complete_locked(request, 0);
@@ -216,6 +220,7 @@ static struct request *make_request(struct connection *connection, enum proto_op
     request->operation = operation;
     request->done = false;
     request->asleep = false;
+    request->place = OUTBOX_NOWHERE;
     request->is_sent = request->is_kept = request->is_submitted = request->is_cancelled = false;
     request->error = 0;
     request->has_lost_fd = false;
@@ -309,35 +314,60 @@ static bool wait_for_question(const struct connection *connection, uint64_t dead
     }
 }
 
-/* Waits for the reply, reading for all while no other thread reads. watches: the thread answers questions,
- * too. Locked; unlocks while it waits. */
+/* Sends what is left in the outbox, as outbox_go_on(). Returns until when the caller may wait. Locked; unlocks
+ * meanwhile. */
+static uint64_t send_rest_locked(struct connection *connection, uint64_t deadline_ns) {
+    if (!outbox_has_any(&connection->outbox))
+        return deadline_ns;
+    pthread_mutex_unlock(&connection->lock);
+    uint64_t until_ns = outbox_go_on(&connection->outbox, deadline_ns);
+    pthread_mutex_lock(&connection->lock);
+    return until_ns;
+}
+
+/* One wait for the reply: as the reader if no other thread reads, else until that thread has it. Returns 0 or
+ * as request_sleep(); *watches becomes false when the thread has no more questions to answer. Locked; unlocks
+ * meanwhile. */
+static int request_wait_once(struct request *request, uint64_t begin_ns, uint64_t deadline_ns,
+                             bool *watches) {
+    struct connection *connection = request->connection;
+    int r = 0;
+
+    if (connection->reading)
+        return request_sleep(request, begin_ns, deadline_ns);
+    connection->reading = true;
+    pthread_mutex_unlock(&connection->lock);
+    bool is_asked =
+        *watches && clock_left_ns(deadline_ns) > 0 && wait_for_question(connection, deadline_ns, &r);
+    if (!is_asked && r == 0)
+        r = reader_step(connection, deadline_ns);
+    pthread_mutex_lock(&connection->lock);
+    connection->reading = false;
+    if (!is_asked)
+        return r;
+    reader_pass_on_locked(connection);
+    pthread_mutex_unlock(&connection->lock);
+    *watches = connection->questions.answer(connection->questions.owner);
+    pthread_mutex_lock(&connection->lock);
+    return r;
+}
+
+/* Waits for the reply, reading for all while no other thread reads, and sending what is left in the outbox,
+ * the request itself perhaps. watches: the thread answers questions, too. Locked; unlocks while it waits. */
 static int request_wait(struct request *request, uint64_t deadline_ns, bool watches) {
     struct connection *connection = request->connection;
     uint64_t begin_ns = client_thread()->until_signal ? clock_now_ns() : 0;
     int r = 0;
 
     watches = watches && connection->questions.fd >= 0;
-    while (!request->done && connection->broken == 0 && r == 0) {
-        if (connection->reading) {
-            r = request_sleep(request, begin_ns, deadline_ns);
-            continue;
-        }
-        connection->reading = true;
-        pthread_mutex_unlock(&connection->lock);
-        bool is_asked =
-            watches && clock_left_ns(deadline_ns) > 0 && wait_for_question(connection, deadline_ns, &r);
-        if (!is_asked && r == 0)
-            r = reader_step(connection, deadline_ns);
-        pthread_mutex_lock(&connection->lock);
-        connection->reading = false;
-        if (!is_asked)
-            continue;
-        reader_pass_on_locked(connection);
-        pthread_mutex_unlock(&connection->lock);
-        watches = connection->questions.answer(connection->questions.owner);
-        pthread_mutex_lock(&connection->lock);
+    for (;;) {
+        uint64_t until_ns = send_rest_locked(connection, deadline_ns);
+        if (request->done || connection->broken != 0 || r != 0)
+            return request->done ? 0 : r;
+        r = request_wait_once(request, begin_ns, until_ns, &watches);
+        if (r == -ETIMEDOUT && until_ns < deadline_ns)
+            r = 0;
     }
-    return request->done ? 0 : r;
 }
 
 int connection_hear_end(struct connection *connection) {
@@ -361,14 +391,18 @@ int connection_hear_end(struct connection *connection) {
 int connection_tell(struct connection *connection, const struct proto_message *message,
                     uint64_t deadline_ns) {
     uint8_t packet[PROTO_PACKET_MAX];
+    uint64_t place;
 
     int r = connection_check(connection);
     if (r < 0)
         return r;
-    r = socket_send(connection->fd, packet, proto_encode(message, packet), deadline_ns);
+    r = outbox_send(&connection->outbox, packet, proto_encode(message, packet), false, deadline_ns, &place);
     if (r == 0) {
         atomic_fetch_add(&connection->told, 1);
-        return 0;
+        /* The message is safe. The wait is for a daemon that is slow: else the queue fills up. */
+        if (!outbox_has_any(&connection->outbox) || outbox_flush(&connection->outbox, deadline_ns) != -EPIPE)
+            return 0;
+        r = -EPIPE;
     }
     int heard = r == -EPIPE ? connection_hear_end(connection) : 0;
     if (heard != 0)
@@ -377,6 +411,20 @@ int connection_tell(struct connection *connection, const struct proto_message *m
                      : r == -ENOMEM || r == -ENOBUFS ? GPUPOOL_E_NO_MEMORY
                                                      : GPUPOOL_E_DISCONNECTED,
                      "sending to the daemon: %s (%s)", strerrorname_np(-r), strerrordesc_np(-r));
+}
+
+bool connection_put(struct connection *connection, const struct proto_message *message) {
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    if (outbox_put(&connection->outbox, packet, proto_encode(message, packet)) < 0)
+        return false;
+    atomic_fetch_add(&connection->told, 1);
+    return true;
+}
+
+void connection_send_rest(struct connection *connection) {
+    if (outbox_has_any(&connection->outbox))
+        (void)outbox_flush(&connection->outbox, 0); /* a reader finds the end of the connection */
 }
 
 /* Releases what came of an answer for which its caller did not wait until its end. */
@@ -411,7 +459,10 @@ int connection_finish_locked(struct request **request_pointer, int r) {
         return r;
     }
 
-    bool is_kept = request->is_kept && connection->broken == 0 && (r == -ETIMEDOUT || r == -EINTR);
+    bool is_late = r == -ETIMEDOUT || r == -EINTR;
+    if (is_late && request->is_sent && outbox_withdraw(&connection->outbox, request->place))
+        request->is_sent = false;
+    bool is_kept = request->is_kept && connection->broken == 0 && is_late;
     if (!is_kept || !request->is_sent)
         list_remove(&request->link);
     if (connection->broken != 0)
@@ -458,7 +509,8 @@ void connection_enlist_locked(struct request *request) {
 
 int connection_send(struct request *request, uint64_t deadline_ns) {
     size_t size = proto_encode(&request->message, request->packet);
-    int r = socket_send(request->connection->fd, request->packet, size, deadline_ns);
+    int r =
+        outbox_send(&request->connection->outbox, request->packet, size, false, deadline_ns, &request->place);
     return r == -EPIPE ? 0 : r; /* the daemon may have said why before it went: read on */
 }
 
@@ -537,6 +589,7 @@ int connection_go_on(struct connection *connection, struct request **request, ui
 void connection_hear_late(struct connection *connection) {
     int r = 0;
 
+    connection_send_rest(connection);
     pthread_mutex_lock(&connection->lock);
     while (r == 0 && connection->broken == 0 && !connection->reading &&
            !list_is_empty(&connection->abandoned)) {

@@ -24,12 +24,17 @@
  * segments to close are noted. Where the caller's own state depends on the reply (PAGE, BOARD, SPLIT, a
  * RELEASE of a part), the caller keeps the request, and takes the reply later.
  *
+ * Messages leave through the outbox (outbox.h), in one order for all threads. A thread that finds another one
+ * sending leaves its message there and goes on. A thread that waits for a reply sends what other threads left
+ * there. A request that is still in the outbox when its caller gives up is withdrawn: the daemon never sees
+ * it.
+ *
  * The connection is alive until it breaks, once and for good: end of file, or something that does not check
  * out. Then it is shut down (the daemon sees that at once) and every call, those under way and those to come,
  * returns the error it broke with. The descriptor is closed with the object, so that no thread can meet a
  * stranger under its number.
  *
- * Lock order: connection, then segments.
+ * Lock order: connection, then segments; connection, then outbox.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -38,6 +43,7 @@
 
 #include "base/list.h"
 #include "client/session/error.h"
+#include "client/session/outbox.h"
 #include "client/session/segment.h"
 #include "proto/proto.h"
 
@@ -56,11 +62,12 @@ struct request {
     enum proto_operation operation;
     bool done;   /* the reply is in message */
     bool asleep; /* its thread waits on wake */
-    bool is_sent;
+    bool is_sent;   /* or in the outbox: the daemon reads it, unless it is withdrawn */
+    uint64_t place; /* in the outbox */
     bool is_kept; /* its caller goes on with it after a timeout */
     /* submit.h */
     bool is_submitted;
-    bool is_cancelled; /* before it was sent: a CANCEL is to follow it */
+    bool is_cancelled; /* before it was in the outbox: a CANCEL is to follow it */
     int error;         /* a negative errno: why it failed; 0: it has a reply, or the connection broke */
     uint64_t deadline_ns;
     void *owner; /* the submitter's */
@@ -88,6 +95,7 @@ struct connection_questions {
 
 struct connection {
     int fd;
+    struct outbox outbox;
     struct connection_questions questions; /* set before the second thread comes */
     struct segments *segments; /* borrowed */
     uint64_t answer_timeout_ns;
@@ -98,7 +106,7 @@ struct connection {
     unsigned n_submitted;           /* in waiting */
     uint64_t submitted_deadline_ns; /* no deadline of these is before */
     int wake_fd; /* an eventfd, borrowed: written for the thread that completes them; -1: there is none */
-    _Atomic uint64_t told;  /* one-way messages that were sent */
+    _Atomic uint64_t told;  /* one-way messages that were sent, or are in the outbox */
     _Atomic uint64_t heard; /* of these, the daemon had read so many by an answer */
     uint64_t last_id;
     _Atomic bool is_mute; /* a request was not answered in time, and nothing has come since */
@@ -152,17 +160,28 @@ int connection_exchange_kept(struct connection *connection, struct request **req
  * connection_exchange_kept(). With a deadline that has passed it takes what has come. */
 int connection_go_on(struct connection *connection, struct request **request, uint64_t deadline_ns);
 
-/* Reads what has come for requests that were abandoned, so that it is undone also where no thread has a
- * request under way. Waits for nothing. */
+/* Sends what is in the outbox, and reads what has come for requests that were abandoned, so that it is undone
+ * also where no thread has a request under way. Waits for nothing. */
 void connection_hear_late(struct connection *connection);
 
 /* Abandons a request that is kept. Accepts NULL. */
 void connection_let_go(struct request **request);
 
-/* Sends a one-way message. Returns 0, which does not mean that the daemon did what it says; DISCONNECTED,
- * TIMED_OUT, NO_MEMORY, or what the connection broke with: then it was not sent. Where the daemon has ended
- * the session, that is the error that it gave as the reason. */
+/* Sends a one-way message.
+ * Returns:
+ * - 0: it was sent, or will be unless the connection breaks. It does not mean that the daemon did what the
+ *   message says.
+ * - DISCONNECTED, TIMED_OUT, NO_MEMORY, or the error that the connection broke with: it was not sent, and will
+ *   not be. Where the daemon has ended the session, that is the error that it gave as the reason. */
 int connection_tell(struct connection *connection, const struct proto_message *message, uint64_t deadline_ns);
+
+/* Puts a one-way message into the outbox, behind all that other threads put there before. Sends nothing and
+ * waits for nothing, so it may be called under any lock. The caller calls connection_send_rest() when it has
+ * left its locks. False: there is no room, or the connection broke. */
+bool connection_put(struct connection *connection, const struct proto_message *message);
+
+/* Sends what is in the outbox, as far as the socket takes it at once. */
+void connection_send_rest(struct connection *connection);
 
 /* How many one-way messages the daemon may not have read yet: no exchange that began after them has ended. */
 uint64_t connection_unheard(struct connection *connection);
@@ -186,7 +205,7 @@ static inline void request_recyclep(struct request **request) {
 /* Enters a request into those that wait, under a new id. The connection is locked, and not broken. */
 void connection_enlist_locked(struct request *request);
 
-/* Sends a request that was entered. Returns 0 or a negative errno. */
+/* Sends a request that was entered, or leaves it in the outbox. Returns 0 or a negative errno. */
 int connection_send(struct request *request, uint64_t deadline_ns);
 
 /* Ends an exchange, as connection_exchange() does. r: a negative errno, where no reply came for another

@@ -400,13 +400,24 @@ int lease_split_go_on(struct session *session, struct request **kept, uint64_t s
     return end_split(session, r, take_ptr(kept), size_bytes, ret_lease, kept);
 }
 
+static struct proto_merge merge_of(uint64_t lease, uint64_t generation, const struct proto_lease *other) {
+    return (struct proto_merge){.lease = lease,
+                                .generation = generation,
+                                .other_lease = other->lease,
+                                .other_generation = other->generation};
+}
+
+bool lease_merge_put(struct session *session, uint64_t lease, uint64_t generation,
+                     const struct proto_lease *other) {
+    const struct proto_message message = {.header.operation = PROTO_MERGE,
+                                          .merge = merge_of(lease, generation, other)};
+    return connection_put(&session->connection, &message);
+}
+
 int lease_merge_one_way(struct session *session, uint64_t lease, uint64_t generation,
                         const struct proto_lease *other) {
-    struct proto_message message = {.header.operation = PROTO_MERGE,
-                                    .merge = {.lease = lease,
-                                              .generation = generation,
-                                              .other_lease = other->lease,
-                                              .other_generation = other->generation}};
+    const struct proto_message message = {.header.operation = PROTO_MERGE,
+                                          .merge = merge_of(lease, generation, other)};
     return connection_tell(&session->connection, &message, connection_deadline_ns(&session->connection, 0));
 }
 
@@ -417,9 +428,6 @@ int lease_append(struct session *session, const struct proto_lease *lease, const
     struct request *request = connection_request(&session->connection, PROTO_MERGE);
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
-    request->message.merge = (struct proto_merge){.lease = lease->lease,
-                                                  .generation = lease->generation,
-                                                  .other_lease = other->lease,
-                                                  .other_generation = other->generation};
+    request->message.merge = merge_of(lease->lease, lease->generation, other);
     return exchange_or_trust(session, request);
 }

@@ -111,6 +111,11 @@ int lease_split_go_on(struct session *session, struct request **kept, uint64_t s
 int lease_merge_one_way(struct session *session, uint64_t lease, uint64_t generation,
                         const struct proto_lease *other);
 
+/* As lease_merge_one_way(), for a caller that holds a lock: the message leaves in the order in which it was
+ * put, when the caller, or another thread, sends (connection_send_rest()). False: they are not merged. */
+bool lease_merge_put(struct session *session, uint64_t lease, uint64_t generation,
+                     const struct proto_lease *other);
+
 /* Makes a row of a lease: the memory of another one, in another segment, continues it, and that lease ends.
  * The lease reaches the end of its last segment, the other one is the start of its own, or all of it, and
  * both segments are movable. Without an answer, unless one is wanted: as lease_merge_one_way(). */

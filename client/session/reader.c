@@ -8,6 +8,7 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "client/include/gpupool/gpupool.h"
+#include "client/session/outbox.h"
 #include "client/session/socket.h"
 #include "client/session/submit.h"
 
@@ -38,12 +39,16 @@ static struct request *find(struct list *requests, uint64_t id) {
     return NULL;
 }
 
-/* Sends what the reader has to say on its own account. A daemon that takes nothing for as long as an answer
- * may take is as good as gone, and would wait for this message for ever. */
+/* Sends what the reader has to say on its own account, or leaves it to the thread that sends. A daemon that
+ * takes nothing for as long as an answer may take is as good as gone, and would wait for this message for
+ * ever. */
 static void reader_send(struct connection *connection, const struct proto_message *message, void *packet) {
     size_t size = proto_encode(message, packet);
     uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), connection->answer_timeout_ns);
-    int r = socket_send(connection->fd, packet, size, deadline_ns);
+    uint64_t place;
+    int r = outbox_send(&connection->outbox, packet, size, true, deadline_ns, &place);
+    if (r == 0 && outbox_has_any(&connection->outbox))
+        r = outbox_flush(&connection->outbox, deadline_ns);
     if (r < 0 &&
         r != -EPIPE) /* EPIPE: reading will come to the end of file, and to what was sent before it */
         connection_break(connection, GPUPOOL_E_DISCONNECTED, "the daemon takes no messages: %s (%s)",

@@ -83,10 +83,12 @@ int socket_wait(int fd, short events, uint64_t deadline_ns) {
     }
 }
 
-int socket_send(int fd, const void *packet, size_t size, uint64_t deadline_ns) {
-    struct iovec piece = {.iov_base = (void *)packet, .iov_len = size};
-    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
+int socket_try_send(int fd, const struct iovec *pieces, size_t count) {
+    const struct msghdr message = {.msg_iov = (struct iovec *)pieces, .msg_iovlen = count};
+    size_t size = 0;
 
+    for (size_t i = 0; i < count; i++)
+        size += pieces[i].iov_len;
     for (;;) {
         ssize_t n = sendmsg(fd, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
         if (n >= 0)
@@ -95,12 +97,20 @@ int socket_send(int fd, const void *packet, size_t size, uint64_t deadline_ns) {
             continue;
         if (errno == ECONNRESET || errno == ENOTCONN)
             return -EPIPE;
-        if (errno != EAGAIN && errno != EWOULDBLOCK)
-            return -errno;
-        int r = socket_wait(fd, POLLOUT, deadline_ns);
-        if (r < 0)
-            return r;
+        return errno == EWOULDBLOCK ? -EAGAIN : -errno;
     }
+}
+
+int socket_send(int fd, const void *packet, size_t size, uint64_t deadline_ns) {
+    const struct iovec piece = {.iov_base = (void *)packet, .iov_len = size};
+    int r;
+
+    while ((r = socket_try_send(fd, &piece, 1)) == -EAGAIN) {
+        r = socket_wait(fd, POLLOUT, deadline_ns);
+        if (r < 0)
+            break;
+    }
+    return r;
 }
 
 /* Moves the descriptors out of the control data. More than there is room for cannot come: the buffer is that

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/uio.h>
 
 #include "proto/limits.h"
 
@@ -22,6 +23,10 @@
 /* Connects to a Unix socket of a type, SOCK_SEQPACKET or SOCK_STREAM. Returns 0 and the socket, -ETIMEDOUT,
  * -ENOENT (an empty path), -ENAMETOOLONG, or the error of socket() or connect(). */
 int socket_connect(const char *path, int type, uint64_t deadline_ns, int *ret_fd);
+
+/* Sends one packet, in pieces that follow each other, if the socket takes it at once. Returns 0, -EAGAIN (the
+ * socket is full), -EPIPE (the other end is gone) or another negative errno. */
+int socket_try_send(int fd, const struct iovec *pieces, size_t count);
 
 /* Sends one packet whole. Returns 0, -ETIMEDOUT, -EPIPE (the other end is gone) or another negative errno. */
 int socket_send(int fd, const void *packet, size_t size, uint64_t deadline_ns);

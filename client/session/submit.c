@@ -67,6 +67,7 @@ void connection_submit(struct request *request) {
     bool is_broken = connection->broken != 0;
     pthread_mutex_unlock(&connection->lock);
     int r = is_broken ? 0 : connection_send(request, connection_deadline_ns(connection, 0));
+    connection_send_rest(connection);
 
     pthread_mutex_lock(&connection->lock);
     uint64_t id = request->id;
@@ -156,7 +157,7 @@ static bool wait_for_packet(const struct connection *connection, bool is_reader,
 }
 
 bool connection_run(struct connection *connection, bool watches, uint64_t deadline_ns) {
-    bool any;
+    bool any, has_packet;
 
     pthread_mutex_lock(&connection->lock);
     bool is_reader = connection->n_submitted > 0 && !connection->reading && connection->broken == 0;
@@ -168,8 +169,14 @@ bool connection_run(struct connection *connection, bool watches, uint64_t deadli
         deadline_ns = 0;
     pthread_mutex_unlock(&connection->lock);
 
-    if (wait_for_packet(connection, is_reader, watches, deadline_ns, &any))
+    uint64_t until_ns;
+    do {
+        until_ns = outbox_go_on(&connection->outbox, deadline_ns);
+        has_packet = wait_for_packet(connection, is_reader, watches, until_ns, &any);
+    } while (!any && until_ns < deadline_ns);
+    if (has_packet)
         (void)reader_step(connection, 0);
+    connection_send_rest(connection);
 
     pthread_mutex_lock(&connection->lock);
     if (is_reader) {

@@ -10,10 +10,10 @@
  * A collected request is as it is after connection_exchange().
  *
  * A request is enlisted before it is sent, so that a thread which cancels it finds it by its id at any time:
- * the CANCEL then goes behind it. A request whose reply comes while it is being sent is completed by the
- * thread that sends it, which is the last to touch it.
+ * the CANCEL then goes behind it in the outbox. A request whose reply comes while connection_submit() sends it
+ * is completed by that call, which is the last to touch it.
  *
- * The runner waits in connection_run(). It is woken through an eventfd when a request is submitted or
+ * The runner waits in connection_run(), and sends what is left in the outbox meanwhile. It is woken through an eventfd when a request is submitted or
  * completed by another thread, and when the reader's role becomes free while no thread sleeps.
  */
 #include <stdbool.h>
@@ -29,7 +29,7 @@ void connection_watch(struct connection *connection, int wake_fd);
  * with TIMED_OUT. owner: for the thread that collects it (request.owner). Thread-safe. */
 uint64_t connection_enlist(struct request *request, uint64_t deadline_ns, void *owner);
 
-/* Sends a request that was entered. From the call on it belongs to the connection, until it is taken by
+/* Sends a request that was entered, or leaves it in the outbox to the thread that sends. From the call on it belongs to the connection, until it is taken by
  * connection_next_completed(). Thread-safe. */
 void connection_submit(struct request *request);
 
