@@ -3,10 +3,8 @@
 #define CLIENT_CACHE_ARENA_GROW_H
 /*
  * How a stream heap with an arena gets memory for a large request: a place, whose missing segments are taken
- * from where they are idle in the arena, and then from the daemon.
- *
- * A request of ARENA_LARGE_BYTES and more gets large segments of the daemon where it lacks as much side by
- * side, and segments of one slot for the rest. Where the daemon refuses large ones, all are of one slot.
+ * from where they are idle in the arena, and then from the daemon. client/core/arena_plan.h decides; this
+ * leaves the fence, asks the daemon and calls the driver.
  *
  * The daemon is asked in steps (session/asking.h), one for each size of segments, so that a request need not
  * have a thread that waits.
@@ -16,57 +14,18 @@
  */
 #include <stdint.h>
 
-#include "client/core/arena.h"
+#include "client/core/arena_plan.h"
 #include "client/core/stream_heap.h"
 #include "client/session/asking.h"
 
 struct cache;
 
-/* Requests of that size get large segments. Smaller ones lie in 16 segments of one slot at most. */
-#define ARENA_LARGE_BYTES (256 * MIB)
-/* The free rest of a large segment that is partly in use cannot be moved. So a request gets large segments
- * only where pieces stay: where what came back of late is no more than this share of the request, or where
- * all that the stream heap holds is no more than that share of it. Without this rule the traces convnet_infer
- * and transformer_train (tests/traces) reserved 1.053 and 1.079 of what was live, instead of 1.038 and 1.015.
- */
-#define ARENA_CHURN_SHARE 8u
-#define ARENA_HELD_SHARE  2u
-/* Idle segments of one slot that are no more than this share of what the request lacks stay where they are
- * beside large segments. Otherwise the buffer would lie in as many segments more. */
-#define ARENA_IDLE_SHARE 32u
-
-/* A slot of the place that is to be filled; a segment for it, and the lease on it. */
-struct arena_filling {
-    uint32_t slot, n_slots; /* so many are joined for it */
-    uint32_t from;          /* the slot that the segment is taken from; ARENA_FROM_DAEMON */
-    bool is_here;           /* the segment is known */
-    bool is_kept;           /* the slot maps it already */
-    struct lending lending;
-    struct segment *segment;
-    struct fence fence; /* behind which nothing uses it any more */
-};
-
-#define ARENA_FROM_DAEMON UINT32_MAX
-
-/* Slots of a place side by side that are to be filled. From next on they have no filling yet. */
-struct arena_hole {
-    uint32_t start, end, next;
-};
-
 /* The work for one request. It holds nothing after its last step. */
 struct arena_work {
     struct cache *cache;
     struct stream_heap *stream_heap;
-    struct arena *arena;
-    uint64_t size_bytes;
-    struct arena_place place;
-    struct arena_hole *holes;       /* of the place; place.n_vacant at most, as the others */
-    uint32_t *idle;                 /* slots outside the place that were taken */
-    struct arena_stale *stale;      /* mappings that have to go before others are made */
-    struct arena_filling *fillings; /* for the holes */
-    uint32_t n_holes, n_fillings;
-    struct segment_grant *grants;  /* what the daemon was asked for */
-    uint32_t n_asked, asked_slots; /* so many segments, each of so many slots */
+    struct arena_plan plan;
+    struct segment_grant *grants; /* what the daemon was asked for */
     struct asking *asking;
     struct proto_acquire_segments acquire; /* how it is asked */
     uint64_t began_ns, deadline_ns;        /* by clock_now_ns() */
