@@ -234,7 +234,7 @@ def growth(bench):
 def limit(bench):
     """Threads that want nearly all of a host pool, with the cache and without, in turns."""
     output = bench.work / "limit.json"
-    with bench.daemon("[host]\nlimit = 512MiB\n") as daemon:
+    with bench.daemon(f"[host]\nlimit = {64 if bench.quick else 512}MiB\n") as daemon:
         bench.run([bench.program("limit"), "--json", output, *(["--milliseconds", 300, "--rounds", 1] if bench.quick else [])],
                   daemon.environment(bench.inside))
     for key, time in json.loads(output.read_text())["times"].items():
@@ -249,12 +249,13 @@ STARVING = {"two": (256, "host"), "eight": (64, "host"), "many": (64, "host"), "
 def starve(bench, shape, step_mib, kind):
     """Threads that hold one buffer each, of sizes up to a share of the pool, with the cache and without, in turns."""
     asked, output = [], bench.work / "starvation.json"
+    limit_mib, step_mib = (64, step_mib // 8) if bench.quick else (512, step_mib)
 
     def on_mark(_):
         asked.append(daemon.requests())
         return asked[-1]
 
-    with bench.daemon(f"[{kind}]\nlimit = 512MiB\nstep = {step_mib}MiB\nreserve = 512MiB\n") as daemon:
+    with bench.daemon(f"[{kind}]\nlimit = {limit_mib}MiB\nstep = {step_mib}MiB\nreserve = {limit_mib}MiB\n") as daemon:
         bench.run([bench.program("starvation"), "--json", output, "--shape", shape, "--marks",
                    *(["--milliseconds", 100, "--runs", 1] if bench.quick else [])], daemon.environment(bench.inside), on_mark=on_mark)
     turns = [after - before for before, after in zip(asked, asked[1:])]
