@@ -397,12 +397,11 @@ int connection_tell(struct connection *connection, const struct proto_message *m
     if (r < 0)
         return r;
     r = outbox_send(&connection->outbox, packet, proto_encode(message, packet), false, deadline_ns, &place);
+    if (r == 0)
+        r = outbox_await(&connection->outbox, place, deadline_ns);
     if (r == 0) {
         atomic_fetch_add(&connection->told, 1);
-        /* The message is safe. The wait is for a daemon that is slow: else the queue fills up. */
-        if (!outbox_has_any(&connection->outbox) || outbox_flush(&connection->outbox, deadline_ns) != -EPIPE)
-            return 0;
-        r = -EPIPE;
+        return 0;
     }
     int heard = r == -EPIPE ? connection_hear_end(connection) : 0;
     if (heard != 0)

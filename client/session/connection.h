@@ -24,10 +24,9 @@
  * segments to close are noted. Where the caller's own state depends on the reply (PAGE, BOARD, SPLIT, a
  * RELEASE of a part), the caller keeps the request, and takes the reply later.
  *
- * Messages leave through the outbox (outbox.h), in one order for all threads. A thread that finds another one
- * sending leaves its message there and goes on. A thread that waits for a reply sends what other threads left
- * there. A request that is still in the outbox when its caller gives up is withdrawn: the daemon never sees
- * it.
+ * Messages leave through the outbox (outbox.h), in one order for all threads. A thread waits until its message
+ * has left, or, with a request, for the reply. It sends what other threads left there meanwhile. A message that
+ * is still in the outbox when its caller gives up is withdrawn: the daemon never sees it. A MERGE stays.
  *
  * The connection is alive until it breaks, once and for good: end of file, or something that does not check
  * out. Then it is shut down (the daemon sees that at once) and every call, those under way and those to come,
@@ -169,8 +168,7 @@ void connection_let_go(struct request **request);
 
 /* Sends a one-way message.
  * Returns:
- * - 0: it was sent, or will be unless the connection breaks. It does not mean that the daemon did what the
- *   message says.
+ * - 0: it was sent. It does not mean that the daemon did what the message says.
  * - DISCONNECTED, TIMED_OUT, NO_MEMORY, or the error that the connection broke with: it was not sent, and will
  *   not be. Where the daemon has ended the session, that is the error that it gave as the reason. */
 int connection_tell(struct connection *connection, const struct proto_message *message, uint64_t deadline_ns);

@@ -96,13 +96,17 @@ int outbox_put(struct outbox *outbox, const void *packet, size_t size) {
     return append_locked(outbox, packet, size, false);
 }
 
-bool outbox_withdraw(struct outbox *outbox, uint64_t place) {
-    LOCKED(&outbox->lock);
+static bool withdraw_locked(struct outbox *outbox, uint64_t place) {
     if (place == OUTBOX_NOWHERE || place < outbox->head || place >= outbox->tail ||
         (place == outbox->head && outbox->is_in_flight))
         return false;
     record_at(outbox, place)->is_withdrawn = true;
     return true;
+}
+
+bool outbox_withdraw(struct outbox *outbox, uint64_t place) {
+    LOCKED(&outbox->lock);
+    return withdraw_locked(outbox, place);
 }
 
 /* --- the sender; locked --- */
@@ -175,21 +179,31 @@ static int drain_locked(struct outbox *outbox, uint64_t until, bool waits_for_al
     return 0;
 }
 
-/* Queues a packet. Where there is no room, waits for it, as the sender if there is none. */
-static int append_waiting_locked(struct outbox *outbox, const void *packet, size_t size, bool is_reader,
-                                 uint64_t deadline_ns) {
-    int r;
+/* Waits until the packets before a place have left, as the sender if there is none. */
+static int await_locked(struct outbox *outbox, uint64_t until, uint64_t deadline_ns) {
+    int r = 0;
 
-    while ((r = append_locked(outbox, packet, size, is_reader)) == -EAGAIN) {
+    while (r == 0 && outbox->fd >= 0 && outbox->head < until) {
         if (outbox->is_sending) {
             outbox->n_waiting++;
             r = -thread_condition_wait(&outbox->room, &outbox->lock, deadline_ns);
             outbox->n_waiting--;
         } else {
             outbox->is_sending = true;
-            r = drain_locked(outbox, outbox->head + 1, false, deadline_ns);
+            r = drain_locked(outbox, until, false, deadline_ns);
             end_sending_locked(outbox);
         }
+    }
+    return outbox->fd < 0 ? -EPIPE : r;
+}
+
+/* Queues a packet. Where there is no room, waits for it, as the sender if there is none. */
+static int append_waiting_locked(struct outbox *outbox, const void *packet, size_t size, bool is_reader,
+                                 uint64_t deadline_ns) {
+    int r;
+
+    while ((r = append_locked(outbox, packet, size, is_reader)) == -EAGAIN) {
+        r = await_locked(outbox, outbox->head + 1, deadline_ns);
         if (r < 0)
             break;
     }
@@ -220,6 +234,15 @@ int outbox_send(struct outbox *outbox, const void *packet, size_t size, bool is_
     }
     pthread_mutex_unlock(&outbox->lock);
     return r;
+}
+
+int outbox_await(struct outbox *outbox, uint64_t place, uint64_t deadline_ns) {
+    if (place == OUTBOX_NOWHERE)
+        return 0;
+    LOCKED(&outbox->lock);
+    int r = await_locked(outbox, place + 1, deadline_ns);
+    /* Where it cannot be taken back, it has left, or the sender is just sending it. */
+    return r < 0 && r != -EPIPE && !withdraw_locked(outbox, place) ? 0 : r;
 }
 
 int outbox_flush(struct outbox *outbox, uint64_t deadline_ns) {

@@ -83,6 +83,11 @@ int outbox_put(struct outbox *outbox, const void *packet, size_t size);
 int outbox_send(struct outbox *outbox, const void *packet, size_t size, bool is_reader, uint64_t deadline_ns,
                 uint64_t *ret_place);
 
+/* Waits until a packet at a place has left, as the sender if no other thread is. OUTBOX_NOWHERE: returns at
+ * once. Returns 0 (it has left, or is just being sent), -EPIPE (closed); -ETIMEDOUT and other negative errnos:
+ * the packet was taken back. */
+int outbox_await(struct outbox *outbox, uint64_t place, uint64_t deadline_ns);
+
 /* Sends what is queued, in order, and waits until the deadline for the socket to take it. Returns 0 at once if
  * another thread sends. Else 0 (all that was queued when it began has left), -ETIMEDOUT, -EPIPE or another
  * negative errno: the rest stays queued. */

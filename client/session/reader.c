@@ -47,8 +47,8 @@ static void reader_send(struct connection *connection, const struct proto_messag
     uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), connection->answer_timeout_ns);
     uint64_t place;
     int r = outbox_send(&connection->outbox, packet, size, true, deadline_ns, &place);
-    if (r == 0 && outbox_has_any(&connection->outbox))
-        r = outbox_flush(&connection->outbox, deadline_ns);
+    if (r == 0)
+        r = outbox_await(&connection->outbox, place, deadline_ns);
     if (r < 0 &&
         r != -EPIPE) /* EPIPE: reading will come to the end of file, and to what was sent before it */
         connection_break(connection, GPUPOOL_E_DISCONNECTED, "the daemon takes no messages: %s (%s)",

@@ -66,7 +66,12 @@ void connection_submit(struct request *request) {
     pthread_mutex_lock(&connection->lock);
     bool is_broken = connection->broken != 0;
     pthread_mutex_unlock(&connection->lock);
-    int r = is_broken ? 0 : connection_send(request, connection_deadline_ns(connection, 0));
+    uint64_t deadline_ns = connection_deadline_ns(connection, 0);
+    int r = is_broken ? 0 : connection_send(request, deadline_ns);
+    if (r == 0 && !is_broken)
+        r = outbox_await(&connection->outbox, request->place, deadline_ns);
+    if (r == -EPIPE)
+        r = 0; /* the reader finds the reason */
     connection_send_rest(connection);
 
     pthread_mutex_lock(&connection->lock);

@@ -13,8 +13,9 @@
  * the CANCEL then goes behind it in the outbox. A request whose reply comes while connection_submit() sends it
  * is completed by that call, which is the last to touch it.
  *
- * The runner waits in connection_run(), and sends what is left in the outbox meanwhile. It is woken through an eventfd when a request is submitted or
- * completed by another thread, and when the reader's role becomes free while no thread sleeps.
+ * The runner waits in connection_run(), and sends what is left in the outbox meanwhile. It is woken through an
+ * eventfd when a request is submitted or completed by another thread, and when the reader's role becomes free
+ * while no thread sleeps.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -29,7 +30,8 @@ void connection_watch(struct connection *connection, int wake_fd);
  * with TIMED_OUT. owner: for the thread that collects it (request.owner). Thread-safe. */
 uint64_t connection_enlist(struct request *request, uint64_t deadline_ns, void *owner);
 
-/* Sends a request that was entered, or leaves it in the outbox to the thread that sends. From the call on it belongs to the connection, until it is taken by
+/* Sends a request that was entered. Waits until it has left: a client without a thread of its own may have no
+ * other thread that sends it. From the call on it belongs to the connection, until it is taken by
  * connection_next_completed(). Thread-safe. */
 void connection_submit(struct request *request);
 

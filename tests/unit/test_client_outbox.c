@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * A client beside a daemon that reads nothing for a while, with a full socket: one thread waits for the socket,
- * and the messages of the others wait in the outbox. Afterwards all of them arrive, in order.
+ * and the messages of the others wait in the outbox. Afterwards those arrive, in order, whose threads did not
+ * give up.
  */
 #include <sys/socket.h>
 #include <unistd.h>
@@ -153,6 +154,15 @@ static int tell(struct gpupool_client *client, uint64_t deadline_ns) {
     return r;
 }
 
+/* Leaves such a message in the outbox. */
+static bool put(struct gpupool_client *client) {
+    const struct proto_message message = one_way(stop.told + 1);
+    bool is_put = connection_put(&client->session.connection, &message);
+
+    stop.told += is_put;
+    return is_put;
+}
+
 static bool is_sending(struct gpupool_client *client) {
     struct outbox *outbox = &client->session.connection.outbox;
 
@@ -192,6 +202,7 @@ struct caller {
     int result;
     uint64_t size_bytes;
     struct gpupool_buffer buffer;
+    uint64_t request;
 };
 
 static void *ask_pools(void *argument) {
@@ -210,9 +221,25 @@ static void *acquire(void *argument) {
     return NULL;
 }
 
+static void *begin_acquire(void *argument) {
+    struct caller *caller = argument;
+
+    caller->result = gpupool_acquire_begin(caller->client, FALSE_POOL_HOST, 1000, GPUPOOL_NO_STREAM,
+                                           GPUPOOL_FOREVER, 0, &caller->request);
+    return NULL;
+}
+
 static void begin(struct caller *caller, struct gpupool_client *client, void *(*call)(void *)) {
     caller->client = client;
     assert_int_equal(pthread_create(&caller->thread, NULL, call, caller), 0);
+}
+
+/* Begins a call whose message waits in the outbox. */
+static void begin_behind(struct caller *caller, struct gpupool_client *client, void *(*call)(void *)) {
+    uint64_t tail = tail_of(client);
+
+    begin(caller, client, call);
+    WAIT_UNTIL(tail_of(client) > tail);
 }
 
 /* A thread asks for the pools, and waits for the full socket as the sender. */
@@ -335,21 +362,22 @@ static void a_merge_waits_behind_the_thread_that_sends(void **state) {
 
 static pthread_mutex_t tellers_lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Half of the messages are put and sent later, as a MERGE is. */
+static void *put_many(void *argument) {
+    struct caller *caller = argument;
+
+    for (unsigned i = 0; i < EACH_TELLS && caller->result == 0; i++) {
+        LOCKED(&tellers_lock);
+        caller->result = put(caller->client) ? 0 : GPUPOOL_E_TIMED_OUT;
+    }
+    return NULL;
+}
+
 static void *tell_many(void *argument) {
     struct caller *caller = argument;
 
     for (unsigned i = 0; i < EACH_TELLS && caller->result == 0; i++) {
         LOCKED(&tellers_lock);
-        if (i % 2 == 0) {
-            caller->result = tell(caller->client, NS_FOREVER);
-            continue;
-        }
-        const struct proto_message message = one_way(stop.told + 1);
-        if (connection_put(&caller->client->session.connection, &message))
-            stop.told++;
-        else
-            caller->result = GPUPOOL_E_TIMED_OUT;
+        caller->result = tell(caller->client, NS_FOREVER);
     }
     return NULL;
 }
@@ -361,13 +389,35 @@ static void messages_of_all_threads_arrive_in_order(void **state) {
 
     begin_waiting(&waiting, client);
     for (unsigned i = 0; i < TELLERS; i++)
-        begin(&tellers[i], client, tell_many);
+        begin(&tellers[i], client, put_many);
     for (unsigned i = 0; i < TELLERS; i++)
         end(&tellers[i]); /* they did not wait for the socket */
     assert_false(is_empty(client));
+    begin_behind(&tellers[0], client, tell_many);
+    for (unsigned i = 1; i < TELLERS; i++)
+        begin(&tellers[i], client, tell_many);
     go_on();
+    for (unsigned i = 0; i < TELLERS; i++)
+        end(&tellers[i]);
     end(&waiting);
     finish(client);
+}
+
+/* A call that returns 0 has sent its message. The message of a call that fails never leaves. */
+static void a_one_way_message_that_did_not_leave_is_withdrawn(void **state) {
+    (void)state;
+    struct gpupool_client *client = start_stopped();
+    struct caller waiting = {0};
+
+    /* Without a sender, behind what was left, and behind a thread that waits for the socket. */
+    assert_true(put(client));
+    assert_error(tell(client, clock_now_ns() + IMPATIENT_NS), GPUPOOL_E_TIMED_OUT);
+    begin_behind(&waiting, client, ask_pools);
+    WAIT_UNTIL(is_sending(client));
+    assert_error(tell(client, clock_now_ns() + IMPATIENT_NS), GPUPOOL_E_TIMED_OUT);
+    go_on();
+    end(&waiting);
+    finish(client); /* one that was withdrawn would be one too many */
 }
 
 static void a_request_that_did_not_leave_is_withdrawn(void **state) {
@@ -414,10 +464,8 @@ static void a_request_goes_on_without_the_thread_that_sent(void **state) {
     struct caller waiting = {0}, behind = {0};
 
     begin_waiting(&waiting, client);
-    assert_ok(tell(client, 0)); /* no thread waits for it */
-    uint64_t tail = tail_of(client);
-    begin(&behind, client, ask_pools);
-    WAIT_UNTIL(tail_of(client) > tail);
+    assert_true(put(client)); /* no thread waits for it */
+    begin_behind(&behind, client, ask_pools);
     go_on();
     end(&behind);
     end(&waiting);
@@ -428,9 +476,7 @@ static void a_request_goes_on_without_the_thread_that_sent(void **state) {
     assert_ok(tell(client, NS_FOREVER));
     await_stop();
     fill_socket(client);
-    const struct proto_message message = one_way(stop.told + 1);
-    assert_true(connection_put(connection, &message));
-    stop.told++;
+    assert_true(put(client));
     connection_send_rest(connection);
     assert_false(is_empty(client));
     unsigned messages = count_seen(PROTO_RECLAIMED);
@@ -453,31 +499,44 @@ static void the_readers_own_message_waits_behind_the_thread_that_sends(void **st
     await_stop();
     fill_socket(client);
     begin_waiting(&waiting, client);
+    uint64_t tail = tail_of(client);
     allow(&stop.may_answer);
-    end(&opens);
-    assert_false(is_empty(client));
+    WAIT_UNTIL(tail_of(client) > tail);
     assert_int_equal(daemon_.opened, 0);
     go_on();
+    end(&opens);
     end(&waiting);
     assert_int_equal(daemon_.opened, 1);
     assert_ok(gpupool_release(client, &opens.buffer, GPUPOOL_NO_STREAM));
     finish(client);
 }
 
+/* The number of the request that a thread is just beginning. */
+static uint64_t open_request(struct gpupool_client *client) {
+    struct requests *requests = &client->requests;
+
+    LOCKED(&requests->lock);
+    for (size_t i = 0; i < requests->n_slots; i++)
+        if (requests->slots[i].request != NULL)
+            return requests->slots[i].request->number;
+    return 0;
+}
+
 static void a_cancel_goes_behind_its_request(void **state) {
     (void)state;
     struct gpupool_client *client = start_stopped();
-    struct caller waiting = {0};
+    struct caller waiting = {0}, asks = {0};
     struct gpupool_buffer buffer;
-    uint64_t request;
 
     begin_waiting(&waiting, client);
-    assert_ok(gpupool_acquire_begin(client, FALSE_POOL_HOST, 1000, GPUPOOL_NO_STREAM, GPUPOOL_FOREVER, 0,
-                                    &request));
+    begin_behind(&asks, client, begin_acquire);
+    uint64_t request = open_request(client);
     assert_ok(gpupool_request_cancel(client, request));
     assert_int_equal(count_seen(PROTO_ACQUIRE), 0);
     go_on();
-    assert_error(gpupool_acquire_end(client, request, &buffer), GPUPOOL_E_CANCELLED);
+    end(&asks);
+    assert_int_equal(asks.request, request);
+    assert_error(gpupool_acquire_end(client, asks.request, &buffer), GPUPOOL_E_CANCELLED);
     end(&waiting);
     assert_int_equal(count_seen(PROTO_ACQUIRE), 1);
     assert_int_equal(count_seen(PROTO_CANCEL), 1);
@@ -490,26 +549,23 @@ static void a_cancel_goes_behind_its_request(void **state) {
 static void a_break_ends_all_that_waits_in_the_outbox(void **state) {
     (void)state;
     struct gpupool_client *client = start_stopped();
-    struct caller waiting = {0}, behind = {0};
+    struct caller waiting = {0}, behind = {0}, asks = {0};
     struct gpupool_buffer buffer;
-    uint64_t request;
 
     begin_waiting(&waiting, client);
     for (unsigned i = 0; i < 3; i++)
-        assert_ok(tell(client, NS_FOREVER));
-    assert_ok(gpupool_acquire_begin(client, FALSE_POOL_HOST, 1000, GPUPOOL_NO_STREAM, GPUPOOL_FOREVER, 0,
-                                    &request));
-    uint64_t tail = tail_of(client);
-    begin(&behind, client, ask_pools);
-    WAIT_UNTIL(tail_of(client) > tail);
+        assert_true(put(client));
+    begin_behind(&asks, client, begin_acquire);
+    begin_behind(&behind, client, ask_pools);
     for (unsigned i = 0; i < FALSE_SESSIONS_MAX; i++) /* as after a crash */
         if (daemon_.sessions[i].fd >= 0)
             shutdown(daemon_.sessions[i].fd, SHUT_RDWR);
     TEST_JOIN(waiting.thread, NULL);
     TEST_JOIN(behind.thread, NULL);
+    end(&asks);
     assert_int_equal(waiting.result, GPUPOOL_E_DISCONNECTED);
     assert_int_equal(behind.result, GPUPOOL_E_DISCONNECTED);
-    assert_error(gpupool_acquire_end(client, request, &buffer), GPUPOOL_E_DISCONNECTED);
+    assert_error(gpupool_acquire_end(client, asks.request, &buffer), GPUPOOL_E_DISCONNECTED);
     assert_error(tell(client, NS_FOREVER), GPUPOOL_E_DISCONNECTED);
     const struct proto_message message = one_way(1);
     assert_false(connection_put(&client->session.connection, &message));
@@ -526,11 +582,10 @@ static void no_message_needs_memory(void **state) {
 
     begin_waiting(&waiting, client);
     unsigned before = memory_allocations();
-    for (unsigned i = 0; i < 100; i++)
-        assert_ok(tell(client, NS_FOREVER));
-    assert_int_equal(memory_allocations(), before);
-    while (tell(client, 0) == 0) { /* until there is no room */
+    assert_error(tell(client, 0), GPUPOOL_E_TIMED_OUT);
+    while (put(client)) { /* until there is no room */
     }
+    assert_error(tell(client, 0), GPUPOOL_E_TIMED_OUT);
     assert_text_has("sending to the daemon");
     assert_int_equal(memory_allocations(), before);
     go_on();
@@ -546,7 +601,7 @@ static void a_child_closes_a_client_whose_outbox_is_locked(void **state) {
     int status;
 
     begin_waiting(&waiting, client);
-    assert_ok(tell(client, NS_FOREVER));
+    assert_true(put(client));
     fflush(NULL);
     pthread_mutex_lock(&outbox->lock); /* for another thread */
     pid_t child = fork();
@@ -568,6 +623,7 @@ int main(void) {
         OUTBOX_TEST(a_merge_waits_for_the_socket_and_no_thread_for_the_merge),
         OUTBOX_TEST(a_merge_waits_behind_the_thread_that_sends),
         OUTBOX_TEST(messages_of_all_threads_arrive_in_order),
+        OUTBOX_TEST(a_one_way_message_that_did_not_leave_is_withdrawn),
         OUTBOX_TEST(a_request_that_did_not_leave_is_withdrawn),
         OUTBOX_TEST(a_request_goes_on_without_the_thread_that_sent),
         OUTBOX_TEST(the_readers_own_message_waits_behind_the_thread_that_sends),
