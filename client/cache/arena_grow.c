@@ -77,7 +77,7 @@ void arena_segment_closed(void *owner, const struct segment *segment) {
             continue;
         pthread_mutex_lock(&stream_heap->lock);
         if (stream_heap->arena != NULL)
-            arena_unmapped_locked(stream_heap->arena, segment);
+            arena_unmapped_locked(stream_heap->arena, segment->id);
         pthread_mutex_unlock(&stream_heap->lock);
     }
     pthread_mutex_unlock(&cache->stream_heaps_lock);
@@ -156,7 +156,7 @@ static void add_granted(struct arena_work *work) {
         arena_plan_add_granted(
             &work->plan,
             &(struct lending){.lease = work->grants[i].lease, .generation = work->grants[i].generation},
-            work->grants[i].segment);
+            (struct segment_ref){work->grants[i].segment, work->grants[i].segment->id});
 }
 
 /* Gives the segments of fillings back to the daemon, from one on: those that are here, and with only_new those
@@ -208,8 +208,8 @@ static int map_run(struct arena_work *work, uint32_t from, uint32_t to) {
     if (parts == NULL)
         return error_no_memory();
     for (uint32_t i = from; i < to; i++)
-        parts[i - from] =
-            (struct mapped_part){.segment = plan->fillings[i].segment, .number = plan->fillings[i].slot};
+        parts[i - from] = (struct mapped_part){.segment = plan->fillings[i].segment.segment,
+                                               .number = plan->fillings[i].slot};
     if (!plan->fillings[from].is_kept)
         r = mapped_range_map(plan->arena->range, &work->cache->session->segments, parts, to - from,
                              arena_slot_start(plan->arena, parts->number), GPU_ACCESS_READ_WRITE);

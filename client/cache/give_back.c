@@ -323,10 +323,11 @@ static void let_pending_go(struct cache *cache) {
 static void mark_arena_locked(struct cache *cache, const struct arena *arena) {
     for (uint32_t i = 0; i < arena->n_slots; i = arena_slot_after(arena, i)) {
         const struct arena_slot *slot = &arena->slots[i];
-        if (slot->segment != NULL && slot->state != ARENA_SLOT_VACANT)
-            mark(cache, slot->segment);
-        if (slot->maps != NULL && !fence_is_ready(cache->session, slot->fence))
-            mark(cache, slot->maps);
+        /* Of one that is LEAVING the parts are pending, or leases of their own. */
+        if (slot->state == ARENA_SLOT_HELD || slot->state == ARENA_SLOT_BUSY)
+            segments_mark(&cache->session->segments, slot->segment.id);
+        if (slot->maps != 0 && (slot->has_fences || !fence_is_ready(cache->session, slot->fence)))
+            segments_mark(&cache->session->segments, slot->maps);
     }
 }
 

@@ -41,6 +41,8 @@ static bool is_marked(const struct cache *cache, uint32_t pool) {
 void shortage_end_if_over(struct cache *cache, uint32_t pool) {
     if (is_marked(cache, pool))
         return;
+    if (core_pool_waits(cache_pool(cache, pool))) /* it found the pool short, and did not tighten it */
+        shortage_tighten(cache, pool);
     atomic_fetch_and(&cache->shortage.short_pools, ~shortage_bit(pool));
     if (is_marked(cache, pool)) { /* since then, and its question was answered while the mark was set */
         shortage_begin(cache, pool);

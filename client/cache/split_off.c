@@ -71,9 +71,10 @@ static void list_parts_locked(const struct piece *piece, struct part *parts, uns
         parts[i] = (struct part){.lending = &arena->slots[number].lending,
                                  .offset_bytes = offset - start,
                                  .size_bytes = to - offset,
-                                 .segment = arena->slots[number].segment->id,
+                                 .segment = arena->slots[number].segment.id,
                                  .is_all = to - offset == slot_bytes,
-                                 .is_rest = to - offset + arena->slots[number].absent_bytes == slot_bytes};
+                                 .is_rest = arena->slots[number].n_out == 0 &&
+                                            to - offset + arena->slots[number].absent_bytes == slot_bytes};
         offset = to;
     }
 }

@@ -235,7 +235,7 @@ uint32_t arena_list_stale_locked(const struct arena *arena, uint32_t from, uint3
     for (uint32_t i = from; i < end; i++) {
         const struct arena_slot *slot = &arena->slots[i];
         bool is_listed = count > 0 && ret_stale[count - 1].slot == slot->maps_from;
-        if (slot->maps != NULL && !is_listed)
+        if (slot->maps != 0 && !is_listed)
             ret_stale[count++] = (struct arena_stale){.slot = slot->maps_from, .segment = slot->maps};
     }
     return count;
@@ -246,18 +246,18 @@ void arena_forget_stale_locked(struct arena *arena, const struct arena_stale *st
         struct arena_slot *slot = &arena->slots[i];
         if (slot->maps != stale->segment || slot->maps_from != stale->slot)
             break;
-        slot->maps = NULL;
+        slot->maps = 0;
     }
 }
 
-void arena_unmapped_locked(struct arena *arena, const struct segment *segment) {
+void arena_unmapped_locked(struct arena *arena, uint64_t segment) {
     for (uint32_t i = 0; i < arena->n_slots; i++)
         if (arena->slots[i].maps == segment)
-            arena->slots[i].maps = NULL;
+            arena->slots[i].maps = 0;
 }
 
 /* A slot maps its segment. */
-static void note_mapped(struct arena *arena, uint32_t number, const struct segment *segment) {
+static void note_mapped(struct arena *arena, uint32_t number, uint64_t segment) {
     for (uint32_t i = number; i < arena_slot_after(arena, number); i++) {
         arena->slots[i].maps = segment;
         arena->slots[i].maps_from = number;
@@ -273,7 +273,7 @@ void arena_shape_locked(struct arena *arena, uint32_t number, uint32_t n_slots, 
                (slot->state == ARENA_SLOT_BUSY && slot->is_new));
         slot->state = ARENA_SLOT_VACANT;
         slot->lending = (struct lending){0};
-        slot->segment = NULL;
+        slot->segment = (struct segment_ref){0};
         slot->is_new = false;
         slot->absent_bytes = 0;
         slot->fence = FENCE_NONE;
@@ -314,13 +314,13 @@ void arena_empty_locked(struct arena *arena, uint32_t number, struct fence fence
 
     assert(slot->state == ARENA_SLOT_BUSY && !slot->is_new);
     slot->lending = (struct lending){0};
-    slot->segment = NULL;
+    slot->segment = (struct segment_ref){0};
     slot->fence = fence;
     slot->state = ARENA_SLOT_VACANT;
 }
 
 void arena_fill_locked(struct arena *arena, uint32_t number, const struct lending *lending,
-                       struct segment *segment) {
+                       struct segment_ref segment) {
     struct arena_slot *slot = &arena->slots[number];
 
     assert(slot->state == ARENA_SLOT_BUSY && slot->is_new && slot->n_out == 0);
@@ -331,7 +331,7 @@ void arena_fill_locked(struct arena *arena, uint32_t number, const struct lendin
     slot->absent_bytes = 0;
     slot->is_new = false;
     slot->is_target = false;
-    note_mapped(arena, number, segment);
+    note_mapped(arena, number, segment.id);
 }
 
 int arena_settle_locked(struct arena *arena, const struct arena_place *place, struct piece **ret_piece) {
@@ -551,13 +551,13 @@ static bool slot_is_valid(const struct arena *arena, uint32_t number, uint64_t a
     switch (slot->state) {
     case ARENA_SLOT_HELD:
         return slot->absent_bytes <= absent_bytes && slot->absent_bytes < slot_bytes &&
-               slot->segment != NULL && arena_maps_locked(arena, number, slot->segment) &&
+               slot->segment.id != 0 && arena_maps_locked(arena, number, slot->segment.id) &&
                (slot->n_out == 0 || slot->absent_bytes > 0);
     case ARENA_SLOT_LEAVING:
         return absent_bytes == slot_bytes && slot->absent_bytes == slot_bytes && slot->n_out > 0;
     case ARENA_SLOT_BUSY:
         return absent_bytes == slot_bytes && slot->n_out == 0 &&
-               (slot->is_new || (slot->segment != NULL && slot->absent_bytes == 0));
+               (slot->is_new || (slot->segment.id != 0 && slot->absent_bytes == 0));
     case ARENA_SLOT_VACANT:
         return absent_bytes == slot_bytes && slot->n_out == 0;
     }
@@ -569,8 +569,8 @@ static bool joined_are_valid(const struct arena *arena, uint32_t number) {
     for (uint32_t i = number; i < arena_slot_after(arena, number); i++) {
         const struct arena_slot *slot = &arena->slots[i];
         if (slot->below != i - number || slot->maps != arena->slots[number].maps ||
-            (slot->maps != NULL && slot->maps_from != arena->slots[number].maps_from) ||
-            (i > number && (slot->state != ARENA_SLOT_VACANT || slot->segment != NULL || slot->n_above > 0 ||
+            (slot->maps != 0 && slot->maps_from != arena->slots[number].maps_from) ||
+            (i > number && (slot->state != ARENA_SLOT_VACANT || slot->segment.id != 0 || slot->n_above > 0 ||
                             slot->n_out > 0 || slot->has_fences)))
             return false;
     }

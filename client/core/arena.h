@@ -64,10 +64,16 @@ enum arena_slot_state {
     ARENA_SLOT_LEAVING,
 };
 
+/* A segment of which the core knows the name alone. Ids are not used again. */
+struct segment_ref {
+    struct segment *segment; /* borrowed, and not looked at here */
+    uint64_t id;             /* 0: none */
+};
+
 struct arena_slot {
     struct lending lending;     /* while HELD, LEAVING */
-    struct segment *segment;    /* of the lease; borrowed */
-    const struct segment *maps; /* that its addresses map, only compared; NULL: they map nothing */
+    struct segment_ref segment; /* of the lease */
+    uint64_t maps;              /* the id of the segment that its addresses map; 0: they map nothing */
     uint32_t maps_from;         /* the slot that this mapping begins in */
     enum arena_slot_state state;
     bool is_new;           /* BUSY: it was VACANT, and has nothing yet */
@@ -191,25 +197,25 @@ int arena_divide_locked(struct arena *arena, uint32_t start, uint32_t end);
 /* A mapping that is in the way of other segments: the number of its first slot. */
 struct arena_stale {
     uint32_t slot;
-    const struct segment *segment; /* that it maps, only compared */
+    uint64_t segment; /* the id of the one that it maps */
 };
 
-/* Lists the mappings in the slots from..end, which were claimed: ret_stale has room for each slot. Returns
- * how many. Nothing uses them, so the caller takes them away. */
+/* Lists the mappings in the slots from..end, which were claimed, each once: ret_stale has room for each slot.
+ * Returns how many. Nothing uses them, so the caller takes them away. Another thread may list the same one,
+ * of which its slots have a part. */
 uint32_t arena_list_stale_locked(const struct arena *arena, uint32_t from, uint32_t end,
                                  struct arena_stale *ret_stale);
 
 /* A mapping is gone: the one that was listed; or, without a list, all mappings of a segment. */
 void arena_forget_stale_locked(struct arena *arena, const struct arena_stale *stale);
-void arena_unmapped_locked(struct arena *arena, const struct segment *segment);
+void arena_unmapped_locked(struct arena *arena, uint64_t segment);
 
 /* Whether a slot maps a segment just as it would be mapped there. */
-static inline bool arena_maps_locked(const struct arena *arena, uint32_t number,
-                                     const struct segment *segment) {
+static inline bool arena_maps_locked(const struct arena *arena, uint32_t number, uint64_t segment) {
     return arena->slots[number].maps == segment && arena->slots[number].maps_from == number;
 }
 
-/* Slots that are to be filled, were divided, and map nothing, or what a slot of the same width maps: so many
+/* Slots that are to be filled, or that become single, and were divided: so many
  * from a number on are joined, or are single again (1). state: of all of them before and afterwards, VACANT
  * or BUSY. Slots that were joined get their new widths, the lowest first, before one of them is filled. */
 void arena_shape_locked(struct arena *arena, uint32_t number, uint32_t n_slots, enum arena_slot_state state);
@@ -221,7 +227,7 @@ void arena_return_locked(struct arena *arena, uint32_t number);
  * fence is ready. Or: a slot has been filled with a lease and its segment, which is mapped there. */
 void arena_empty_locked(struct arena *arena, uint32_t number, struct fence fence);
 void arena_fill_locked(struct arena *arena, uint32_t number, const struct lending *lending,
-                       struct segment *segment);
+                       struct segment_ref segment);
 
 /* Ends a claim: what is there of the place goes to the heap, with the rest of the slots that were filled. If
  * ret_piece is not NULL, all slots were filled, and the place becomes a piece. 0 or -ENOMEM: there is none.

@@ -10,7 +10,7 @@ static bool may_fill(const struct arena *arena, const struct arena_slot *slot) {
     /* A fault on purpose, for the test that has to find it: a mapping goes while the GPU uses it. */
     return true;
 #endif
-    return slot->maps == NULL ||
+    return slot->maps == 0 ||
            (!slot->has_fences && fence_array_has(arena->extent.stream_heap->fences, slot->fence));
 }
 

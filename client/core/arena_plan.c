@@ -203,7 +203,8 @@ bool arena_plan_next(struct arena_plan *plan) {
     return plan->n_asked > 0;
 }
 
-void arena_plan_add_granted(struct arena_plan *plan, const struct lending *lending, struct segment *segment) {
+void arena_plan_add_granted(struct arena_plan *plan, const struct lending *lending,
+                            struct segment_ref segment) {
     struct arena_filling *filling = plan->fillings;
 
     while (filling->is_here || filling->n_slots != plan->asked_slots)
@@ -267,9 +268,9 @@ static int compare_slots(const void *one, const void *other) {
 static void use_old_mapping(struct arena_plan *plan, uint32_t position) {
     struct arena_filling *to = &plan->fillings[position];
 
-    for (uint32_t i = position; plan->arena->slots[to->slot].maps != NULL && i < plan->n_fillings; i++) {
+    for (uint32_t i = position; plan->arena->slots[to->slot].maps != 0 && i < plan->n_fillings; i++) {
         struct arena_filling *from = &plan->fillings[i], there = *to;
-        if (!arena_maps_locked(plan->arena, to->slot, from->segment) || from->n_slots != to->n_slots)
+        if (!arena_maps_locked(plan->arena, to->slot, from->segment.id) || from->n_slots != to->n_slots)
             continue;
         to->lending = from->lending;
         to->segment = from->segment;

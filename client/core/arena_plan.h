@@ -43,7 +43,7 @@ struct arena_filling {
     bool is_here;           /* the segment is known */
     bool is_kept;           /* the slot maps it already */
     struct lending lending;
-    struct segment *segment;
+    struct segment_ref segment;
     struct fence fence; /* behind which nothing uses it any more */
 };
 
@@ -86,7 +86,8 @@ int arena_plan_wait(struct arena_plan *plan, struct arena *arena, uint64_t size_
 bool arena_plan_next(struct arena_plan *plan);
 
 /* One of the segments that were asked for has come. */
-void arena_plan_add_granted(struct arena_plan *plan, const struct lending *lending, struct segment *segment);
+void arena_plan_add_granted(struct arena_plan *plan, const struct lending *lending,
+                            struct segment_ref segment);
 
 /* The daemon has none of these: segments of one slot fill the places of large ones. False: they were of one
  * slot, and the request is refused. */

@@ -49,13 +49,14 @@ void core_pool_enter_locked(struct core_pool *pool, struct waiting_request *wait
 
 void core_pool_leave_locked(struct core_pool *pool, struct waiting_request *waiter) {
     list_remove(&waiter->link);
-    if (atomic_fetch_sub(&pool->n_waiting, 1) == 1)
-        set_gates(pool, false);
+    unsigned before = atomic_fetch_sub(&pool->n_waiting, 1);
     list_for_each_entry(struct waiting_request, other, &pool->waiting, link) {
         if (waiter->offered_ns == 0)
             other->offered_ns = 0; /* it may have been served by what was meant for this one */
     }
     target_open_locked(pool, &waiter->target);
+    if (before == 1) /* last: threads with an open gate find all that is free */
+        set_gates(pool, false);
 }
 
 bool core_pool_waits_for_locked(const struct core_pool *pool, uint64_t most_bytes) {

@@ -5,8 +5,9 @@
  * A pool as this process has it: its stream heaps, and the queue of the process's requests that wait for room
  * in it.
  *
- * While the queue is not empty, the gates of the stream heaps are closed. A thread that takes from a stream
- * heap, or gives to it, and finds its gate closed locks the pool before the stream heap. So a release and the
+ * While the queue is not empty, the gates of the stream heaps are closed. A thread that takes a piece from a
+ * stream heap for a buffer, or gives one back there, and finds its gate closed locks the pool before the
+ * stream heap (core_pool_lock_heap()). So a release and the
  * look whether it serves a request are one step: no other thread takes in between what the release has
  * joined. Where the gate is open, threads of different streams share nothing.
  *
@@ -16,7 +17,7 @@
  * pool's held, and no stream heap's unless they say so; they take those of the stream heaps. Under the pool's
  * lock no thread's cache is visited, no message sent, and no driver called.
  *
- * Invariants: n_waiting is the length of the queue; a stream heap's gate is closed exactly while that is not
+ * Invariants, while no thread has the pool's lock: n_waiting is the length of the queue; a stream heap's gate is closed exactly while that is not
  * 0; an extent is closed exactly while it lies in a target of the queue.
  */
 #include <pthread.h>

@@ -423,7 +423,7 @@ static void lose_part(struct extent *extent, struct heap_range *range, struct st
         .offset_bytes = range->offset - (arena == NULL ? 0 : arena_slot_start(arena, slot)),
         .size_bytes = range->size,
         .is_answered = is_answered,
-        .segment = arena == NULL ? extent->segment.segment : arena->slots[slot].segment,
+        .segment = arena == NULL ? extent->segment.segment : arena->slots[slot].segment.segment,
         .extent = extent,
         .slot = slot,
     };

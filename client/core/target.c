@@ -59,7 +59,8 @@ static struct tally *tally_of(struct tallies *tallies, const struct segment_view
 static void add_tallies(struct stream_heap *stream_heap, struct tallies *tallies) {
     pthread_mutex_lock(&stream_heap->lock);
     list_for_each_entry(const struct extent, extent, &stream_heap->extents, link) {
-        struct tally *tally = extent->is_arena ? NULL : tally_of(tallies, &extent->segment);
+        bool is_here = !extent->is_arena && extent->absent_bytes < extent->size_bytes;
+        struct tally *tally = is_here ? tally_of(tallies, &extent->segment) : NULL;
         if (tally == NULL)
             continue;
         tally->held_bytes += extent->size_bytes - extent->absent_bytes;

@@ -39,6 +39,6 @@ int mapped_range_map(struct mapped_range *range, struct segments *segments, cons
 }
 
 int mapped_range_unmap(struct mapped_range *range, struct segments *segments, uint32_t number,
-                       const struct segment *segment) {
+                       uint64_t segment) {
     return segments_unmap(segments, &range->mappings[number], segment);
 }

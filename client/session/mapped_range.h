@@ -42,9 +42,9 @@ void mapped_range_forget(struct mapped_range *range);
 int mapped_range_map(struct mapped_range *range, struct segments *segments, const struct mapped_part *parts,
                      uint32_t count, uint64_t offset_bytes, enum gpu_access access);
 
-/* Takes the mapping of a number away, if it is of the segment; NULL: of whichever. Nothing that the GPU does
+/* Takes the mapping of a number away, if it is of the segment with that id; 0: of any. Nothing that the GPU does
  * may use it any more. Waits for no kernel. 0, or DRIVER: it is as it was. */
 int mapped_range_unmap(struct mapped_range *range, struct segments *segments, uint32_t number,
-                       const struct segment *segment);
+                       uint64_t segment);
 
 #endif

@@ -144,7 +144,7 @@ static void row_end(struct session *session, struct mapped_row *row) {
     bool is_unmapped = true;
 
     for (uint32_t i = 0; i < row->n_parts; i++)
-        is_unmapped = mapped_range_unmap(row->range, &session->segments, i, NULL) == 0 && is_unmapped;
+        is_unmapped = mapped_range_unmap(row->range, &session->segments, i, 0) == 0 && is_unmapped;
     if (!is_unmapped) {
         list_append(&session->rows.stuck, &row->link);
         return;

@@ -470,13 +470,12 @@ int segments_map(struct segments *segments, const struct mapped_part *parts, uns
     return error == 0 ? 0 : devices_fail_on(first->gpu, (unsigned)first->device, error, doing);
 }
 
-int segments_unmap(struct segments *segments, struct segment_mapping *mapping,
-                   const struct segment *expected) {
+int segments_unmap(struct segments *segments, struct segment_mapping *mapping, uint64_t id) {
     int r = 0;
 
     pthread_mutex_lock(&segments->mappings_lock);
     const struct segment *segment = mapping->segment;
-    if (segment != NULL && (expected == NULL || segment == expected)) {
+    if (segment != NULL && (id == 0 || segment->id == id)) {
         int error = segment->gpu->vmm_unmap((unsigned)segment->device, mapping->memory, segment->size_bytes);
         if (error != 0) {
             r = devices_fail_on(segment->gpu, (unsigned)segment->device, error, "unmapping a segment");

@@ -88,7 +88,7 @@ struct mapped_part {
 };
 
 /* Told when a segment is closed that may have mappings, once these are gone, and before the segment's object
- * is. The thread holds the lock of the rows (row.h), and none of the connection or the segments. */
+ * is; but not when the client closes. The thread holds the lock of the rows (row.h), and none of the connection or the segments. */
 struct segments_listener {
     void (*closed)(void *owner, const struct segment *segment); /* NULL: no object is told */
     void *owner;
@@ -187,6 +187,6 @@ static inline struct segment_view segment_view_of(const struct segment *segment)
  * mapping away. */
 int segments_map(struct segments *segments, const struct mapped_part *parts, unsigned count,
                  struct segment_mapping *mappings, char *memory, enum gpu_access access);
-int segments_unmap(struct segments *segments, struct segment_mapping *mapping, const struct segment *segment);
+int segments_unmap(struct segments *segments, struct segment_mapping *mapping, uint64_t id);
 
 #endif

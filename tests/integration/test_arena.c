@@ -224,7 +224,7 @@ static unsigned mapped_slots(struct stream_heap *stream_heap) {
     pthread_mutex_lock(&stream_heap->lock);
     const struct arena *arena = stream_heap->arena;
     for (uint32_t i = 0; i < arena->n_slots; i++)
-        count += arena->slots[i].maps != NULL;
+        count += arena->slots[i].maps != 0;
     pthread_mutex_unlock(&stream_heap->lock);
     return count;
 }

@@ -16,6 +16,9 @@
 #define SLOT_BYTES (4 * QUARTER)
 #define ANY_MOVES  UINT64_MAX
 
+/* A segment by its id. */
+#define SEGMENT(number) ((struct segment_ref){.id = (number)})
+
 static struct proto_page page;
 static const struct fence_array fences = {.words = page.fences};
 

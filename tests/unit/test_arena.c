@@ -49,7 +49,7 @@ static void fill_slot(struct arena *arena, uint32_t number) {
     struct lending lending = {.lease = lease, .generation = generation_of(lease)};
 
     assert_true(lease <= CAPACITY);
-    arena_fill_locked(arena, number, &lending, &segments[lease]);
+    arena_fill_locked(arena, number, &lending, SEGMENT(lease));
 }
 
 /* The whole of a free slot leaves the arena, behind a fence. */
@@ -516,7 +516,7 @@ static void a_slot_that_was_emptied_is_filled_again_behind_its_fence(void **stat
     (void)state;
     move_away(arena, 1, (struct fence){WORD, 5});
     expect_slots(arena, "pv");
-    assert_null(arena->slots[1].segment);
+    assert_int_equal(arena->slots[1].segment.id, 0);
     assert_int_equal(arena->slots[1].lending.lease, 0);
     assert_int_equal(stream_heap_held_bytes_locked(arena->extent.stream_heap), SLOT_BYTES);
     assert_false(takes_last_slot(arena));
@@ -551,7 +551,7 @@ static void a_slot_without_a_fence_is_filled_again_at_once(void **state) {
 static void a_segment_moves_with_its_lease(void **state) {
     struct arena *arena = arena_of_slots(4, "vfpf");
     struct lending lending = arena->slots[3].lending;
-    struct segment *segment = arena->slots[3].segment;
+    struct segment_ref segment = arena->slots[3].segment;
     struct arena_place place;
     struct piece *piece;
     uint32_t slot;

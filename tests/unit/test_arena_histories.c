@@ -88,8 +88,6 @@ struct model {
     unsigned moves, refills, grown;
 };
 
-static struct segment real[SEGMENTS + 1]; /* what is mapped */
-
 /* --- fences --- */
 
 static bool has_arrived(struct fence fence) {
@@ -188,13 +186,13 @@ static bool slot_is_idle(const struct model *model, uint32_t slot) {
 
 /* --- slots --- */
 
-static const struct segment *mapped(const struct model *model, uint32_t slot) {
+static uint64_t mapped(const struct model *model, uint32_t slot) {
     return model->arena->slots[slot].maps;
 }
 
 /* Whether nothing uses what a vacant slot mapped. */
 static bool may_be_mapped_anew(const struct model *model, uint32_t slot) {
-    return mapped(model, slot) == NULL || all_arrived(&model->slots[slot].left);
+    return mapped(model, slot) == 0 || all_arrived(&model->slots[slot].left);
 }
 
 static void slot_leave(struct model *model, uint32_t number) {
@@ -336,7 +334,7 @@ static bool is_usable(const struct model *model, unsigned granule) {
     if (number >= model->arena->n_slots || model->is[granule] == FREE)
         return true;
     return model->slots[number].state == ARENA_SLOT_VACANT && may_be_mapped_anew(model, number) &&
-           !(model->arena->slots[number].has_fences && mapped(model, number) != NULL);
+           !(model->arena->slots[number].has_fences && mapped(model, number) != 0);
 }
 
 static bool may_be_taken(const struct model *model, const struct arena_place *place, uint32_t slot) {
@@ -509,15 +507,14 @@ static void row_ask(struct model *model, unsigned number) {
 static void map(struct model *model, uint32_t slot, unsigned segment) {
     struct arena_stale stale;
 
-    if (mapped(model, slot) == &real[segment])
+    if (mapped(model, slot) == segment)
         return;
     assert_true(may_be_mapped_anew(model, slot));
-    model->refills += mapped(model, slot) != NULL;
-    assert_int_equal(arena_list_stale_locked(model->arena, slot, slot + 1, &stale),
-                     mapped(model, slot) != NULL);
-    if (mapped(model, slot) != NULL)
+    model->refills += mapped(model, slot) != 0;
+    assert_int_equal(arena_list_stale_locked(model->arena, slot, slot + 1, &stale), mapped(model, slot) != 0);
+    if (mapped(model, slot) != 0)
         arena_forget_stale_locked(model->arena, &stale);
-    assert_null(mapped(model, slot));
+    assert_int_equal(mapped(model, slot), 0);
 }
 
 /* Fills the next slot of a claim. */
@@ -528,7 +525,8 @@ static void row_fill(struct model *model, struct model_row *row, uint32_t number
 
     map(model, number, segment);
     arena_fill_locked(model->arena, number,
-                      &(struct lending){.lease = lease, .generation = generation_of(lease)}, &real[segment]);
+                      &(struct lending){.lease = lease, .generation = generation_of(lease)},
+                      SEGMENT(segment));
     slot->is_new = false;
     slot->segment = segment;
     slot->absent = 0;
@@ -649,7 +647,7 @@ static void step_daemon(struct model *model) {
         segment->place = AT_DAEMON;
     if (segment->place != AT_DAEMON || random_below(2) == 0)
         return;
-    arena_unmapped_locked(model->arena, &real[number]);
+    arena_unmapped_locked(model->arena, number);
 }
 
 /* Free memory in several slots is lost for good, as where there was no memory to divide it. */
@@ -696,8 +694,8 @@ static void check_slot(const struct model *model, uint32_t number) {
     assert_true(slot->state != ARENA_SLOT_BUSY || slot->is_new == wanted->is_new);
     assert_int_equal(slot->n_out, wanted->n_out + wanted->is_abandoned);
     if (slot->state == ARENA_SLOT_HELD || (slot->state == ARENA_SLOT_BUSY && !slot->is_new)) {
-        assert_ptr_equal(slot->segment, &real[wanted->segment]);
-        assert_ptr_equal(mapped(model, number), slot->segment);
+        assert_int_equal(slot->segment.id, wanted->segment);
+        assert_int_equal(mapped(model, number), slot->segment.id);
         assert_int_equal(slot->lending.lease, model->segments[wanted->segment].lease);
         assert_int_equal(slot->absent_bytes, wanted->absent * HEAP_GRANULE);
     }
@@ -815,8 +813,6 @@ static void random_histories_agree_with_a_model_of_every_granule(void **state) {
     unsigned moves = 0, refills = 0, grown = 0, returns = 0;
 
     (void)state;
-    for (unsigned i = 1; i <= SEGMENTS; i++)
-        real[i] = (struct segment){.id = i};
     for (uint64_t seed = 1; seed <= SEEDS; seed++)
         run_history(seed, &moves, &refills, &grown, &returns);
     /* The histories were of what they are about. */

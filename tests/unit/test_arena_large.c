@@ -6,7 +6,6 @@
 
 #define CAPACITY 16u
 
-static struct segment segments[CAPACITY];
 static uint64_t last_lease;
 
 static int set_up(void **state) {
@@ -31,7 +30,7 @@ static struct arena *arena_of_widths(const char *widths) {
         uint64_t lease = ++last_lease;
         struct lending lending = {.lease = lease, .generation = generation_of(lease)};
         arena_shape_locked(arena, number, (uint32_t)(*width - '0'), ARENA_SLOT_BUSY);
-        arena_fill_locked(arena, number, &lending, &segments[lease]);
+        arena_fill_locked(arena, number, &lending, SEGMENT(lease));
         number += (uint32_t)(*width - '0');
     }
     assert_int_equal(arena_settle_locked(arena, &place, NULL), 0);
@@ -263,7 +262,7 @@ static void joined_slots_are_filled_one_by_one(void **state) {
         arena_shape_locked(arena, i, 1, ARENA_SLOT_BUSY);
     for (uint32_t i = 0; i < 4; i++) {
         const struct lending lending = {.lease = ++last_lease, .generation = 1};
-        arena_fill_locked(arena, i, &lending, &segments[last_lease]);
+        arena_fill_locked(arena, i, &lending, SEGMENT(last_lease));
     }
     assert_int_equal(arena_settle_locked(arena, &place, &piece), 0);
     assert_int_equal(piece->capacity_bytes, 4 * SLOT_BYTES);

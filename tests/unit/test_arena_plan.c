@@ -10,10 +10,8 @@
 #include "tests/failing_memory.h"
 
 #define CAPACITY 16u
-#define SEGMENTS 64u
 #define WORD     1u
 
-static struct segment segments[SEGMENTS];
 static uint64_t last_lease;
 static struct arena *arena;
 
@@ -33,11 +31,6 @@ static int tear_down(void **state) {
     return 0;
 }
 
-static struct segment *segment_of(uint64_t lease) {
-    assert_true(lease < SEGMENTS);
-    return &segments[lease];
-}
-
 /* The daemon grants what a plan asks for next. */
 static void grant(struct arena_plan *plan, uint32_t n_asked, uint32_t asked_slots) {
     assert_true(arena_plan_next(plan));
@@ -46,7 +39,7 @@ static void grant(struct arena_plan *plan, uint32_t n_asked, uint32_t asked_slot
     for (uint32_t i = 0; i < n_asked; i++) {
         uint64_t lease = ++last_lease;
         arena_plan_add_granted(plan, &(struct lending){.lease = lease, .generation = generation_of(lease)},
-                               segment_of(lease));
+                               SEGMENT(lease));
     }
 }
 
@@ -96,7 +89,7 @@ static void new_segments_are_mapped_in_one_run(void **state) {
     struct piece *piece = take_new(3);
     assert_int_equal(piece->capacity_bytes, 3 * SLOT_BYTES);
     for (uint32_t i = 0; i < 3; i++)
-        assert_true(arena_maps_locked(arena, i, segment_of(i + 1)));
+        assert_true(arena_maps_locked(arena, i, i + 1));
 }
 
 /* Two free slots lie apart, at either side of a piece. A piece of two slots takes the segment of the first one
@@ -124,8 +117,8 @@ static void an_idle_segment_moves_behind_a_fence(void **state) {
     struct piece *piece = settle(&plan);
     assert_int_equal(piece->capacity_bytes, 2 * SLOT_BYTES);
     assert_ptr_equal(piece->memory, arena->extent.memory + 2 * SLOT_BYTES);
-    assert_true(arena_maps_locked(arena, 3, segment_of(1)));
-    assert_true(arena_maps_locked(arena, 0, segment_of(1))); /* until its fence is ready */
+    assert_true(arena_maps_locked(arena, 3, 1));
+    assert_true(arena_maps_locked(arena, 0, 1)); /* until its fence is ready */
 }
 
 static void an_idle_segment_stays_where_no_fence_can_be_left(void **state) {
@@ -137,7 +130,7 @@ static void an_idle_segment_stays_where_no_fence_can_be_left(void **state) {
     assert_int_equal(map_all(&plan, 0), 1);
     (void)settle(&plan);
     assert_int_equal(stream_heap_free_bytes_locked(arena->extent.stream_heap), SLOT_BYTES);
-    assert_true(arena_maps_locked(arena, 3, segment_of(4)));
+    assert_true(arena_maps_locked(arena, 3, 4));
 }
 
 /* The daemon refuses a new segment: what was moved stays the arena's. */
@@ -174,7 +167,7 @@ static void a_mapping_that_is_there_is_used_again(void **state) {
     assert_int_equal(arena_plan_wait(&plan, arena, SLOT_BYTES), 0);
     assert_true(arena_plan_next(&plan));
     /* the daemon lends the same segment again, under a new lease */
-    arena_plan_add_granted(&plan, &(struct lending){.lease = 40, .generation = 1}, segment_of(1));
+    arena_plan_add_granted(&plan, &(struct lending){.lease = 40, .generation = 1}, SEGMENT(1));
     assert_int_equal(arena_plan_place_locked(&plan), 0);
     assert_int_equal(plan.place.first, 0);
     assert_int_equal(map_all(&plan, 0), 0); /* none was mapped anew */
@@ -194,7 +187,7 @@ static void another_segment_comes_after_the_old_mapping_went(void **state) {
     assert_int_equal(plan.place.first, 0);
     assert_int_equal(map_all(&plan, 1), 1);
     (void)settle(&plan);
-    assert_true(arena_maps_locked(arena, 0, segment_of(last_lease)));
+    assert_true(arena_maps_locked(arena, 0, last_lease));
 }
 
 static void a_request_that_waits_holds_nothing_meanwhile(void **state) {
@@ -241,7 +234,7 @@ static void large_segments_are_asked_for_first(void **state) {
     struct piece *piece = settle(&plan);
     assert_int_equal(piece->capacity_bytes, 7 * LARGE_SLOT_BYTES);
     for (uint32_t i = 0; i < 4; i++) /* all slots of one that are joined map the same */
-        assert_ptr_equal(large->slots[i].maps, segment_of(1));
+        assert_int_equal(large->slots[i].maps, 1);
     assert_int_equal(arena_slot_after(large, 0), 4);
     assert_true(all_is_valid(large));
     arena_end(large);

@@ -6,8 +6,10 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include "client/core/deferred.h"
 #include "client/core/pool.h"
 #include "client/include/gpupool/gpupool.h"
+#include "proto/page.h"
 #include "stream_heap_fixture.h"
 #include "tests/bounded.h"
 
@@ -123,6 +125,26 @@ static void a_request_whose_range_served_another_is_offered_one_again(void **sta
     core_pool_leave_locked(&pool, &second);
 }
 
+static struct proto_page page; /* its words are the test's own */
+static const struct fence_array fences = {.words = page.fences};
+
+static void deferred_memory_serves_when_its_fence_is_ready(void **state) {
+    const struct fence fence = {1, 1};
+    struct waiting_request waiter;
+    struct piece *piece;
+
+    (void)state;
+    heaps[0]->fences = &fences;
+    assert_int_equal(stream_heap_take(heaps[0], EXTENT_BYTES, &piece), 0);
+    assert_int_equal(deferred_reserve_locked(heaps[0], fence), 0);
+    deferred_push_locked(heaps[0], piece, fence);
+    enter(&waiter, MIB);
+    assert_int_equal(serve(heaps[0], NOW_NS), 0);
+    atomic_store(&page.fences[0], 1);
+    assert_int_equal(serve(heaps[0], NOW_NS), MIB);
+    core_pool_leave_locked(&pool, &waiter);
+}
+
 static void requests_are_told_apart_by_what_they_wait_for(void **state) {
     struct waiting_request range, segments;
 
@@ -206,6 +228,7 @@ int main(void) {
         POOL_TEST(gates_are_closed_while_a_request_waits),
         POOL_TEST(the_first_request_that_fits_is_served),
         POOL_TEST(a_request_whose_range_served_another_is_offered_one_again),
+        POOL_TEST(deferred_memory_serves_when_its_fence_is_ready),
         POOL_TEST(requests_are_told_apart_by_what_they_wait_for),
         POOL_TEST(requests_come_and_go_beside_threads_that_take),
     };
