@@ -9,8 +9,8 @@
  * neighbours, and pieces are cut to the size that is asked for. While a request waits, in the queue of its
  * pool (client/core/pool.h), each release looks at the heap: as soon as a range is long enough for the
  * request, the range goes to the daemon, which answers the request with it. So does a stretch that is long
- * enough (client/core/stretch.h). A request that was passed often has a target (client/core/target.h). The mark ends when no thread waits and a quarter of a stream
- * heap is free, or the pool has room again.
+ * enough (client/core/stretch.h). A request that was passed often has a target (client/core/target.h). The mark
+ * ends when no thread waits and a quarter of a stream heap is free, or the pool has room again.
  *
  * A pool is short when other processes wait for its memory. The process keeps nothing then: each piece that
  * is released goes to the daemon, which serves the requests that wait in their order. The mark begins when

@@ -17,8 +17,8 @@
  * pool's held, and no stream heap's unless they say so; they take those of the stream heaps. Under the pool's
  * lock no thread's cache is visited, no message sent, and no driver called.
  *
- * Invariants, while no thread has the pool's lock: n_waiting is the length of the queue; a stream heap's gate is closed exactly while that is not
- * 0; an extent is closed exactly while it lies in a target of the queue.
+ * Invariants, while no thread has the pool's lock: n_waiting is the length of the queue; a stream heap's gate
+ * is closed exactly while that is not 0; an extent is closed exactly while it lies in a target of the queue.
  */
 #include <pthread.h>
 #include <stdatomic.h>

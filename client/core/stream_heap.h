@@ -10,9 +10,9 @@
  *
  * A part of an extent that goes back to the daemon is absent: taken in the heap by no piece. It goes behind a
  * fence of the stream heap's stream. Where none can be left, the part is free in the stream heap again. An
- * extent ends when all of it is absent, and stands behind fences. A new lease that lies at the end of an extent, or where it has absent parts, is
- * merged with the extent's: what lies side by side can so be cut as one, and a stream heap that grows step by
- * step fragments no more than one large extent would.
+ * extent ends when all of it is absent, and stands behind fences. A new lease that lies at the end of an
+ * extent, or where it has absent parts, is merged with the extent's: what lies side by side can so be cut as
+ * one, and a stream heap that grows step by step fragments no more than one large extent would.
  *
  * Free memory serves any size before the stream heap grows: an extent is not kept for the size that it was
  * leased for.

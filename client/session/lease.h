@@ -85,8 +85,8 @@ int lease_release_shared(struct session *session, uint64_t lease, uint64_t gener
                          const struct proto_board_fence *board_fence);
 
 /* As lease_release for a part, without an answer: 0 does not mean that it was released. Of the parts that go
- * so, one lease's and one client's, at least every LEASE_ONE_WAY_MAX-th (client/core/stream_heap.h) is to be released with an answer, and
- * after a LIMIT all until one was. */
+ * so, one lease's and one client's, at least every LEASE_ONE_WAY_MAX-th (client/core/stream_heap.h) is to be
+ * released with an answer, and after a LIMIT all until one was. */
 int lease_release_one_way(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                           uint64_t size_bytes, struct fence fence);
 

@@ -39,6 +39,14 @@ static struct request *find(struct list *requests, uint64_t id) {
     return NULL;
 }
 
+/* A submitted request whose deadline has passed, before the runner has collected it: the reply is in time for
+ * it still. */
+static struct request *find_expired(struct connection *connection, uint64_t id) {
+    struct request *request = find(&connection->completed, id);
+
+    return request == NULL || request->done ? NULL : request;
+}
+
 /* Sends what the reader has to say on its own account, or leaves it to the thread that sends. A daemon that
  * takes nothing for as long as an answer may take is as good as gone, and would wait for this message for
  * ever. */
@@ -195,6 +203,8 @@ static const char *reader_deliver(struct connection *connection, int *fds, bool 
 
     pthread_mutex_lock(&connection->lock);
     struct request *request = find(&connection->waiting, message->header.request);
+    bool is_expired =
+        request == NULL && (request = find_expired(connection, message->header.request)) != NULL;
     bool abandoned = request == NULL;
     if (abandoned)
         request = find(&connection->abandoned, message->header.request);
@@ -227,9 +237,9 @@ static const char *reader_deliver(struct connection *connection, int *fds, bool 
             request->fd = take_fd(fds);
         message_copy(&request->message, message);
         request->done = true;
-        if (request->is_submitted) {
+        if (request->is_submitted && !is_expired) {
             submit_complete_locked(request, 0);
-        } else {
+        } else if (!is_expired) {
             list_remove(&request->link);
             if (request->is_kept)
                 list_append(&connection->kept, &request->link);

@@ -109,8 +109,6 @@ void connection_cancel(struct connection *connection, uint64_t id) {
 struct request *connection_next_completed(struct connection *connection) {
     pthread_mutex_lock(&connection->lock);
     struct request *request = list_first(&connection->completed, struct request, link);
-    if (request != NULL)
-        list_remove(&request->link);
     pthread_mutex_unlock(&connection->lock);
     return request;
 }

@@ -31,18 +31,19 @@ void connection_watch(struct connection *connection, int wake_fd);
 uint64_t connection_enlist(struct request *request, uint64_t deadline_ns, void *owner);
 
 /* Sends a request that was entered. Waits until it has left: a client without a thread of its own may have no
- * other thread that sends it. From the call on it belongs to the connection, until it is taken by
- * connection_next_completed(). Thread-safe. */
+ * other thread that sends it. From the call on it belongs to the connection, until
+ * connection_next_completed() gives it. Thread-safe. */
 void connection_submit(struct request *request);
 
 /* Tells the daemon that the request of an id is to wait no more. The request completes with the daemon's
  * answer. Does nothing if it has completed. Thread-safe. Leaves the thread's error text as it is. */
 void connection_cancel(struct connection *connection, uint64_t id);
 
-/* Takes a request that is complete. NULL: none is. For the runner. */
+/* A request that is complete, which the caller collects. NULL: none is. For the runner. */
 struct request *connection_next_completed(struct connection *connection);
 
-/* Ends the exchange of a request that is complete: as connection_exchange() does. */
+/* Ends the exchange of a request that is complete: as connection_exchange() does. A reply that came after the
+ * request's deadline, but before this call, is its reply. */
 int connection_collect(struct request **request);
 
 /* Waits until a request is complete, wake_fd is written, a packet has come and was dealt with, or the

@@ -3,6 +3,8 @@
  * one that dies. */
 #include <poll.h>
 
+#include "base/clock.h"
+#include "client/session/submit.h"
 #include "tests/unit/client_fixture.h"
 
 /* The ACQUIRE that the false daemon has not answered. */
@@ -105,12 +107,61 @@ static void a_dead_daemon_completes_requests(void **state) {
     gpupool_close(client);
 }
 
+/* Answers what it holds when the next request comes. */
+static bool answer_late(struct false_daemon *daemon, struct false_session *session,
+                        const struct proto_message *request) {
+    if (request->header.operation == PROTO_IDLE) {
+        hold(request);
+        return true;
+    }
+    if (held.header.operation == PROTO_IDLE) {
+        false_daemon_serve(daemon, session, &held);
+        held = (struct proto_message){0};
+    }
+    false_daemon_serve(daemon, session, request);
+    return true;
+}
+
+/* is_taken: the runner has it in its hands when the reply comes. */
+static void expire_and_answer(struct gpupool_client *client, bool is_taken) {
+    struct connection *connection = &client->session.connection;
+    struct request *request = connection_request(connection, PROTO_IDLE), *completed = NULL;
+    size_t count;
+
+    assert_non_null(request);
+    request->message.idle = (struct proto_idle){.pool = FALSE_POOL_HOST};
+    (void)connection_enlist(request, clock_now_ns(), NULL);
+    connection_submit(request);
+    assert_null(connection_next_completed(connection));
+    assert_true(connection_run(connection, false, 0)); /* its deadline has passed */
+    if (is_taken)
+        completed = connection_next_completed(connection);
+    assert_ok(gpupool_pools(client, NULL, 0, &count)); /* reads both replies */
+    if (!is_taken)
+        completed = connection_next_completed(connection);
+    assert_ptr_equal(completed, request);
+    assert_ok(connection_collect(&completed));
+    assert_ptr_equal(completed, request);
+    request_recycle(completed);
+    assert_null(connection_next_completed(connection));
+}
+
+static void a_reply_after_the_deadline_serves_a_request_that_was_not_collected(void **state) {
+    (void)state;
+    struct gpupool_client *client = start(answer_late);
+
+    expire_and_answer(client, false);
+    expire_and_answer(client, true);
+    gpupool_close(client);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         TEST(a_lease_that_crosses_the_cancel_goes_back),
         TEST(a_cancel_is_answered_by_the_daemon),
         TEST(a_close_gives_up_what_the_daemon_does_not_answer),
         TEST(a_dead_daemon_completes_requests),
+        TEST(a_reply_after_the_deadline_serves_a_request_that_was_not_collected),
     };
     fixture_init();
     int failed = cmocka_run_group_tests_name("requests", tests, NULL, NULL);
