@@ -132,7 +132,8 @@ class MemoryObjects(installed.Installed):
         self.shell(f"cc -x c -std=c11 {FLAGS} example.c-processes -o example $(pkg-config --libs gpupool)", directory)
         output = self.shell("gpupoold --socket $PWD/data --admin-socket $PWD/admin --gpu sim --log-level error & daemon=$!\n"
                             "trap 'kill $daemon; wait $daemon' EXIT\n"
-                            "while [ ! -S data ]; do kill -0 $daemon; sleep 0.1; done\n"
+                            # The admin socket comes last: the data socket then takes connections.
+                            "while [ ! -S admin ]; do kill -0 $daemon; sleep 0.1; done\n"
                             "GPUPOOL_SOCKET=$PWD/data ./example", directory)
         self.assertEqual(output, "every turn was read as it was written\n")
 
