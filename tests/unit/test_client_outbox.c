@@ -32,6 +32,8 @@ static struct {
     struct seen seen[SEEN_MAX]; /* the messages, as they came */
     uint64_t end_bytes;         /* where the next lease begins, for leases that continue each other */
     uint64_t told;              /* the test's number of its last one-way message */
+    bool is_slow;               /* an ACQUIRE is answered when its CANCEL comes */
+    struct proto_message held;  /* the ACQUIRE */
 } stop = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 /* The leases of one segment lie one behind the other. */
@@ -57,11 +59,20 @@ static void serve(struct false_daemon *daemon, struct false_session *session,
                   const struct proto_message *request) {
     switch (request->header.operation) {
     case PROTO_MERGE: /* one-way */
-    case PROTO_CANCEL:
         return;
+    case PROTO_ACQUIRE:
+        if (!stop.is_slow)
+            break;
+        stop.held = *request;
+        return;
+    case PROTO_CANCEL:
+        assert(stop.is_slow && stop.held.header.request == request->cancel.request);
+        request = &stop.held;
+        break;
     default:
-        false_daemon_serve(daemon, session, request);
+        break;
     }
+    false_daemon_serve(daemon, session, request);
 }
 
 static bool note_and_serve(struct false_daemon *daemon, struct false_session *session,
@@ -279,6 +290,7 @@ static void finish(struct gpupool_client *client) {
 static int set_up_stop(void **state) {
     stop.n = 0;
     stop.told = stop.end_bytes = 0;
+    stop.is_slow = false;
     stop_at(0);
     return set_up(state);
 }
@@ -528,6 +540,7 @@ static void a_cancel_goes_behind_its_request(void **state) {
     struct caller waiting = {0}, asks = {0};
     struct gpupool_buffer buffer;
 
+    stop.is_slow = true; /* the daemon's thread is at a stop */
     begin_waiting(&waiting, client);
     begin_behind(&asks, client, begin_acquire);
     uint64_t request = open_request(client);
