@@ -37,8 +37,8 @@ bool arena_serves(struct cache *cache, struct stream_heap *stream_heap, uint64_t
 
 /* Begins to serve a request (a multiple of HEAP_GRANULE). may_grow: the arena may have more memory in place
  * of moves that it has no credit for (move_debts.h); else it moves as many as it needs. acquire: how the
- * daemon is asked for the segments that are missing: pool, flags and timeout are the caller's. ASKING_WAITS: asking has a request for the daemon,
- * and arena_grow_end() is to be called when the asking is over. 0: *ret_piece is the memory. EXHAUSTED and
+ * daemon is asked for the segments that are missing: pool, flags and timeout are the caller's. ASKING_WAITS:
+ * asking has a request for the daemon, and arena_grow_end() is to be called when the asking is over. 0: *ret_piece is the memory. EXHAUSTED and
  * what the daemon or the driver says otherwise: what was taken elsewhere in the arena is free in the stream
  * heap. */
 int arena_grow_begin(struct arena_work *work, struct cache *cache, struct stream_heap *stream_heap,

@@ -215,9 +215,8 @@ static inline bool arena_maps_locked(const struct arena *arena, uint32_t number,
     return arena->slots[number].maps == segment && arena->slots[number].maps_from == number;
 }
 
-/* Slots that are to be filled, or that become single, and were divided: so many
- * from a number on are joined, or are single again (1). state: of all of them before and afterwards, VACANT
- * or BUSY. Slots that were joined get their new widths, the lowest first, before one of them is filled. */
+/* Slots that are to be filled, or that become single, and were divided: so many from a number on are joined,
+ * or are single again (1). state: of all of them before and afterwards, VACANT or BUSY. Slots that were joined get their new widths, the lowest first, before one of them is filled. */
 void arena_shape_locked(struct arena *arena, uint32_t number, uint32_t n_slots, enum arena_slot_state state);
 
 /* A slot that was taken goes back to the heap. */

@@ -391,14 +391,11 @@ int connection_hear_end(struct connection *connection) {
 int connection_tell(struct connection *connection, const struct proto_message *message,
                     uint64_t deadline_ns) {
     uint8_t packet[PROTO_PACKET_MAX];
-    uint64_t place;
 
     int r = connection_check(connection);
     if (r < 0)
         return r;
-    r = outbox_send(&connection->outbox, packet, proto_encode(message, packet), false, deadline_ns, &place);
-    if (r == 0)
-        r = outbox_await(&connection->outbox, place, deadline_ns);
+    r = outbox_send_now(&connection->outbox, packet, proto_encode(message, packet), false, deadline_ns);
     if (r == 0) {
         atomic_fetch_add(&connection->told, 1);
         return 0;

@@ -116,7 +116,7 @@ static bool is_idle_locked(const struct outbox *outbox) {
 #ifdef GPUPOOL_PLANT_OVERTAKING
     return outbox->fd >= 0; /* a fault on purpose, for the test that has to find it */
 #else
-    return !outbox->is_sending && outbox->head == outbox->tail;
+    return outbox->fd >= 0 && !outbox->is_sending && outbox->head == outbox->tail;
 #endif
 }
 
@@ -220,8 +220,6 @@ int outbox_send(struct outbox *outbox, const void *packet, size_t size, bool is_
         r = append_waiting_locked(outbox, packet, size, is_reader, deadline_ns);
         if (r == 0)
             *ret_place = outbox->tail - record_bytes(size);
-    } else if (outbox->fd < 0) {
-        r = -EPIPE;
     } else {
         int fd = outbox->fd;
         outbox->is_sending = true;
@@ -243,6 +241,14 @@ int outbox_await(struct outbox *outbox, uint64_t place, uint64_t deadline_ns) {
     int r = await_locked(outbox, place + 1, deadline_ns);
     /* Where it cannot be taken back, it has left, or the sender is just sending it. */
     return r < 0 && r != -EPIPE && !withdraw_locked(outbox, place) ? 0 : r;
+}
+
+int outbox_send_now(struct outbox *outbox, const void *packet, size_t size, bool is_reader,
+                    uint64_t deadline_ns) {
+    uint64_t place;
+    int r = outbox_send(outbox, packet, size, is_reader, deadline_ns, &place);
+
+    return r < 0 ? r : outbox_await(outbox, place, deadline_ns);
 }
 
 int outbox_flush(struct outbox *outbox, uint64_t deadline_ns) {

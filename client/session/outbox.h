@@ -88,6 +88,11 @@ int outbox_send(struct outbox *outbox, const void *packet, size_t size, bool is_
  * the packet was taken back. */
 int outbox_await(struct outbox *outbox, uint64_t place, uint64_t deadline_ns);
 
+/* Sends a packet, and waits until it has left: outbox_send() and outbox_await(). Returns as these. Where it
+ * fails, the packet does not leave. */
+int outbox_send_now(struct outbox *outbox, const void *packet, size_t size, bool is_reader,
+                    uint64_t deadline_ns);
+
 /* Sends what is queued, in order, and waits until the deadline for the socket to take it. Returns 0 at once if
  * another thread sends. Else 0 (all that was queued when it began has left), -ETIMEDOUT, -EPIPE or another
  * negative errno: the rest stays queued. */

@@ -53,10 +53,7 @@ static struct request *find_expired(struct connection *connection, uint64_t id) 
 static void reader_send(struct connection *connection, const struct proto_message *message, void *packet) {
     size_t size = proto_encode(message, packet);
     uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), connection->answer_timeout_ns);
-    uint64_t place;
-    int r = outbox_send(&connection->outbox, packet, size, true, deadline_ns, &place);
-    if (r == 0)
-        r = outbox_await(&connection->outbox, place, deadline_ns);
+    int r = outbox_send_now(&connection->outbox, packet, size, true, deadline_ns);
     if (r < 0 &&
         r != -EPIPE) /* EPIPE: reading will come to the end of file, and to what was sent before it */
         connection_break(connection, GPUPOOL_E_DISCONNECTED, "the daemon takes no messages: %s (%s)",

@@ -88,7 +88,8 @@ struct mapped_part {
 };
 
 /* Told when a segment is closed that may have mappings, once these are gone, and before the segment's object
- * is; but not when the client closes. The thread holds the lock of the rows (row.h), and none of the connection or the segments. */
+ * is; but not when the client closes. The thread holds the lock of the rows (row.h), and none of the connection
+ * or the segments. */
 struct segments_listener {
     void (*closed)(void *owner, const struct segment *segment); /* NULL: no object is told */
     void *owner;

@@ -63,16 +63,12 @@ static void tell_cancel(struct connection *connection, uint64_t id) {
 void connection_submit(struct request *request) {
     struct connection *connection = request->connection;
 
-    pthread_mutex_lock(&connection->lock);
-    bool is_broken = connection->broken != 0;
-    pthread_mutex_unlock(&connection->lock);
     uint64_t deadline_ns = connection_deadline_ns(connection, 0);
-    int r = is_broken ? 0 : connection_send(request, deadline_ns);
-    if (r == 0 && !is_broken)
+    int r = connection_send(request, deadline_ns); /* 0 where the connection is broken */
+    if (r == 0)
         r = outbox_await(&connection->outbox, request->place, deadline_ns);
     if (r == -EPIPE)
         r = 0; /* the reader finds the reason */
-    connection_send_rest(connection);
 
     pthread_mutex_lock(&connection->lock);
     uint64_t id = request->id;
