@@ -10,11 +10,11 @@
 #include "base/cleanup.h"
 #include "base/clock.h"
 #include "base/units.h"
-#include "client/api/acquiring.h"
 #include "client/api/buffer.h"
 #include "client/api/client.h"
 #include "client/api/recorded.h"
 #include "client/api/shared.h"
+#include "client/cache/miss.h"
 #include "client/cache/split_off.h"
 #include "client/session/call_time.h"
 #include "client/session/error.h"
@@ -160,6 +160,29 @@ void buffer_give_back(struct gpupool_client *client, const struct gpupool_buffer
         buffer_end_lease(client, buffer);
 }
 
+int buffer_begin_acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t size_bytes, void *stream,
+                         uint64_t timeout_ns, uint32_t flags, uint32_t probe, struct miss *miss) {
+    struct pool pool;
+
+    if ((flags & GPUPOOL_IDLE_ONLY) != 0)
+        probe |= PROTO_ACQUIRE_IDLE_ONLY;
+    if (size_bytes > PROTO_SIZE_MAX)
+        return error_set(GPUPOOL_E_TOO_LARGE, "larger than any pool may ever be");
+    int r = buffer_find_pool(client, pool_id, stream, flags, &pool);
+    return r < 0 ? r
+                 : miss_begin(miss, &client->session, client->cache.enabled ? &client->cache : NULL, &pool,
+                              size_bytes, stream, timeout_ns, probe);
+}
+
+struct gpupool_buffer buffer_of_miss(struct gpupool_client *client, const struct miss *miss) {
+    struct gpupool_buffer buffer;
+
+    if (miss->piece == NULL)
+        return buffer_of_grant(client, &miss->question.grant);
+    cache_fill(&buffer, miss->piece, miss->size_bytes);
+    return buffer;
+}
+
 int buffer_finish(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
                   uint32_t flags) {
     int r = (flags & GPUPOOL_ZERO) != 0 ? buffer_zero(client, buffer, stream) : 0;
@@ -172,15 +195,15 @@ static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t siz
                    uint64_t timeout_ns, uint32_t flags, uint32_t probe, struct gpupool_buffer *ret_buffer) {
     _cleanup_(call_time_end) struct call_time time = call_time_begin(timeout_ns);
     _cleanup_(bringing_endp) struct session *bringing = bringing_begin(&client->session);
-    struct gpupool_buffer buffer;
-    struct acquiring acquiring;
+    struct miss miss;
 
-    int r =
-        acquiring_begin(&acquiring, client, pool_id, size_bytes, stream, timeout_ns, flags, probe, &buffer);
-    while (r == ASKING_WAITS)
-        r = acquiring_answer(&acquiring, asking_exchange(acquiring_asking(&acquiring)), &buffer);
-    if (r == 0)
-        r = buffer_finish(client, &buffer, stream, flags);
+    int r = buffer_begin_acquire(client, pool_id, size_bytes, stream, timeout_ns, flags, probe, &miss);
+    while (r == MISS_WAITS)
+        r = miss_answer(&miss, question_exchange(&miss.question));
+    if (r < 0)
+        return r;
+    const struct gpupool_buffer buffer = buffer_of_miss(client, &miss);
+    r = buffer_finish(client, &buffer, stream, flags);
     if (r == 0)
         *ret_buffer = buffer;
     return r;

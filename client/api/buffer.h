@@ -11,6 +11,7 @@ struct gpu;
 struct gpupool_buffer;
 struct gpupool_client;
 struct grant;
+struct miss;
 struct piece;
 struct pool;
 
@@ -43,6 +44,14 @@ int buffer_release_behind(struct gpupool_client *client, struct gpupool_buffer *
 
 /* Checks what is wrong whatever the client and the pool are: INVALID. */
 int buffer_check_acquire(const char *call, uint64_t size_bytes, const void *stream, uint32_t flags);
+
+/* Begins an acquire: checks the pool and the stream (buffer_find_pool()), and then as miss_begin(). stream: not
+ * GPUPOOL_OWN_STREAM. flags: GPUPOOL_ZERO is not done here. probe: as in buffer_acquire(). */
+int buffer_begin_acquire(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
+                         uint64_t timeout_ns, uint32_t flags, uint32_t probe, struct miss *miss);
+
+/* The buffer of an acquire that is done. Once for each. */
+struct gpupool_buffer buffer_of_miss(struct gpupool_client *client, const struct miss *miss);
 
 /* Zeroes a buffer that was acquired, if the flags say so. Where that fails, the buffer is given back. */
 int buffer_finish(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,

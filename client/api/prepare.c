@@ -17,13 +17,13 @@
 #include "base/units.h"
 #include "client/api/buffer.h"
 #include "client/api/client.h"
-#include "client/cache/grow.h"
+#include "client/cache/add_lease.h"
 #include "client/core/deferred.h"
 #include "client/core/extent_size.h"
-#include "client/session/asking.h"
 #include "client/session/call_time.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
+#include "client/session/question.h"
 
 struct preparation {
     struct gpupool_client *client;
@@ -117,13 +117,17 @@ static int check_shortage(struct gpupool_client *client, uint32_t pool) {
                : 0;
 }
 
+static int add(struct preparation *preparation, const struct grant *grant) {
+    return stream_heap_add_lease(&preparation->client->cache, preparation->stream_heap, grant,
+                                 grant->lease.capacity_bytes, NULL);
+}
+
 /* Adds the leases to the stream heap. A lease that does not get there was given back. */
 static int keep(struct preparation *preparation) {
     int r = check_shortage(preparation->client, preparation->pool);
 
     while (r == 0 && preparation->count > 0)
-        r = stream_heap_add_lease(&preparation->client->cache, preparation->stream_heap,
-                                  &preparation->grants[--preparation->count]);
+        r = add(preparation, &preparation->grants[--preparation->count]);
     return r;
 }
 

@@ -105,6 +105,8 @@ static void complete(struct gpupool_client *client, struct open_request *request
     struct requests *requests = &client->requests;
     uint64_t one = 1;
 
+    if (r == 0)
+        request->buffer = buffer_of_miss(client, &request->miss);
     pthread_mutex_lock(&requests->lock);
     if (r == 0 && request->is_cancelled) {
         pthread_mutex_unlock(&requests->lock);
@@ -183,31 +185,29 @@ static int prepare_to_ask_locked(struct gpupool_client *client) {
  * gone out, and this is what the request is to be told instead. */
 static int ask(struct gpupool_client *client, struct open_request *request) {
     struct requests *requests = &client->requests;
-    const struct asking *asking = acquiring_asking(&request->acquiring);
-    struct request *question = asking->request;
+    const struct question *question = &request->miss.question;
+    struct request *asked = question->request;
 
     pthread_mutex_lock(&requests->lock);
     int r = request->is_cancelled ? say_cancelled() : prepare_to_ask_locked(client);
     if (r == 0) {
         requests->n_asking++;
-        request->asking_id = connection_enlist(question, asking->deadline_ns, request);
+        request->question_id = connection_enlist(asked, question->deadline_ns, request);
     }
     pthread_mutex_unlock(&requests->lock);
     if (r == 0)
-        connection_submit(question);
+        connection_submit(asked);
     return r;
 }
 
 /* Goes on from what a step returned. */
 static void proceed(struct gpupool_client *client, struct open_request *request, int r) {
-    struct acquiring *acquiring = &request->acquiring;
-
-    while (r == ASKING_WAITS) {
+    while (r == MISS_WAITS) {
         int refusal = ask(client, request);
         if (refusal == 0)
             return;
-        asking_drop(acquiring_asking(acquiring), ASKING_WAITS);
-        r = acquiring_answer(acquiring, refusal, &request->buffer);
+        question_drop(&request->miss.question, QUESTION_IS_UNSENT);
+        r = miss_answer(&request->miss, refusal);
     }
     complete(client, request, r);
 }
@@ -217,21 +217,21 @@ static void advance(struct gpupool_client *client, struct open_request *request)
     _cleanup_(call_time_end) struct call_time time = call_time_begin_until(request->end_ns);
     _cleanup_(bringing_endp) struct session *bringing = bringing_begin(&client->session);
     struct requests *requests = &client->requests;
-    struct asking *asking = acquiring_asking(&request->acquiring);
+    struct question *question = &request->miss.question;
 
     pthread_mutex_lock(&requests->lock);
-    request->asking_id = 0;
+    request->question_id = 0;
     bool is_cancelled = request->is_cancelled;
     if (--requests->n_asking == 0 && uses_loop(client))
         purger_unwatch(&client->cache.purger, client->session.connection.fd);
     pthread_mutex_unlock(&requests->lock);
 
-    int r = connection_collect(&asking->request);
+    int r = connection_collect(&question->request);
     if (is_cancelled) {
-        asking_drop(asking, r);
+        question_drop(question, r);
         r = say_cancelled();
     }
-    proceed(client, request, acquiring_answer(&request->acquiring, r, &request->buffer));
+    proceed(client, request, miss_answer(&request->miss, r));
 }
 
 static bool run(struct gpupool_client *client, bool watches, uint64_t deadline_ns) {
@@ -266,8 +266,7 @@ int requests_begin(struct gpupool_client *client, uint32_t pool, uint64_t size_b
         return r;
     _cleanup_(call_time_end) struct call_time time = call_time_begin_until(request->end_ns);
     _cleanup_(bringing_endp) struct session *bringing = bringing_begin(&client->session);
-    r = acquiring_begin(&request->acquiring, client, pool, size_bytes, stream, timeout_ns, flags, 0,
-                        &request->buffer);
+    r = buffer_begin_acquire(client, pool, size_bytes, stream, timeout_ns, flags, 0, &request->miss);
     if (r < 0) {
         pthread_mutex_lock(&requests->lock);
         leave_locked(requests, request);
@@ -314,7 +313,7 @@ int requests_cancel(struct gpupool_client *client, uint64_t number) {
         r = 0;
         if (!request->is_complete && !request->is_cancelled) {
             request->is_cancelled = true;
-            id = request->asking_id;
+            id = request->question_id;
         }
     }
     pthread_mutex_unlock(&requests->lock);
@@ -414,8 +413,8 @@ void requests_close(struct gpupool_client *client) {
 void requests_forget(struct requests *requests) {
     for (uint32_t i = 0; i < requests->n_slots; i++) {
         struct open_request *request = requests->slots[i].request;
-        if (request != NULL && request->asking_id != 0)
-            acquiring_forget(&request->acquiring);
+        if (request != NULL && request->question_id != 0)
+            miss_forget(&request->miss);
         free(request);
     }
     free(requests->slots);

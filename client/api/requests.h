@@ -3,7 +3,7 @@
 #define CLIENT_API_REQUESTS_H
 /*
  * The open requests of a client: acquires that were begun and not ended (gpupool_acquire_begin()). A request
- * is an acquire in steps (acquiring.h) that no thread waits for.
+ * is a miss (client/cache/miss.h) that no thread waits for.
  *
  *     begin ──▶ ASKING ⇄ a step ──▶ COMPLETE ──end──▶ gone
  *
@@ -23,7 +23,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "client/api/acquiring.h"
+#include "client/cache/miss.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
 
@@ -35,9 +35,9 @@ struct open_request {
     void *stream;
     uint64_t end_ns; /* of the steps that wait for the daemon (call_time.h) */
     /* the steps' */
-    struct acquiring acquiring;
+    struct miss miss;
     /* under the lock */
-    uint64_t asking_id; /* of the question that the daemon has; 0: it has none */
+    uint64_t question_id; /* of the question that the daemon has; 0: it has none */
     bool is_cancelled;
     bool is_ending;   /* a thread is in gpupool_acquire_end() */
     bool is_complete; /* then the outcome is below, and stays */
@@ -80,7 +80,7 @@ void requests_forget(struct requests *requests);
 void requests_dispatch(struct gpupool_client *client);
 
 /* Enters a new request, ASKING and without a question, and has it make its first steps. On failure there is
- * no request. 0, or what acquiring_begin() says, NO_MEMORY. */
+ * no request. 0, or what buffer_begin_acquire() says, NO_MEMORY. */
 int requests_begin(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
                    uint64_t timeout_ns, uint32_t flags, uint64_t *ret_number);
 

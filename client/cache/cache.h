@@ -7,7 +7,7 @@
  *
  *   thread cache ──miss──▶ depot ──miss──▶ stream heap
  *       ──miss──▶ the stream heap's pieces in this and then in other threads' caches
- *       ──miss──▶ an extent from the daemon (grow.h)
+ *       ──miss──▶ an extent from the daemon (miss.h)
  *
  * Device memory comes back into the stream heap of its stream at once: the stream orders its next use. Memory
  * that is released on another stream, or on the per-thread default stream (which is another one in each
@@ -32,7 +32,6 @@
 
 #include "base/list.h"
 #include "client/cache/answering.h"
-#include "client/cache/grow.h"
 #include "client/cache/move_debts.h"
 #include "client/cache/offers.h"
 #include "client/cache/purger.h"
@@ -98,25 +97,6 @@ int cache_stream_heap(struct cache *cache, const struct pool *pool, void *stream
  * asked, no message sent. False: not this way. */
 bool cache_take(struct cache *cache, uint32_t pool, uint64_t size_bytes, const void *stream,
                 struct gpupool_buffer *ret_buffer);
-
-/* An acquire from the cache, in steps. */
-struct cache_taking {
-    struct cache *cache;
-    struct stream_heap *stream_heap;
-    uint64_t size_bytes, deadline_ns;
-    uint32_t probe;
-    struct growth growth;
-};
-
-/* Fills in a buffer from the cache, or from a new extent. probe: as in buffer_acquire(). 0, an error, or
- * ASKING_WAITS: the daemon is to be asked (taking->growth.asking). Only then is anything in *taking. */
-int cache_acquire_begin(struct cache_taking *taking, struct cache *cache, const struct pool *pool,
-                        uint64_t size_bytes, void *stream, uint64_t timeout_ns, uint32_t probe,
-                        struct gpupool_buffer *ret_buffer);
-
-/* Goes on when the daemon has answered. r: as for asking_answer(). Returns as cache_acquire_begin(). Any
- * thread may call it. */
-int cache_acquire_answer(struct cache_taking *taking, int r, struct gpupool_buffer *ret_buffer);
 
 /* The core's part of a pool. id: that of a pool of the daemon's. */
 static inline struct core_pool *cache_pool(struct cache *cache, uint32_t id) {

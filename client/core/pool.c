@@ -39,18 +39,22 @@ static void set_gates(struct core_pool *pool, bool are_closed) {
     }
 }
 
-void core_pool_enter_locked(struct core_pool *pool, struct waiting_request *waiter, uint64_t size_bytes,
+void core_pool_enter_locked(struct core_pool *pool, struct acquire *waiter, uint64_t size_bytes,
                             bool is_of_segments) {
-    *waiter = (struct waiting_request){.size_bytes = size_bytes, .is_of_segments = is_of_segments};
+    waiter->size_bytes = size_bytes;
+    waiter->is_of_segments = is_of_segments;
+    waiter->passes = 0;
+    waiter->target = (struct target){0};
+    waiter->offered_ns = 0;
     list_append(&pool->waiting, &waiter->link);
     if (atomic_fetch_add(&pool->n_waiting, 1) == 0)
         set_gates(pool, true);
 }
 
-void core_pool_leave_locked(struct core_pool *pool, struct waiting_request *waiter) {
+void core_pool_leave_locked(struct core_pool *pool, struct acquire *waiter) {
     list_remove(&waiter->link);
     unsigned before = atomic_fetch_sub(&pool->n_waiting, 1);
-    list_for_each_entry(struct waiting_request, other, &pool->waiting, link) {
+    list_for_each_entry(struct acquire, other, &pool->waiting, link) {
         if (waiter->offered_ns == 0)
             other->offered_ns = 0; /* it may have been served by what was meant for this one */
     }
@@ -60,7 +64,7 @@ void core_pool_leave_locked(struct core_pool *pool, struct waiting_request *wait
 }
 
 bool core_pool_waits_for_locked(const struct core_pool *pool, uint64_t most_bytes) {
-    list_for_each_entry(const struct waiting_request, waiter, &pool->waiting, link) {
+    list_for_each_entry(const struct acquire, waiter, &pool->waiting, link) {
         if (waiter->size_bytes <= most_bytes)
             return true;
     }
@@ -68,7 +72,7 @@ bool core_pool_waits_for_locked(const struct core_pool *pool, uint64_t most_byte
 }
 
 bool core_pool_waits_for_segments_locked(const struct core_pool *pool) {
-    list_for_each_entry(const struct waiting_request, waiter, &pool->waiting, link) {
+    list_for_each_entry(const struct acquire, waiter, &pool->waiting, link) {
         if (waiter->is_of_segments)
             return true;
     }
@@ -81,7 +85,7 @@ struct piece *core_pool_take_for_waiter_locked(struct core_pool *pool, struct st
 
     if (stream_heap->deferred_bytes > 0)
         deferred_settle_locked(stream_heap, UINT_MAX);
-    list_for_each_entry(struct waiting_request, waiter, &pool->waiting, link) {
+    list_for_each_entry(struct acquire, waiter, &pool->waiting, link) {
         bool is_open = waiter->offered_ns == 0 || now_ns - waiter->offered_ns > OFFER_NS;
         if (is_open && stream_heap_take_locked(stream_heap, waiter->size_bytes, true, &piece) == 0) {
             waiter->offered_ns = now_ns;

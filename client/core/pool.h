@@ -26,23 +26,13 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "client/core/acquire.h"
 #include "client/core/stream_heap.h"
-#include "client/core/target.h"
-
-/* A request that waits for room, with a thread or without. */
-struct waiting_request {
-    struct list link;
-    uint64_t size_bytes;
-    bool is_of_segments; /* it waits for whole segments of an arena */
-    unsigned passes;     /* since it waits, or since no target was found */
-    struct target target;
-    uint64_t offered_ns; /* when a range for it went to the daemon; 0: none did */
-};
 
 struct core_pool {
     pthread_mutex_t lock;
     struct list stream_heaps; /* stream_heap.pool_link; they stay until the client closes */
-    struct list waiting;      /* waiting_request.link, in order of arrival */
+    struct list waiting;      /* acquire.link, in order of arrival */
     atomic_uint n_waiting;    /* written under the lock */
 };
 
@@ -56,9 +46,9 @@ void core_pool_add_locked(struct core_pool *pool, struct stream_heap *stream_hea
 
 /* A request begins to wait, at the end of the queue; it is borrowed until it leaves. size_bytes: of the range,
  * or of the segments, that it needs. */
-void core_pool_enter_locked(struct core_pool *pool, struct waiting_request *waiter, uint64_t size_bytes,
+void core_pool_enter_locked(struct core_pool *pool, struct acquire *waiter, uint64_t size_bytes,
                             bool is_of_segments);
-void core_pool_leave_locked(struct core_pool *pool, struct waiting_request *waiter);
+void core_pool_leave_locked(struct core_pool *pool, struct acquire *waiter);
 
 /* Whether any request waits. Without a lock: one may have entered since. */
 static inline bool core_pool_waits(struct core_pool *pool) {

@@ -9,19 +9,19 @@
 #include "client/core/stream_heap.h"
 
 /* The request that has waited longest. NULL: none waits. */
-static struct waiting_request *oldest(struct core_pool *pool) {
-    return list_first(&pool->waiting, struct waiting_request, link);
+static struct acquire *oldest(struct core_pool *pool) {
+    return list_first(&pool->waiting, struct acquire, link);
 }
 
 void target_note_pass_locked(struct core_pool *pool) {
-    struct waiting_request *waiter = oldest(pool);
+    struct acquire *waiter = oldest(pool);
 
     if (waiter != NULL)
         waiter->passes++;
 }
 
 bool target_find_locked(const struct core_pool *pool, const char *place, uint64_t *ret_bytes) {
-    list_for_each_entry(const struct waiting_request, waiter, &pool->waiting, link) {
+    list_for_each_entry(const struct acquire, waiter, &pool->waiting, link) {
         if (!target_has(&waiter->target, place))
             continue;
         *ret_bytes = waiter->size_bytes;
@@ -179,7 +179,7 @@ static void mark_slots(const struct candidates *candidates, uint32_t n_slots) {
 
 /* --- both --- */
 
-static struct target find_slots(struct core_pool *pool, const struct waiting_request *waiter) {
+static struct target find_slots(struct core_pool *pool, const struct acquire *waiter) {
     struct candidates candidates = {0};
     struct target target = {0};
     uint64_t slot_bytes = list_candidates(pool, &candidates);
@@ -194,7 +194,7 @@ static struct target find_slots(struct core_pool *pool, const struct waiting_req
 }
 
 void target_choose_locked(struct core_pool *pool) {
-    struct waiting_request *waiter = oldest(pool);
+    struct acquire *waiter = oldest(pool);
 
     if (waiter == NULL || waiter->passes < TARGET_PASSES || target_exists(&waiter->target))
         return;
@@ -208,7 +208,7 @@ void target_choose_locked(struct core_pool *pool) {
 
 /* Whether a request of the pool has slots as its target. */
 static bool has_slots(const struct core_pool *pool) {
-    list_for_each_entry(const struct waiting_request, waiter, &pool->waiting, link) {
+    list_for_each_entry(const struct acquire, waiter, &pool->waiting, link) {
         if (waiter->target.n_slots > 0)
             return true;
     }
@@ -216,7 +216,7 @@ static bool has_slots(const struct core_pool *pool) {
 }
 
 void target_end_locked(struct core_pool *pool, const char *place) {
-    list_for_each_entry(struct waiting_request, waiter, &pool->waiting, link) {
+    list_for_each_entry(struct acquire, waiter, &pool->waiting, link) {
         if (!target_has(&waiter->target, place))
             continue;
         const struct target ended = waiter->target;

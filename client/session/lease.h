@@ -2,7 +2,7 @@
 #ifndef CLIENT_SESSION_LEASE_H
 #define CLIENT_SESSION_LEASE_H
 /*
- * Leases: what the daemon lends to this client; asking.h acquires them. Each function here is one exchange
+ * Leases: what the daemon lends to this client; question.h acquires them. Each function here is one exchange
  * with it, or one message that is not answered. Callers decide whether a lease is a buffer of its own or an
  * extent that buffers are cut from.
  *

@@ -27,7 +27,7 @@ SOUND = {
 # The file that is planted in the sound tree, its text, and a word of the report.
 PLANTED = {
     "a session that names the cache": ("client/session/lease.c", '#include "client/cache/cache.h"\n', "client/session/lease.c:1"),
-    "a cache that names the client": ("client/cache/grow.c", '\n#include "client/api/client.h"\n', "client/cache/grow.c:2"),
+    "a cache that names the client": ("client/cache/miss.c", '\n#include "client/api/client.h"\n', "client/cache/miss.c:2"),
     "a base that names the wire": ("base/clock.c", '#  include "proto/proto.h"\n', "base/clock.c:1"),
     "an interface that names an object": ("client/api/open.c", '#include "client/objects/pair.h"\n', "client/objects/pair.h"),
     "a tool that names the preload library": ("client/ctl/run.c", '#include "client/preload/lending.h"\n', "client/preload/lending.h"),

@@ -55,7 +55,7 @@ struct model_segment {
     uint64_t lease;
 };
 
-/* A claim under way, as arena_grow.c has it. */
+/* A claim under way, as miss_arena.c has it. */
 struct model_row {
     enum {
         ENDED,

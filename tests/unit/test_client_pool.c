@@ -55,7 +55,7 @@ static bool gate_is_closed(struct stream_heap *stream_heap) {
     return is_closed;
 }
 
-static void enter(struct waiting_request *waiter, uint64_t size_bytes) {
+static void enter(struct acquire *waiter, uint64_t size_bytes) {
     core_pool_enter_locked(&pool, waiter, size_bytes, false);
 }
 
@@ -70,7 +70,7 @@ static uint64_t serve(struct stream_heap *stream_heap, uint64_t now_ns) {
 }
 
 static void gates_are_closed_while_a_request_waits(void **state) {
-    struct waiting_request first, second;
+    struct acquire first, second;
 
     (void)state;
     assert_false(gate_is_closed(heaps[0]));
@@ -91,7 +91,7 @@ static void gates_are_closed_while_a_request_waits(void **state) {
 }
 
 static void the_first_request_that_fits_is_served(void **state) {
-    struct waiting_request first, second, third;
+    struct acquire first, second, third;
     struct piece *piece;
 
     (void)state;
@@ -113,7 +113,7 @@ static void the_first_request_that_fits_is_served(void **state) {
 
 /* A request that leaves without an offer of its own may have had what was meant for another one. */
 static void a_request_whose_range_served_another_is_offered_one_again(void **state) {
-    struct waiting_request first, second;
+    struct acquire first, second;
 
     (void)state;
     enter(&first, 2 * EXTENT_BYTES); /* longer than any range here */
@@ -130,7 +130,7 @@ static const struct fence_array fences = {.words = page.fences};
 
 static void deferred_memory_serves_when_its_fence_is_ready(void **state) {
     const struct fence fence = {1, 1};
-    struct waiting_request waiter;
+    struct acquire waiter;
     struct piece *piece;
 
     (void)state;
@@ -146,7 +146,7 @@ static void deferred_memory_serves_when_its_fence_is_ready(void **state) {
 }
 
 static void requests_are_told_apart_by_what_they_wait_for(void **state) {
-    struct waiting_request range, segments;
+    struct acquire range, segments;
 
     (void)state;
     assert_false(core_pool_waits(&pool));
@@ -202,7 +202,7 @@ static void requests_come_and_go_beside_threads_that_take(void **state) {
     for (unsigned i = 0; i < THREADS; i++)
         assert_int_equal(pthread_create(&threads[i], NULL, take_and_give, heaps[i % 2]), 0);
     for (unsigned i = 0; i < ROUNDS; i++) {
-        struct waiting_request waiter;
+        struct acquire waiter;
         pthread_mutex_lock(&pool.lock);
         enter(&waiter, 4 * MIB);
         pthread_mutex_unlock(&pool.lock);

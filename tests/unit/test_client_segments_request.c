@@ -10,8 +10,8 @@
 #include <sys/resource.h>
 
 #include "base/cleanup.h"
-#include "client/session/asking.h"
 #include "client/session/lease.h"
+#include "client/session/question.h"
 #include "tests/bounded.h"
 #include "tests/failing_memory.h"
 #include "tests/unit/client_fixture.h"

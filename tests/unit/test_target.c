@@ -70,7 +70,7 @@ static bool is_kept(const struct segment_view *segment) {
 }
 
 static void a_segment_is_kept_for_the_request_that_was_passed(void **state) {
-    struct waiting_request first, second;
+    struct acquire first, second;
     uint64_t bytes = 0;
 
     (void)state;
@@ -102,7 +102,7 @@ static void a_segment_is_kept_for_the_request_that_was_passed(void **state) {
 }
 
 static void never_all_that_the_process_has_is_kept(void **state) {
-    struct waiting_request waiter;
+    struct acquire waiter;
 
     (void)state;
     for (unsigned i = 0; i < SEGMENTS; i += 2) { /* only the second is left */
@@ -125,7 +125,7 @@ static void never_all_that_the_process_has_is_kept(void **state) {
 }
 
 static void a_segment_that_is_too_short_is_not_kept(void **state) {
-    struct waiting_request waiter;
+    struct acquire waiter;
 
     (void)state;
     core_pool_enter_locked(&pool, &waiter, SEGMENT_BYTES + HEAP_GRANULE, false);
@@ -137,7 +137,7 @@ static void a_segment_that_is_too_short_is_not_kept(void **state) {
 
 /* The daemon may lend the rest to other requests. */
 static void a_segment_that_is_the_daemon_s_in_part_is_not_kept(void **state) {
-    struct waiting_request waiter;
+    struct acquire waiter;
     struct stream_heap_part part;
 
     (void)state;
@@ -151,7 +151,7 @@ static void a_segment_that_is_the_daemon_s_in_part_is_not_kept(void **state) {
 }
 
 static void a_target_ends_when_its_memory_has_gone_to_the_daemon(void **state) {
-    struct waiting_request waiter;
+    struct acquire waiter;
 
     (void)state;
     core_pool_enter_locked(&pool, &waiter, LARGE_BYTES, false);
@@ -175,7 +175,7 @@ static void nothing_is_kept_where_no_request_waits(void **state) {
 
 /* An arena begins without slots, and may have given all of them back. */
 static void no_slots_are_kept_where_the_arenas_have_none(void **state) {
-    struct waiting_request waiter;
+    struct acquire waiter;
 
     (void)state;
     assert_int_equal(
