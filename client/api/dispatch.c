@@ -9,7 +9,7 @@ static int enter(const struct gpupool_client *client) {
     int r = client_enter(client);
     if (r < 0)
         return r;
-    return client->cache.purger.loop_fd >= 0
+    return purger_has_loop(&client->cache.purger)
                ? 0
                : error_set(GPUPOOL_E_INVALID,
                            "the client was not opened with GPUPOOL_OPEN_NO_THREAD, or has no cache");
@@ -17,14 +17,14 @@ static int enter(const struct gpupool_client *client) {
 
 int gpupool_fd(struct gpupool_client *client) {
     int r = enter(client);
-    return error_end(r < 0 ? error_prefix(r, "gpupool_fd") : client->cache.purger.loop_fd);
+    return error_end(r < 0 ? error_prefix(r, "gpupool_fd") : client->cache.purger.watch_fd);
 }
 
 int gpupool_dispatch(struct gpupool_client *client) {
     int r = enter(client);
     if (r == 0) {
         requests_dispatch(client);
-        r = purger_dispatch(&client->cache);
+        r = purger_step(&client->cache);
     }
     return error_end(r < 0 ? error_prefix(r, "gpupool_dispatch") : 0);
 }

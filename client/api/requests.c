@@ -144,7 +144,7 @@ static void *runner_main(void *argument) {
 
 /* Whether the runner is a thread of the program. */
 static bool uses_loop(const struct gpupool_client *client) {
-    return client->cache.purger.loop_fd >= 0;
+    return purger_has_loop(&client->cache.purger);
 }
 
 static int fail(const char *what, int error) {

@@ -21,12 +21,12 @@
 #include "client/session/session.h"
 
 void purger_init(struct purger *purger) {
-    purger->reclaim_fd = purger->stop_fd = purger->loop_fd = purger->decay_fd = purger->owed_fd = -1;
+    purger->reclaim_fd = purger->stop_fd = purger->watch_fd = purger->decay_fd = purger->owed_fd = -1;
     pthread_mutex_init(&purger->look_lock, NULL);
 }
 
 void purger_deinit(struct purger *purger) {
-    purger->loop_fd = close_fd(purger->loop_fd);
+    purger->watch_fd = close_fd(purger->watch_fd);
     purger->decay_fd = close_fd(purger->decay_fd);
     purger->owed_fd = close_fd(purger->owed_fd);
     purger->stop_fd = close_fd(purger->stop_fd);
@@ -45,95 +45,26 @@ static int give_back(struct cache *cache, bool asked) {
     return asked ? answering_answer(cache) : cache_give_back(cache, true, &bytes);
 }
 
-/* --- the thread --- */
-
-/* Reads what poll() saw. The daemon may have set its timer anew since then, and there is nothing to be read
- * before that goes off. False: the descriptor is broken. */
-static bool acknowledge(int fd) {
-    uint64_t count;
-    return read(fd, &count, sizeof count) >= 0 || errno == EAGAIN || errno == EINTR;
-}
-
-/* How often memory is looked for that can be let go, once the daemon is gone: at most. */
-#define LET_GO_MS 1000
-
-static void *purger_main(void *argument) {
-    struct cache *cache = argument;
-    const struct purger *purger = &cache->purger;
-    /* Of the connection only the end is reported. */
-    struct pollfd fds[] = {{.fd = purger->stop_fd, .events = POLLIN},
-                           {.fd = purger->reclaim_fd, .events = POLLIN},
-                           {.fd = cache->session->connection.fd}};
-    uint64_t decay_ms = purger->decay_ns / NS_PER_MS;
-    int timeout_ms = decay_ms > INT_MAX ? -1 : decay_ms == 0 ? 1 : (int)decay_ms;
-
-    thread_cache_register(); /* beside the program: what this thread visits needs it */
-    for (;;) {
-        int n = poll(fds, sizeof fds / sizeof *fds, timeout_ms);
-        if (n < 0 && errno != EINTR)
-            return NULL;
-        if (n > 0 && fds[0].revents != 0)
-            return NULL;
-        bool asked = n > 0 && (fds[1].revents & POLLIN) != 0;
-        if (n > 0 && fds[1].revents != 0 && !(asked && acknowledge(purger->reclaim_fd)))
-            fds[1].fd = -1; /* of no more use */
-        if (n > 0 && fds[2].revents != 0 && session_is_over(cache->session)) {
-            fds[2].fd = -1;
-            timeout_ms = timeout_ms < 0 || timeout_ms > LET_GO_MS ? LET_GO_MS : timeout_ms;
-        }
-        if (n >= 0)
-            (void)give_back(cache, asked);
-    }
-}
-
-static int start_thread(struct cache *cache) {
-    struct purger *purger = &cache->purger;
-
-    purger->stop_fd = high_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (purger->stop_fd < 0)
-        return fail("eventfd", errno);
-    int error = thread_create(&purger->thread, NULL, purger_main, cache);
-    if (error != 0)
-        return fail("the thread that gives idle memory back", error);
-    purger->runs = true;
-    return 0;
-}
-
-void purger_stop(struct purger *purger) {
-    uint64_t one = 1;
-
-    if (!purger->runs)
-        return;
-    while (write(purger->stop_fd, &one, sizeof one) < 0 && errno == EINTR) {
-    }
-    pthread_join(purger->thread, NULL);
-    purger->runs = false;
-}
-
-/* --- the application's loop --- */
+/* --- the descriptors --- */
 
 int purger_watch(const struct purger *purger, int fd) {
-    int r = epoll_ctl(purger->loop_fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN});
+    int r = epoll_ctl(purger->watch_fd, EPOLL_CTL_ADD, fd, &(struct epoll_event){.events = EPOLLIN});
     if (r < 0 && errno == EEXIST) /* the connection's, of which the end is watched */
-        r = epoll_ctl(purger->loop_fd, EPOLL_CTL_MOD, fd, &(struct epoll_event){.events = EPOLLIN});
+        r = epoll_ctl(purger->watch_fd, EPOLL_CTL_MOD, fd, &(struct epoll_event){.events = EPOLLIN});
     return r < 0 ? -errno : 0;
 }
 
 void purger_unwatch(const struct purger *purger, int fd) {
     int operation = purger->is_over ? EPOLL_CTL_DEL : EPOLL_CTL_MOD; /* its end is still watched */
-    (void)epoll_ctl(purger->loop_fd, operation, fd, &(struct epoll_event){0});
+    (void)epoll_ctl(purger->watch_fd, operation, fd, &(struct epoll_event){0});
 }
 
-static int start_loop(struct purger *purger, int connection_fd) {
-    purger->loop_fd = high_fd(epoll_create1(EPOLL_CLOEXEC));
-    if (purger->loop_fd < 0 || (purger->reclaim_fd >= 0 && purger_watch(purger, purger->reclaim_fd) < 0) ||
-        epoll_ctl(purger->loop_fd, EPOLL_CTL_ADD, connection_fd, &(struct epoll_event){0}) < 0)
+/* Watches for questions of the daemon, for the end of the connection, and for the time of the decay. */
+static int start_watch(struct purger *purger, int connection_fd) {
+    purger->watch_fd = high_fd(epoll_create1(EPOLL_CLOEXEC));
+    if (purger->watch_fd < 0 || (purger->reclaim_fd >= 0 && purger_watch(purger, purger->reclaim_fd) < 0) ||
+        epoll_ctl(purger->watch_fd, EPOLL_CTL_ADD, connection_fd, &(struct epoll_event){0}) < 0)
         return fail("epoll", errno);
-    if (purger->reclaim != NULL) {
-        purger->owed_fd = high_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-        if (purger->owed_fd < 0 || purger_watch(purger, purger->owed_fd) < 0)
-            return fail("eventfd", errno);
-    }
     if (purger->decay_ns == GPUPOOL_FOREVER)
         return 0;
     uint64_t decay_ns = purger->decay_ns < NS_PER_MS ? NS_PER_MS : purger->decay_ns;
@@ -146,34 +77,98 @@ static int start_loop(struct purger *purger, int connection_fd) {
     return 0;
 }
 
+/* The program's loop makes the steps. */
+static int start_loop(struct cache *cache) {
+    struct purger *purger = &cache->purger;
+
+    if (purger->reclaim != NULL) {
+        purger->owed_fd = high_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+        if (purger->owed_fd < 0 || purger_watch(purger, purger->owed_fd) < 0)
+            return fail("eventfd", errno);
+    }
+    cache->session->connection.questions = (struct connection_questions){
+        .fd = purger->reclaim_fd, .answer = purger_answer_waiting, .owner = cache};
+    return 0;
+}
+
+/* --- the thread --- */
+
+static void *purger_main(void *argument) {
+    struct cache *cache = argument;
+    const struct purger *purger = &cache->purger;
+    struct epoll_event event;
+
+    thread_cache_register(); /* beside the program: what this thread visits needs it */
+    while (!atomic_load(&purger->stops)) {
+        int n = epoll_wait(purger->watch_fd, &event, 1, -1);
+        if (n < 0 && errno != EINTR)
+            return NULL;
+        if (!atomic_load(&purger->stops))
+            (void)purger_step(cache);
+    }
+    return NULL;
+}
+
+static int start_thread(struct cache *cache) {
+    struct purger *purger = &cache->purger;
+
+    purger->stop_fd = high_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (purger->stop_fd < 0 || purger_watch(purger, purger->stop_fd) < 0)
+        return fail("eventfd", errno);
+    purger->runs = true;
+    int error = thread_create(&purger->thread, NULL, purger_main, cache);
+    purger->runs = error == 0;
+    return error == 0 ? 0 : fail("the thread that gives idle memory back", error);
+}
+
+void purger_stop(struct purger *purger) {
+    uint64_t one = 1;
+
+    if (!purger->runs)
+        return;
+    atomic_store(&purger->stops, true);
+    while (write(purger->stop_fd, &one, sizeof one) < 0 && errno == EINTR) {
+    }
+    pthread_join(purger->thread, NULL);
+    purger->runs = false;
+}
+
 int purger_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool with_thread) {
     struct purger *purger = &cache->purger;
 
     purger->decay_ns = decay_ns;
     purger->reclaim_fd = reclaim_fd;
-    if (with_thread)
-        return start_thread(cache);
-    cache->session->connection.questions =
-        (struct connection_questions){.fd = reclaim_fd, .answer = purger_answer_waiting, .owner = cache};
-    return start_loop(purger, cache->session->connection.fd);
+    int r = start_watch(purger, cache->session->connection.fd);
+    if (r < 0)
+        return r;
+    return with_thread ? start_thread(cache) : start_loop(cache);
 }
+
+/* --- a step --- */
 
 static bool is_readable(int fd) {
     struct pollfd ready = {.fd = fd, .events = POLLIN};
     return fd >= 0 && poll(&ready, 1, 0) == 1;
 }
 
-/* Whether a timer has gone off since the last call. The daemon's descriptor is one too; it is looked at
- * first, because another holder can have made it block. */
-static bool has_gone_off(int fd) {
+/* Whether a timer has gone off since the last call. The daemon's descriptor is one too. It is looked at first,
+ * because another holder can have made it block, or the daemon may have set it anew. One that cannot be read
+ * is watched no longer: it would be reported for ever. */
+static bool has_gone_off(const struct purger *purger, int fd) {
     uint64_t count;
-    return is_readable(fd) && read(fd, &count, sizeof count) == sizeof count;
+
+    if (!is_readable(fd))
+        return false;
+    ssize_t n = read(fd, &count, sizeof count);
+    if (n != sizeof count && !(n < 0 && (errno == EAGAIN || errno == EINTR)))
+        (void)epoll_ctl(purger->watch_fd, EPOLL_CTL_DEL, fd, NULL);
+    return n == sizeof count;
 }
 
 /* Whether the daemon has asked since the last call. */
 static bool is_asked(struct purger *purger) {
     pthread_mutex_lock(&purger->look_lock);
-    bool asked = has_gone_off(purger->reclaim_fd);
+    bool asked = has_gone_off(purger, purger->reclaim_fd);
     pthread_mutex_unlock(&purger->look_lock);
     return asked;
 }
@@ -204,15 +199,18 @@ bool purger_answer_waiting(void *owner) {
     return looks_again;
 }
 
-/* The end of the connection would be reported for ever: from now on the timer has the program dispatch. */
+/* How often memory is looked for that can be let go, once the daemon is gone: at most. */
+#define LET_GO_S 1
+
+/* The end of the connection would be reported for ever: from now on the timer makes the steps. */
 static void end_watch(struct cache *cache) {
-    const struct timespec often = {.tv_sec = LET_GO_MS / 1000};
+    const struct timespec often = {.tv_sec = LET_GO_S};
     struct purger *purger = &cache->purger;
 
     if (purger->is_over)
         return;
     purger->is_over = true;
-    (void)epoll_ctl(purger->loop_fd, EPOLL_CTL_DEL, cache->session->connection.fd, NULL);
+    (void)epoll_ctl(purger->watch_fd, EPOLL_CTL_DEL, cache->session->connection.fd, NULL);
     if (purger->decay_fd < 0) {
         purger->decay_fd = high_fd(timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK));
         if (purger->decay_fd >= 0)
@@ -222,10 +220,12 @@ static void end_watch(struct cache *cache) {
         (void)timerfd_settime(purger->decay_fd, 0, &(struct itimerspec){often, often}, NULL);
 }
 
-int purger_dispatch(struct cache *cache) {
-    bool asked = is_asked(&cache->purger), owed = has_gone_off(cache->purger.owed_fd);
-    bool decayed = has_gone_off(cache->purger.decay_fd);
-    if (cache->purger.is_over || session_is_over(cache->session)) {
+int purger_step(struct cache *cache) {
+    struct purger *purger = &cache->purger;
+    bool asked = is_asked(purger), owed = has_gone_off(purger, purger->owed_fd);
+    bool decayed = has_gone_off(purger, purger->decay_fd);
+
+    if (purger->is_over || session_is_over(cache->session)) {
         end_watch(cache);
         cache_let_go(cache);
     }

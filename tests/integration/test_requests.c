@@ -32,7 +32,7 @@ static void for_each_client(void (*test)(unsigned kind, uint32_t flags)) {
 }
 
 static bool has_loop(const struct gpupool_client *client) {
-    return client->cache.purger.loop_fd >= 0;
+    return purger_has_loop(&client->cache.purger);
 }
 
 /* Does what the program's loop does, if the client has one. */
