@@ -199,7 +199,7 @@ static int acquire(struct gpupool_client *client, uint32_t pool_id, uint64_t siz
 
     int r = buffer_begin_acquire(client, pool_id, size_bytes, stream, timeout_ns, flags, probe, &miss);
     while (r == MISS_WAITS)
-        r = miss_answer(&miss, question_exchange(&miss.question));
+        r = miss_answer(&miss, miss_exchange(&miss));
     if (r < 0)
         return r;
     const struct gpupool_buffer buffer = buffer_of_miss(client, &miss);

@@ -195,8 +195,10 @@ static int ask(struct gpupool_client *client, struct open_request *request) {
         request->question_id = connection_enlist(asked, question->deadline_ns, request);
     }
     pthread_mutex_unlock(&requests->lock);
-    if (r == 0)
+    if (r == 0) {
+        miss_was_enlisted(&request->miss, request->question_id);
         connection_submit(asked);
+    }
     return r;
 }
 

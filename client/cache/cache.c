@@ -162,18 +162,16 @@ static void put_at_hand(struct thread_bins *own, struct piece *piece) {
     thread_bins_put(own, piece->size_class, piece);
 }
 
-/* Gives a piece to its stream heap. *ret_served: the range of a request that waits, which the release has
- * made long enough, for the daemon to have; NULL: none. Whether so much is free there now that threads may
- * keep pieces at hand again. */
+/* Gives a piece to its stream heap. *ret_any: whether that has served a request that waits. Returns whether so
+ * much is free there now that threads may keep pieces at hand again. */
 static bool give_to_stream_heap(struct stream_heap *stream_heap, struct piece *piece,
-                                struct piece **ret_served) {
+                                struct core_serving *ret_serving, bool *ret_any) {
     bool is_closed = core_pool_lock_heap(stream_heap);
     stream_heap_give_locked(stream_heap, piece);
     bool is_roomy = stream_heap_free_bytes_locked(stream_heap) >=
                     stream_heap_held_bytes_locked(stream_heap) / ROOMY_SHARE;
-    *ret_served = is_closed
-                      ? core_pool_take_for_waiter_locked(stream_heap->core_pool, stream_heap, clock_now_ns())
-                      : NULL;
+    *ret_any =
+        is_closed && core_pool_serve_locked(stream_heap->core_pool, stream_heap, clock_now_ns(), ret_serving);
     core_pool_unlock_heap(stream_heap, is_closed);
     return is_roomy;
 }
@@ -182,9 +180,10 @@ void cache_put(struct cache *cache, struct piece *piece) {
     struct thread_cache *thread = thread_cache_get(cache, &cache->threads);
     struct thread_bins *own = NULL;
     struct stream_heap *stream_heap = piece->stream_heap;
-    struct piece *served = NULL;
+    struct core_serving serving;
     const char *place = piece->memory;
-    bool is_roomy = false;
+    bool is_roomy = false, has_served = false;
+    bool may_have_turn = core_pool_waits_for_segments(stream_heap->core_pool);
 
     piece->generation++;
     if (shortage_is_on(&cache->shortage, stream_heap->pool))
@@ -199,13 +198,15 @@ void cache_put(struct cache *cache, struct piece *piece) {
         count_up(&own->counters->given_bytes, piece->capacity_bytes);
     if (room == SHORTAGE_ROOMY && own != NULL)
         put_at_hand(own, piece);
-    else if (room != SHORTAGE_SHORT)
-        is_roomy = give_to_stream_heap(stream_heap, piece, &served);
+    else if (room != SHORTAGE_SHORT || may_have_turn)
+        is_roomy = give_to_stream_heap(stream_heap, piece, &serving, &has_served);
     if (thread != NULL)
         thread_cache_leave(thread);
-    if (served != NULL)
-        give_back_piece(cache, served);
-    if (room == SHORTAGE_SHORT)
+    if (has_served)
+        shortage_end_serving(cache, &serving);
+    if (room == SHORTAGE_SHORT && may_have_turn)
+        (void)give_back_stream_heap(cache, stream_heap, HEAP_GRANULE);
+    else if (room == SHORTAGE_SHORT)
         give_back_piece(cache, piece);
     else if (room == SHORTAGE_TIGHT)
         shortage_offer(cache, stream_heap, place);
@@ -245,7 +246,7 @@ static void deferred_was_given(struct cache *cache, struct stream_heap *stream_h
     cache_count_given(cache, stream_heap, size_bytes);
     enum shortage_room room = shortage_room_of(&cache->shortage, stream_heap->pool);
     if (room == SHORTAGE_SHORT)
-        give_back_stream_heap(cache, stream_heap);
+        (void)give_back_stream_heap(cache, stream_heap, HEAP_GRANULE);
     else if (room == SHORTAGE_TIGHT)
         shortage_offer(cache, stream_heap, place);
 }

@@ -435,9 +435,9 @@ uint64_t give_back_pool(struct cache *cache, uint32_t pool) {
 }
 
 uint64_t give_back_for_request(struct cache *cache, const struct stream_heap *stream_heap,
-                               uint64_t size_bytes) {
+                               uint64_t size_bytes, uint64_t part_bytes) {
     const struct choice choice = {
-        .pool = stream_heap->pool, .own = stream_heap, .own_bytes = size_bytes, .part_bytes = HEAP_GRANULE};
+        .pool = stream_heap->pool, .own = stream_heap, .own_bytes = size_bytes, .part_bytes = part_bytes};
     return give_back_choice(cache, &choice);
 }
 
@@ -514,14 +514,14 @@ void give_back_slots(struct cache *cache, struct stream_heap *stream_heap) {
     give_back_found(cache, stream_heap, stream_heap_reclaim_slot_locked);
 }
 
-uint64_t give_back_stream_heap(struct cache *cache, struct stream_heap *stream_heap) {
+uint64_t give_back_stream_heap(struct cache *cache, struct stream_heap *stream_heap, uint64_t part_bytes) {
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes = 0;
 
     error_save(text);
     if (may_give_back(cache, stream_heap) && call_time_lock(&cache->give_lock)) {
-        take_free(cache, stream_heap, HEAP_GRANULE);
-        take_deferred(cache, stream_heap, HEAP_GRANULE);
+        take_free(cache, stream_heap, part_bytes);
+        take_deferred(cache, stream_heap, part_bytes);
         (void)release_pending(cache, false, false, &bytes);
         pthread_mutex_unlock(&cache->give_lock);
     }

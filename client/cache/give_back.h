@@ -30,9 +30,10 @@ void give_back_stream(struct cache *cache, int device, const void *stream);
 uint64_t give_back_pool(struct cache *cache, uint32_t pool);
 
 /* For a request of a stream heap that is about to wait for room: gives back what lies idle in the other
- * stream heaps of the pool, and in each stretch of at least size_bytes. As give_back_pool() otherwise. */
+ * stream heaps of the pool, and in each stretch of at least size_bytes. part_bytes: as for
+ * give_back_stream_heap(). As give_back_pool() otherwise. */
 uint64_t give_back_for_request(struct cache *cache, const struct stream_heap *stream_heap,
-                               uint64_t size_bytes);
+                               uint64_t size_bytes, uint64_t part_bytes);
 
 /* For requests that wait: gives back what is free or deferred of a stretch, behind fences. Or: slots of the
  * stream heap's arena in which nothing is in use, and what is free in its targets. Memory that cannot go back
@@ -45,9 +46,13 @@ void give_back_slots(struct cache *cache, struct stream_heap *stream_heap);
 void give_back_lent(struct cache *cache, struct stream_heap *stream_heap);
 
 /* In a shortage: gives back a piece that has just been released (its generation is even), behind a fence of
- * its stream heap's stream; or what else is idle in a stream heap, and returns how many bytes went. Memory
- * that cannot go back stays in the stream heap. */
+ * its stream heap's stream. Memory that cannot go back stays in the stream heap. */
 void give_back_piece(struct cache *cache, struct piece *piece);
-uint64_t give_back_stream_heap(struct cache *cache, struct stream_heap *stream_heap);
+
+/* Gives back what is idle in a stream heap, and returns how many bytes went. part_bytes: of extents that are in
+ * use, parts of so many bytes at least; of slots of an arena that are in use, nothing unless part_bytes is
+ * less than PROTO_SLOT_BYTES_MIN. A part of such a slot can serve its arena. In the daemon's hands it is no
+ * segment, and the arena cannot have it back. */
+uint64_t give_back_stream_heap(struct cache *cache, struct stream_heap *stream_heap, uint64_t part_bytes);
 
 #endif

@@ -5,6 +5,7 @@
 #include <limits.h>
 #include <stdlib.h>
 
+#include "base/cleanup.h"
 #include "base/clock.h"
 #include "client/cache/add_lease.h"
 #include "client/cache/arena_addresses.h"
@@ -18,6 +19,7 @@
 #include "client/session/error.h"
 #include "client/session/lease.h"
 #include "client/session/session.h"
+#include "client/session/submit.h"
 
 /* Memory that was just released on a stream which is through with it is there after 4 us (H200), sooner than
  * an answer from the daemon: so long is looked at it first. */
@@ -33,6 +35,9 @@
 /* Where the daemon grants less than that of what a stream heap should have more of, the pool is nearly full.
  */
 #define TIGHT_SHARE 4u
+/* A request that waits for segments tries its arena again after that time, and each time after twice as long.
+ * Each time it loses its place in the daemon's queue, so it does not where other processes wait. */
+#define RETRY_NS (250 * NS_PER_MS)
 /* Longer pieces fill more slots of an arena than they keep from other uses. */
 #define LENT_SLOTS 2u
 
@@ -249,41 +254,63 @@ static bool has_now(struct stream_heap *stream_heap, uint64_t needed) {
 
 /* Collects what this process has for the request. HAS: it is in the stream heap. LACKS: what is idle elsewhere
  * and could serve the request in the daemon's hands is there. */
-static enum acquire_event collect_bytes(struct miss *miss, uint64_t needed) {
+static enum acquire_event collect_bytes(struct miss *miss, uint64_t needed, uint64_t part_bytes) {
     struct cache *cache = miss->cache;
     struct stream_heap *stream_heap = miss->stream_heap;
 
     if (shortage_is_on(&cache->shortage, miss->pool)) {
         if (has_now(stream_heap, needed))
             return ACQUIRE_HAS;
-        (void)give_back_stream_heap(cache, stream_heap);
+        (void)give_back_stream_heap(cache, stream_heap, HEAP_GRANULE);
         return ACQUIRE_LACKS;
     }
     shortage_tighten(cache, miss->pool);
     if (has_now(stream_heap, needed) || (order_deferred(cache, stream_heap) && has_now(stream_heap, needed)))
         return ACQUIRE_HAS;
-    miss->collected_bytes = give_back_for_request(cache, stream_heap, needed);
+    miss->collected_bytes = give_back_for_request(cache, stream_heap, needed, part_bytes);
     return has_now(stream_heap, needed) ? ACQUIRE_HAS : ACQUIRE_LACKS;
 }
 
+/* In a shortage the daemon alone serves: requests of other processes may be older. */
 static void enter_queue(struct miss *miss, uint64_t needed, bool is_of_segments) {
     struct core_pool *pool = miss->stream_heap->core_pool;
+    bool is_short = shortage_is_on(&miss->cache->shortage, miss->pool);
 
     miss->collected_bytes = 0;
     miss->is_queued = true;
     pthread_mutex_lock(&pool->lock);
-    core_pool_enter_locked(pool, &miss->acquire, needed, is_of_segments);
+    core_pool_enter_locked(pool, &miss->acquire, is_short ? NULL : miss->stream_heap, needed, is_of_segments);
     pthread_mutex_unlock(&pool->lock);
 }
 
+/* A piece that a release has served it with, and that it does not use, is free again. */
 static void leave_queue(struct miss *miss) {
-    struct core_pool *pool = miss->stream_heap->core_pool;
+    struct stream_heap *stream_heap = miss->stream_heap;
+    struct core_pool *pool = stream_heap->core_pool;
 
     miss->is_queued = false;
     pthread_mutex_lock(&pool->lock);
     core_pool_leave_locked(pool, &miss->acquire);
+    struct piece *piece = take_ptr(&miss->acquire.piece);
+    if (piece != NULL) {
+        pthread_mutex_lock(&stream_heap->lock);
+        stream_heap_give_locked(stream_heap, piece);
+        pthread_mutex_unlock(&stream_heap->lock);
+    }
     pthread_mutex_unlock(&pool->lock);
-    shortage_offer(miss->cache, miss->stream_heap, NULL);
+    shortage_offer(miss->cache, stream_heap, NULL);
+}
+
+/* Whether a release has served the miss. Then the piece is its own, and no question of it is known any more. */
+static bool has_turn(struct miss *miss) {
+    if (!acquire_may(miss->acquire.state, ACQUIRE_TURN))
+        return false;
+    struct core_pool *pool = miss->stream_heap->core_pool;
+    pthread_mutex_lock(&pool->lock);
+    miss->acquire.question_id = 0;
+    miss->piece = take_ptr(&miss->acquire.piece);
+    pthread_mutex_unlock(&pool->lock);
+    return miss->piece != NULL;
 }
 
 /* From now on each release looks whether it serves this request. */
@@ -291,18 +318,28 @@ static enum acquire_event collect(struct miss *miss) {
     uint64_t needed = heap_round_up(miss->size_bytes);
 
     enter_queue(miss, needed, false);
-    return collect_bytes(miss, needed);
+    return collect_bytes(miss, needed, HEAP_GRANULE);
 }
 
-/* Likewise, and each release gives the daemon the segments that become free. */
+/* Likewise, and each release gives the daemon the segments that become free. Parts of segments that are in use
+ * stay here: the next try may find a place there. */
 static enum acquire_event collect_segments(struct miss *miss) {
     uint64_t needed = heap_round_up(miss->size_bytes);
 
-    enter_queue(miss, needed, true);
-    enum acquire_event event = collect_bytes(miss, needed);
+    if (!miss->is_queued)
+        enter_queue(miss, needed, true);
+    miss->retry_ns = miss->retry_ns == 0 ? RETRY_NS : 2 * miss->retry_ns;
+    enum acquire_event event = collect_bytes(miss, needed, PROTO_SLOT_BYTES_MIN);
     if (event == ACQUIRE_LACKS)
-        miss->collected_bytes += give_back_stream_heap(miss->cache, miss->stream_heap);
+        miss->collected_bytes += give_back_stream_heap(miss->cache, miss->stream_heap, PROTO_SLOT_BYTES_MIN);
     return event;
+}
+
+/* LACKS: the daemon refused it before its time, or for good. */
+static enum acquire_event retry(struct miss *miss) {
+    uint64_t now_ns = clock_now_ns();
+
+    return now_ns >= miss->retry_at_ns && now_ns < miss->deadline_ns ? ACQUIRE_HAS : ACQUIRE_LACKS;
 }
 
 /* Chooses how long the daemon is to wait. A client whose purger runs answers the daemon's questions meanwhile.
@@ -396,6 +433,7 @@ static enum acquire_event (*const actions[ACQUIRE_STATES])(struct miss *miss) = 
     [ACQUIRE_CLOSE_SEGMENTS] = close_for_segments,
     [ACQUIRE_WAIT_SEGMENTS] = miss_ask, /* CLOSE_SEGMENTS has prepared it */
     [ACQUIRE_SETTLE] = miss_settle,
+    [ACQUIRE_RETRY] = retry,
     [ACQUIRE_ASK_LEASE] = ask_lease,
     [ACQUIRE_CLOSE_LEASE] = close_lease,
     [ACQUIRE_WAIT_LEASE] = wait_lease,
@@ -410,7 +448,7 @@ static void go(struct miss *miss, enum acquire_event event) {
 /* Goes on until the daemon is to be asked, or the acquire ends. */
 static int run(struct miss *miss) {
     while (miss->acquire.state != ACQUIRE_DONE && miss->acquire.state != ACQUIRE_FAILED) {
-        enum acquire_event event = actions[miss->acquire.state](miss);
+        enum acquire_event event = has_turn(miss) ? ACQUIRE_TURN : actions[miss->acquire.state](miss);
         if (event == ACQUIRE_HAS && acquire_asks(miss->acquire.state))
             return MISS_WAITS;
         go(miss, event);
@@ -450,7 +488,31 @@ static enum acquire_event event_of(int r) {
     }
 }
 
+void miss_was_enlisted(struct miss *miss, uint64_t question_id) {
+    if (!acquire_may(miss->acquire.state, ACQUIRE_TURN))
+        return;
+    struct core_pool *pool = miss->stream_heap->core_pool;
+    pthread_mutex_lock(&pool->lock);
+    miss->acquire.question_id = question_id;
+    bool is_served = miss->acquire.piece != NULL;
+    pthread_mutex_unlock(&pool->lock);
+    if (is_served)
+        connection_cancel(&miss->session->connection, question_id);
+}
+
+int miss_exchange(struct miss *miss) {
+    if (miss->is_queued)
+        miss_was_enlisted(miss, connection_announce(miss->question.request));
+    return question_exchange(&miss->question);
+}
+
 int miss_answer(struct miss *miss, int r) {
+    if (has_turn(miss)) {
+        question_drop(&miss->question, r);
+        (void)question_take(&miss->question, GPUPOOL_E_CANCELLED);
+        go(miss, ACQUIRE_TURN);
+        return run(miss);
+    }
     r = question_take(&miss->question, r);
     miss->error = r;
     if (r == 0 && miss->question.is_of_segments)

@@ -45,10 +45,12 @@ struct miss {
     bool is_queued;
     uint64_t collected_bytes; /* given back for it when it began to wait */
     uint64_t wait_ns;         /* how long the daemon is to wait */
+    uint64_t retry_ns;        /* after so long, or twice as long each time, its arena is tried again */
+    uint64_t retry_at_ns;     /* by clock_now_ns() */
     /* in an arena */
     struct arena_plan plan;
     struct segment_grant *grants; /* what the daemon is asked for */
-    uint64_t began_ns;            /* when the place was claimed */
+    uint64_t began_ns;            /* when the place was claimed; 0: behind a wait */
     /* the end: */
     struct piece *piece; /* of a client with a cache; the caller's. Else question.grant is the lease */
     int error;
@@ -58,6 +60,13 @@ struct miss {
  * PROTO_ACQUIRE_PROBE_…, as in buffer_acquire(). Returns 0, MISS_WAITS, or an error with its text set. */
 int miss_begin(struct miss *miss, struct session *session, struct cache *cache, const struct pool *pool,
                uint64_t size_bytes, void *stream, uint64_t timeout_ns, uint32_t probe);
+
+/* Makes the exchange, and waits for it, as question_exchange(). */
+int miss_exchange(struct miss *miss);
+
+/* For a caller that submits the question: its id, when it is enlisted (submit.h) and before it is sent. From now
+ * on a release in the process that serves the miss cancels it. */
+void miss_was_enlisted(struct miss *miss, uint64_t question_id);
 
 /* Goes on when the exchange has ended. r: as for question_take(). Any thread may call it. Returns as
  * miss_begin(). */

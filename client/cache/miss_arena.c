@@ -105,10 +105,15 @@ enum acquire_event miss_plan_wait(struct miss *miss) {
     struct arena_plan *plan = &miss->plan;
 
     arena_plan_free(plan);
+    miss->began_ns = 0;
     if (arena_plan_wait(plan, miss->stream_heap->arena, miss->acquire.size_bytes) < 0)
         return miss_fail(miss, error_no_memory());
     (void)arena_plan_next(plan); /* all of them: they are of one slot */
-    return prepare_question(miss, miss->probe, miss->wait_ns) == ACQUIRE_FAILS ? ACQUIRE_FAILS : ACQUIRE_HAS;
+    bool is_last = miss->wait_ns <= miss->retry_ns || shortage_is_on(&miss->cache->shortage, miss->pool);
+    uint64_t wait_ns = is_last ? miss->wait_ns : miss->retry_ns;
+    uint32_t flags = miss->probe | (is_last ? 0 : PROTO_ACQUIRE_PROBES);
+    miss->retry_at_ns = clock_deadline_ns(clock_now_ns(), wait_ns);
+    return prepare_question(miss, flags, wait_ns) == ACQUIRE_FAILS ? ACQUIRE_FAILS : ACQUIRE_HAS;
 }
 
 void miss_add_segments(struct miss *miss) {
@@ -206,7 +211,7 @@ static int end_claim(struct miss *miss, int r) {
         r = error_no_memory();
     pthread_mutex_unlock(&miss->stream_heap->lock);
     arena_plan_free(&miss->plan);
-    if (!miss->is_queued) /* the time that it waited pays for moves, as other time does */
+    if (miss->began_ns != 0) /* the time that it waited pays for moves, as other time does */
         move_debts_except(&miss->cache->move_debts, miss->pool, clock_now_ns() - miss->began_ns);
     return r;
 }

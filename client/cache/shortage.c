@@ -6,6 +6,7 @@
 #include "client/cache/give_back.h"
 #include "client/core/stretch.h"
 #include "client/session/session.h"
+#include "client/session/submit.h"
 
 /* Sets a mark, and has the threads see it. */
 static void set(struct cache *cache, _Atomic uint64_t *marks, uint32_t pool) {
@@ -51,14 +52,26 @@ void shortage_end_if_over(struct cache *cache, uint32_t pool) {
     }
 }
 
-/* Takes a range that a request waits for. NULL: there is none. */
-static struct piece *take_for_waiter(struct core_pool *pool, struct stream_heap *stream_heap) {
+void shortage_end_serving(struct cache *cache, const struct core_serving *serving) {
+    if (serving->piece != NULL)
+        give_back_piece(cache, serving->piece);
+    else if (serving->question_id != 0)
+        connection_cancel(&cache->session->connection, serving->question_id);
+}
+
+/* Serves a request that waits. False: there is nothing for one. */
+static bool serve(struct cache *cache, struct stream_heap *stream_heap) {
+    struct core_pool *pool = stream_heap->core_pool;
+    struct core_serving serving;
+
     pthread_mutex_lock(&pool->lock);
     pthread_mutex_lock(&stream_heap->lock);
-    struct piece *piece = core_pool_take_for_waiter_locked(pool, stream_heap, clock_now_ns());
+    bool any = core_pool_serve_locked(pool, stream_heap, clock_now_ns(), &serving);
     pthread_mutex_unlock(&stream_heap->lock);
     pthread_mutex_unlock(&pool->lock);
-    return piece;
+    if (any)
+        shortage_end_serving(cache, &serving);
+    return any;
 }
 
 /* Finds the stretch around a place that was released, if a request that waits may find room there. In a
@@ -99,17 +112,13 @@ static void offer_stretch(struct cache *cache, uint32_t pool_id, const char *pla
 
 void shortage_offer(struct cache *cache, struct stream_heap *stream_heap, const char *place) {
     struct core_pool *pool = stream_heap->core_pool;
-    struct piece *piece;
 
-    while (core_pool_waits(pool) && (piece = take_for_waiter(pool, stream_heap)) != NULL)
-        give_back_piece(cache, piece);
+    while (core_pool_waits(pool) && serve(cache, stream_heap))
+        ;
     if (!core_pool_waits(pool))
         return;
     if (place != NULL)
         offer_stretch(cache, stream_heap->pool, place);
-    pthread_mutex_lock(&pool->lock);
-    bool is_of_segments = core_pool_waits_for_segments_locked(pool);
-    pthread_mutex_unlock(&pool->lock);
-    if (is_of_segments)
+    if (core_pool_waits_for_segments(pool))
         give_back_slots(cache, stream_heap);
 }

@@ -35,6 +35,7 @@
 #include "proto/limits.h"
 
 struct cache;
+struct core_serving;
 struct stream_heap;
 
 struct shortage {
@@ -55,6 +56,10 @@ void shortage_end_if_over(struct cache *cache, uint32_t pool);
 /* Gives the daemon what has become free in a stream heap and serves requests that wait. place: where memory
  * was released last; NULL: nowhere. The caller holds no lock. */
 void shortage_offer(struct cache *cache, struct stream_heap *stream_heap, const char *place);
+
+/* A request was served: gives the piece to the daemon, or has the daemon forget its question. The caller holds
+ * no lock. */
+void shortage_end_serving(struct cache *cache, const struct core_serving *serving);
 
 /* A pool's bit in a word of marks. */
 static inline uint64_t shortage_bit(uint32_t pool) {

@@ -17,6 +17,10 @@
  *     is COLLECT_SEGMENTS, CLOSE_SEGMENTS, WAIT_SEGMENTS, SETTLE; it claims no place before all segments have
  *     come.
  *
+ * A request for segments may have a place also beside buffers in use, with fewer segments than the daemon is
+ * asked for. Where a release makes one, its turn has come, and its question is cancelled. A place that takes
+ * moves is found when it tries the arena again, after a time (RETRY).
+ *
  * A client without a cache has the rows ASK_LEASE, CLOSE_LEASE and WAIT_LEASE: each buffer is a lease.
  */
 #include <stdbool.h>
@@ -24,6 +28,9 @@
 
 #include "base/list.h"
 #include "client/core/target.h"
+
+struct piece;
+struct stream_heap;
 
 /* The states, with what the action of each does. X(NAME) for each. */
 #define ACQUIRE_STATE_LIST(X)                                                                                \
@@ -55,6 +62,7 @@
     X(CLOSE_SEGMENTS)                                                                                        \
     X(WAIT_SEGMENTS)                                                                                         \
     X(SETTLE) /* claims a vacant place for the segments that have come */                                    \
+    X(RETRY)  /* looks whether there is time to try the arena again */                                       \
     /* without a cache */                                                                                    \
     X(ASK_LEASE)   /* question: for a lease of the size */                                                   \
     X(CLOSE_LEASE) /* closes idle segments */                                                                \
@@ -82,6 +90,7 @@
     X(EXHAUSTED) /* refused: the pool has no room */                                                         \
     X(LIMITED)   /* refused: the process, or its user, has as much as it may */                              \
     X(REFUSED)   /* refused for good, or the daemon is gone, or its answer is late */                        \
+    X(TURN)      /* a release in the process has served it: acquire.piece */                                 \
     X(CANCELLED) /* by the program */
 
 #define ACQUIRE_MEMBER(name) ACQUIRE_##name,
@@ -103,6 +112,9 @@ struct acquire {
     unsigned passes;     /* since it waits, or since no target was found */
     struct target target;
     uint64_t offered_ns; /* when a range for it went to the daemon; 0: none did */
+    struct stream_heap *stream_heap;
+    struct piece *piece;  /* a release has served it with this; NULL: not yet */
+    uint64_t question_id; /* of the question that the daemon has; 0: it has none yet */
 };
 
 /* The state after an event, which the state's row has. */

@@ -39,8 +39,11 @@ static void set_gates(struct core_pool *pool, bool are_closed) {
     }
 }
 
-void core_pool_enter_locked(struct core_pool *pool, struct acquire *waiter, uint64_t size_bytes,
-                            bool is_of_segments) {
+void core_pool_enter_locked(struct core_pool *pool, struct acquire *waiter, struct stream_heap *stream_heap,
+                            uint64_t size_bytes, bool is_of_segments) {
+    waiter->stream_heap = stream_heap;
+    waiter->piece = NULL;
+    waiter->question_id = 0;
     waiter->size_bytes = size_bytes;
     waiter->is_of_segments = is_of_segments;
     waiter->passes = 0;
@@ -65,7 +68,7 @@ void core_pool_leave_locked(struct core_pool *pool, struct acquire *waiter) {
 
 bool core_pool_waits_for_locked(const struct core_pool *pool, uint64_t most_bytes) {
     list_for_each_entry(const struct acquire, waiter, &pool->waiting, link) {
-        if (waiter->size_bytes <= most_bytes)
+        if (waiter->size_bytes <= most_bytes && waiter->piece == NULL)
             return true;
     }
     return false;
@@ -73,26 +76,48 @@ bool core_pool_waits_for_locked(const struct core_pool *pool, uint64_t most_byte
 
 bool core_pool_waits_for_segments_locked(const struct core_pool *pool) {
     list_for_each_entry(const struct acquire, waiter, &pool->waiting, link) {
-        if (waiter->is_of_segments)
+        if (waiter->is_of_segments && waiter->piece == NULL)
             return true;
     }
     return false;
 }
 
-struct piece *core_pool_take_for_waiter_locked(struct core_pool *pool, struct stream_heap *stream_heap,
-                                               uint64_t now_ns) {
-    struct piece *piece = NULL;
+bool core_pool_waits_for_segments(struct core_pool *pool) {
+    if (!core_pool_waits(pool))
+        return false;
+    pthread_mutex_lock(&pool->lock);
+    bool waits = core_pool_waits_for_segments_locked(pool);
+    pthread_mutex_unlock(&pool->lock);
+    return waits;
+}
+
+/* Whether a range of a stream heap may serve a request. */
+static bool may_serve(const struct acquire *waiter, const struct stream_heap *stream_heap, uint64_t now_ns) {
+    if (waiter->is_of_segments)
+        return waiter->stream_heap == stream_heap && waiter->piece == NULL;
+    return waiter->offered_ns == 0 || now_ns - waiter->offered_ns > OFFER_NS;
+}
+
+bool core_pool_serve_locked(struct core_pool *pool, struct stream_heap *stream_heap, uint64_t now_ns,
+                            struct core_serving *ret_serving) {
+    struct piece *piece;
 
     if (stream_heap->deferred_bytes > 0)
         deferred_settle_locked(stream_heap, UINT_MAX);
     list_for_each_entry(struct acquire, waiter, &pool->waiting, link) {
-        bool is_open = waiter->offered_ns == 0 || now_ns - waiter->offered_ns > OFFER_NS;
-        if (is_open && stream_heap_take_locked(stream_heap, waiter->size_bytes, true, &piece) == 0) {
+        if (!may_serve(waiter, stream_heap, now_ns) ||
+            stream_heap_take_locked(stream_heap, waiter->size_bytes, true, &piece) < 0)
+            continue;
+        if (waiter->is_of_segments) {
+            waiter->piece = piece;
+            *ret_serving = (struct core_serving){.question_id = waiter->question_id};
+        } else {
             waiter->offered_ns = now_ns;
-            break;
+            *ret_serving = (struct core_serving){.piece = piece};
         }
+        return true;
     }
-    return piece;
+    return false;
 }
 
 bool core_pool_lock_heap(struct stream_heap *stream_heap) {

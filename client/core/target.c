@@ -8,9 +8,13 @@
 #include "client/core/pool.h"
 #include "client/core/stream_heap.h"
 
-/* The request that has waited longest. NULL: none waits. */
+/* The request that has waited longest, and is not served. NULL: none waits. */
 static struct acquire *oldest(struct core_pool *pool) {
-    return list_first(&pool->waiting, struct acquire, link);
+    list_for_each_entry(struct acquire, waiter, &pool->waiting, link) {
+        if (waiter->piece == NULL)
+            return waiter;
+    }
+    return NULL;
 }
 
 void target_note_pass_locked(struct core_pool *pool) {

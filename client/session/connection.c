@@ -503,6 +503,16 @@ void connection_enlist_locked(struct request *request) {
     list_append(&connection->waiting, &request->link);
 }
 
+uint64_t connection_announce(struct request *request) {
+    struct connection *connection = request->connection;
+
+    pthread_mutex_lock(&connection->lock);
+    connection_enlist_locked(request);
+    uint64_t id = request->id;
+    pthread_mutex_unlock(&connection->lock);
+    return id;
+}
+
 int connection_send(struct request *request, uint64_t deadline_ns) {
     size_t size = proto_encode(&request->message, request->packet);
     int r =
@@ -532,11 +542,17 @@ static int exchange_locked(struct connection *connection, struct request *reques
     int r = 0;
 
     if (connection->broken == 0) {
-        connection_enlist_locked(request);
+        if (list_is_empty(&request->link))
+            connection_enlist_locked(request);
         pthread_mutex_unlock(&connection->lock);
         r = connection_send(request, deadline_ns);
         pthread_mutex_lock(&connection->lock);
         request->is_sent = r == 0;
+    }
+    if (request->is_sent && request->is_cancelled && !request->done) {
+        pthread_mutex_unlock(&connection->lock);
+        submit_tell_cancel(connection, request->id);
+        pthread_mutex_lock(&connection->lock);
     }
     if (request->is_sent) {
         r = request_wait(request, deadline_ns, watches);

@@ -150,6 +150,10 @@ int connection_exchange(struct connection *connection, struct request **request,
 int connection_exchange_watching(struct connection *connection, struct request **request,
                                  uint64_t deadline_ns);
 
+/* Enters a request that connection_exchange…() is to send next, so that connection_cancel() finds it from now
+ * on. Returns its id. */
+uint64_t connection_announce(struct request *request);
+
 /* As connection_exchange(), for a caller that goes on with the request when no reply came in time: after
  * TIMED_OUT the request is still the caller's, who calls connection_go_on() or connection_let_go();
  * (*request)->is_sent says whether the daemon will read it. The connection frees it at its end. */

@@ -51,7 +51,7 @@ uint64_t connection_enlist(struct request *request, uint64_t deadline_ns, void *
     return id;
 }
 
-static void tell_cancel(struct connection *connection, uint64_t id) {
+void submit_tell_cancel(struct connection *connection, uint64_t id) {
     const struct proto_message message = {.header.operation = PROTO_CANCEL, .cancel.request = id};
     char text[ERROR_TEXT_SIZE];
 
@@ -83,7 +83,7 @@ void connection_submit(struct request *request) {
     }
     pthread_mutex_unlock(&connection->lock);
     if (is_cancelled)
-        tell_cancel(connection, id);
+        submit_tell_cancel(connection, id);
 }
 
 void connection_cancel(struct connection *connection, uint64_t id) {
@@ -99,7 +99,7 @@ void connection_cancel(struct connection *connection, uint64_t id) {
     }
     pthread_mutex_unlock(&connection->lock);
     if (is_sent)
-        tell_cancel(connection, id);
+        submit_tell_cancel(connection, id);
 }
 
 struct request *connection_next_completed(struct connection *connection) {

@@ -60,6 +60,9 @@ void connection_abandon_submitted(struct connection *connection);
 /* Completes a submitted request. error: a negative errno, or 0. The connection is locked. */
 void submit_complete_locked(struct request *request, int error);
 
+/* Sends CANCEL for the request of an id. Leaves the thread's error text as it is. */
+void submit_tell_cancel(struct connection *connection, uint64_t id);
+
 /* Wakes the runner. */
 void submit_wake(const struct connection *connection);
 

@@ -310,6 +310,72 @@ static void two_that_want_most_of_the_pool_take_turns(void **state) {
         puppet_quit(&puppets[i]);
 }
 
+/* The three fill the pool, and both ends of the middle one lie in slots that its neighbours use, too. */
+struct row {
+    struct gpupool_client *client;
+    void *stream;
+    struct gpupool_buffer low, middle, high;
+    bool is_late; /* the middle one is released when the daemon has asked for idle memory */
+};
+
+#define MIDDLE_BYTES (5 * SLOT)
+
+static void row_init(struct row *row) {
+    empty_the_pools();
+    row->client = open_cached_with_stream(&row->stream);
+    row->low = acquire(row->client, GPUPOOL_POOL_DEVICE, 3 * SLOT + SLOT / 2, row->stream);
+    row->middle = acquire(row->client, GPUPOOL_POOL_DEVICE, MIDDLE_BYTES, row->stream);
+    row->high = acquire(row->client, GPUPOOL_POOL_DEVICE, POOL_MIB * MIB - 8 * SLOT - SLOT / 2, row->stream);
+    assert_ptr_equal(row->middle.data, (char *)row->low.data + row->low.size_bytes);
+    assert_ptr_equal(row->high.data, (char *)row->middle.data + MIDDLE_BYTES);
+}
+
+static void row_deinit(struct row *row) {
+    MUST(gpupool_release(row->client, &row->low, row->stream));
+    MUST(gpupool_release(row->client, &row->middle, row->stream));
+    MUST(gpupool_release(row->client, &row->high, row->stream));
+    assert_true(stream_heaps_are_valid(row->client));
+    close_cached(row->client);
+}
+
+/* The daemon has room for no more than four whole segments then, and a request of five waits. */
+static void *release_when_one_waits(void *argument) {
+    struct row *row = argument;
+
+    WAIT_UNTIL(daemon_sum(&daemon_, "waiters") == 1);
+    WAIT_UNTIL(!row->is_late || shortage_is_on(&row->client->cache.shortage, row->middle.pool));
+    MUST(gpupool_release(row->client, &row->middle, row->stream));
+    return NULL;
+}
+
+/* A release makes room beside buffers in use, in fewer segments than a request waits for. */
+static void a_release_serves_a_request_of_its_arena(void **state) {
+    struct row row = {0};
+    pthread_t thread;
+    uint64_t request;
+
+    (void)state;
+    row_init(&row);
+    const void *place = row.middle.data;
+    assert_int_equal(pthread_create(&thread, NULL, release_when_one_waits, &row), 0);
+    struct gpupool_buffer buffer = acquire(row.client, GPUPOOL_POOL_DEVICE, MIDDLE_BYTES, row.stream);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    assert_ptr_equal(buffer.data, place);
+    row.middle = buffer;
+
+    uint32_t pool = pool_of(row.client, GPUPOOL_POOL_DEVICE);
+    /* The request is older than the daemon's question for idle memory. */
+    const struct proto_page *page = row.client->session.page.memory;
+    WAIT_UNTIL((atomic_load(&page->shortage.pools) & shortage_bit(pool)) == 0);
+    row.is_late = true;
+    MUST(gpupool_acquire_begin(row.client, pool, MIDDLE_BYTES, row.stream, GPUPOOL_FOREVER, 0, &request));
+    (void)release_when_one_waits(&row);
+    MUST(gpupool_acquire_end(row.client, request, &row.middle));
+    assert_ptr_equal(row.middle.data, place);
+    assert_int_equal(daemon_sum(&daemon_, "waiters"), 0);
+    row_deinit(&row);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(segments_move_while_a_stream_uses_them),
@@ -317,6 +383,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(nothing_stays_after_a_trim),
         cmocka_unit_test(memory_that_was_idle_for_long_is_not_mapped_any_more),
         cmocka_unit_test(two_that_want_most_of_the_pool_take_turns),
+        cmocka_unit_test(a_release_serves_a_request_of_its_arena),
     };
 
     setenv("GPUPOOL_TEST_EXPORT", "vmm", 1);

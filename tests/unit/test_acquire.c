@@ -23,18 +23,22 @@ static void ends_have_no_event_and_other_states_have(void **state) {
         assert_int_equal(is_end(at), count_events(at, 0, ACQUIRE_EVENTS) == 0);
 }
 
-/* The daemon may give any answer to any question. Only one for segments is asked in parts. */
+/* The daemon may give any answer to any question. Only one for segments is asked in parts. A release serves
+ * one that waits for segments. */
 static void questions_know_every_answer(void **state) {
     (void)state;
     for (enum acquire_state at = 0; at < ACQUIRE_STATES; at++) {
         bool is_of_segments = at == ACQUIRE_ASK_SEGMENTS || at == ACQUIRE_WAIT_SEGMENTS;
+        bool may_have_turn = at == ACQUIRE_WAIT_SEGMENTS;
         if (!acquire_asks(at)) {
             assert_int_equal(count_events(at, FIRST_OF_QUESTION, ACQUIRE_EVENTS), 0);
             continue;
         }
         assert_int_equal(count_events(at, 0, FIRST_OF_QUESTION), 0);
         for (enum acquire_event event = FIRST_OF_QUESTION; event < ACQUIRE_EVENTS; event++)
-            assert_int_equal(acquire_may(at, event), event != ACQUIRE_IS_PART || is_of_segments);
+            assert_int_equal(acquire_may(at, event), event == ACQUIRE_IS_PART ? is_of_segments
+                                                     : event == ACQUIRE_TURN  ? may_have_turn
+                                                                              : true);
     }
 }
 
@@ -49,7 +53,8 @@ static void visit(enum acquire_state at, bool is_queued) {
     if (seen[is_queued][at])
         return;
     seen[is_queued][at] = true;
-    assert_false(enters && is_queued); /* it is in the queue already */
+    /* It is in the queue already. Only a request for segments comes back, and keeps its place. */
+    assert_false(at == ACQUIRE_COLLECT && is_queued);
     for (enum acquire_event event = 0; event < ACQUIRE_EVENTS; event++)
         if (acquire_may(at, event))
             visit(acquire_next(at, event), is_queued || enters);
@@ -64,7 +69,7 @@ static void each_state_is_reached_and_the_queue_is_entered_once(void **state) {
     assert_false(seen[true][ACQUIRE_DONE] || seen[true][ACQUIRE_FAILED]);
     /* A request that waits is in the queue, and one that does not wait is not. */
     assert_false(seen[false][ACQUIRE_WAIT] || seen[false][ACQUIRE_WAIT_SEGMENTS]);
-    assert_false(seen[true][ACQUIRE_ASK] || seen[true][ACQUIRE_PLACE] || seen[true][ACQUIRE_MOVE]);
+    assert_false(seen[true][ACQUIRE_ASK] || seen[true][ACQUIRE_PLACE] || seen[true][ACQUIRE_CHOOSE]);
 }
 
 int main(void) {

@@ -56,16 +56,17 @@ static bool gate_is_closed(struct stream_heap *stream_heap) {
 }
 
 static void enter(struct acquire *waiter, uint64_t size_bytes) {
-    core_pool_enter_locked(&pool, waiter, size_bytes, false);
+    core_pool_enter_locked(&pool, waiter, NULL, size_bytes, false);
 }
 
 /* Takes what serves a request. Returns how many bytes; 0: none is served. */
 static uint64_t serve(struct stream_heap *stream_heap, uint64_t now_ns) {
-    struct piece *piece = core_pool_take_for_waiter_locked(&pool, stream_heap, now_ns);
-    uint64_t bytes = piece == NULL ? 0 : piece->capacity_bytes;
+    struct core_serving serving;
 
-    if (piece != NULL)
-        stream_heap_give(piece);
+    if (!core_pool_serve_locked(&pool, stream_heap, now_ns, &serving))
+        return 0;
+    uint64_t bytes = serving.piece->capacity_bytes;
+    stream_heap_give(serving.piece);
     return bytes;
 }
 
@@ -150,7 +151,7 @@ static void requests_are_told_apart_by_what_they_wait_for(void **state) {
 
     (void)state;
     assert_false(core_pool_waits(&pool));
-    core_pool_enter_locked(&pool, &segments, 4 * MIB, true);
+    core_pool_enter_locked(&pool, &segments, NULL, 4 * MIB, true);
     assert_true(core_pool_waits_for_segments_locked(&pool));
     enter(&range, 2 * MIB);
     assert_false(core_pool_waits_for_locked(&pool, MIB));
@@ -160,6 +161,47 @@ static void requests_are_told_apart_by_what_they_wait_for(void **state) {
     assert_true(core_pool_waits(&pool));
     core_pool_leave_locked(&pool, &range);
     assert_false(core_pool_waits(&pool));
+}
+
+/* A request for segments of the stream heap gets the range itself, and its question is cancelled. */
+static void a_request_for_segments_is_served_in_its_own_stream_heap(void **state) {
+    struct core_serving serving;
+    struct acquire own, other;
+
+    (void)state;
+    core_pool_enter_locked(&pool, &own, heaps[0], 4 * MIB, true);
+    core_pool_enter_locked(&pool, &other, heaps[0], 2 * MIB, false);
+    own.question_id = 7;
+    assert_true(core_pool_serve_locked(&pool, heaps[0], NOW_NS, &serving));
+    assert_null(serving.piece);
+    assert_int_equal(serving.question_id, 7);
+    assert_non_null(own.piece);
+    assert_int_equal(own.piece->capacity_bytes, 4 * MIB);
+    /* It needs no more: the next one has its turn, and passes count for that. */
+    assert_false(core_pool_waits_for_segments_locked(&pool));
+    target_note_pass_locked(&pool);
+    assert_int_equal(own.passes, 0);
+    assert_int_equal(other.passes, 1);
+    assert_int_equal(serve(heaps[0], NOW_NS), 2 * MIB); /* by the daemon */
+    core_pool_leave_locked(&pool, &other);
+    core_pool_leave_locked(&pool, &own);
+    stream_heap_give(own.piece);
+    assert_true(core_pool_is_valid(&pool));
+}
+
+/* Memory of another stream heap is no segment for a request of an arena. */
+static void a_range_serves_a_request_for_segments_in_its_own_stream_heap_alone(void **state) {
+    struct core_serving serving;
+    struct acquire segments;
+
+    (void)state;
+    core_pool_enter_locked(&pool, &segments, heaps[0], 4 * MIB, true);
+    assert_false(core_pool_serve_locked(&pool, heaps[1], NOW_NS, &serving));
+    assert_true(core_pool_serve_locked(&pool, heaps[0], NOW_NS, &serving));
+    assert_null(serving.piece);
+    assert_int_equal(serving.question_id, 0); /* the daemon has not been asked yet */
+    core_pool_leave_locked(&pool, &segments);
+    stream_heap_give(segments.piece);
 }
 
 /* --- threads --- */
@@ -172,7 +214,8 @@ static void *take_and_give(void *argument) {
     struct stream_heap *stream_heap = argument;
 
     while (!atomic_load(&stops)) {
-        struct piece *piece = NULL, *range = NULL;
+        struct core_serving serving;
+        struct piece *piece = NULL;
         bool is_closed = core_pool_lock_heap(stream_heap);
         if (stream_heap_take_locked(stream_heap, MIB, true, &piece) == 0 && is_closed)
             target_note_pass_locked(&pool);
@@ -181,12 +224,11 @@ static void *take_and_give(void *argument) {
             continue;
         is_closed = core_pool_lock_heap(stream_heap);
         stream_heap_give_locked(stream_heap, piece);
-        if (is_closed)
-            range = core_pool_take_for_waiter_locked(&pool, stream_heap, NOW_NS);
+        bool any = is_closed && core_pool_serve_locked(&pool, stream_heap, NOW_NS, &serving);
         core_pool_unlock_heap(stream_heap, is_closed);
-        if (range == NULL)
+        if (!any)
             continue;
-        stream_heap_give(range);
+        stream_heap_give(serving.piece);
         atomic_fetch_add(&served, 1);
     }
     return NULL;
@@ -230,6 +272,8 @@ int main(void) {
         POOL_TEST(a_request_whose_range_served_another_is_offered_one_again),
         POOL_TEST(deferred_memory_serves_when_its_fence_is_ready),
         POOL_TEST(requests_are_told_apart_by_what_they_wait_for),
+        POOL_TEST(a_request_for_segments_is_served_in_its_own_stream_heap),
+        POOL_TEST(a_range_serves_a_request_for_segments_in_its_own_stream_heap_alone),
         POOL_TEST(requests_come_and_go_beside_threads_that_take),
     };
     return cmocka_run_group_tests_name("a client's pool", tests, NULL, NULL);

@@ -74,8 +74,8 @@ static void a_segment_is_kept_for_the_request_that_was_passed(void **state) {
     uint64_t bytes = 0;
 
     (void)state;
-    core_pool_enter_locked(&pool, &first, LARGE_BYTES, false);
-    core_pool_enter_locked(&pool, &second, LARGE_BYTES, false);
+    core_pool_enter_locked(&pool, &first, NULL, LARGE_BYTES, false);
+    core_pool_enter_locked(&pool, &second, NULL, LARGE_BYTES, false);
     pass(TARGET_PASSES - 1);
     assert_false(is_kept(&segments[1]));
     pass(1);
@@ -114,7 +114,7 @@ static void never_all_that_the_process_has_is_kept(void **state) {
         if (!part.has_fence)
             stream_heap_fence_left_locked(&part, FENCE_NONE);
     }
-    core_pool_enter_locked(&pool, &waiter, LARGE_BYTES, false);
+    core_pool_enter_locked(&pool, &waiter, NULL, LARGE_BYTES, false);
     pass(TARGET_PASSES);
     assert_false(is_kept(&segments[1]));
     assert_int_equal(waiter.passes, 0); /* and it is looked for again after as many */
@@ -128,7 +128,7 @@ static void a_segment_that_is_too_short_is_not_kept(void **state) {
     struct acquire waiter;
 
     (void)state;
-    core_pool_enter_locked(&pool, &waiter, SEGMENT_BYTES + HEAP_GRANULE, false);
+    core_pool_enter_locked(&pool, &waiter, NULL, SEGMENT_BYTES + HEAP_GRANULE, false);
     pass(TARGET_PASSES);
     for (unsigned i = 0; i < SEGMENTS; i++)
         assert_false(is_kept(&segments[i]));
@@ -143,7 +143,7 @@ static void a_segment_that_is_the_daemon_s_in_part_is_not_kept(void **state) {
     (void)state;
     assert_true(stream_heap_reclaim_between_locked(stream_heap, segments[1].memory,
                                                    (char *)segments[1].memory + SEGMENT_BYTES, &part));
-    core_pool_enter_locked(&pool, &waiter, LARGE_BYTES, false);
+    core_pool_enter_locked(&pool, &waiter, NULL, LARGE_BYTES, false);
     pass(TARGET_PASSES);
     assert_false(is_kept(&segments[1]));
     assert_true(is_kept(&segments[0]));
@@ -154,7 +154,7 @@ static void a_target_ends_when_its_memory_has_gone_to_the_daemon(void **state) {
     struct acquire waiter;
 
     (void)state;
-    core_pool_enter_locked(&pool, &waiter, LARGE_BYTES, false);
+    core_pool_enter_locked(&pool, &waiter, NULL, LARGE_BYTES, false);
     pass(TARGET_PASSES);
     assert_null(take_piece(24 * MIB));
     target_end_locked(&pool, (char *)segments[1].memory + MIB);
@@ -180,7 +180,7 @@ static void no_slots_are_kept_where_the_arenas_have_none(void **state) {
     (void)state;
     assert_int_equal(
         arena_add_locked(stream_heap, STREAM_HEAP_LARGE, (char *)((SEGMENTS + 1) * GIB), GIB, 2 * MIB, 0), 0);
-    core_pool_enter_locked(&pool, &waiter, LARGE_BYTES, true);
+    core_pool_enter_locked(&pool, &waiter, NULL, LARGE_BYTES, true);
     pass(TARGET_PASSES);
     assert_false(target_exists(&waiter.target));
     assert_int_equal(waiter.passes, 0); /* and they are looked for again after as many */
