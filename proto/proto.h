@@ -346,8 +346,9 @@ struct proto_segment_lease {
 };
 
 /* An answer to ACQUIRE_SEGMENTS, or a part of it: its messages follow each other in order. The first
- * n_described segments are new to the session: their kind is PROTO_SEGMENT_VMM_FD, and the packet carries a
+ * n_described segments are new to the session: their kind is PROTO_LEASES_KIND, and the packet carries a
  * descriptor for each, in order. The session gets nothing more until it says OPENED for the first of them. */
+#define PROTO_LEASES_KIND PROTO_SEGMENT_VMM_FD
 struct proto_leases {
     uint32_t pool;
     uint32_t count;       /* 1…PROTO_LEASES_PER_MESSAGE; the other leases are 0 */

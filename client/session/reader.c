@@ -152,7 +152,7 @@ static const char *enter_segment(struct connection *connection, struct request *
         lease.description = (struct proto_segment){.id = entry->segment,
                                                    .size_bytes = leases->segment_bytes,
                                                    .pool = leases->pool,
-                                                   .kind = PROTO_SEGMENT_VMM_FD};
+                                                   .kind = PROTO_LEASES_KIND};
     const char *flaw =
         segments_enter(connection->segments, &lease, fd, false, &request->spares, &grant.segment);
     if (flaw != NULL)

@@ -230,7 +230,7 @@ static void pool_effect(const struct pool *pool, const struct config_view *holde
                         pool->step_bytes == POOL_STEP_BY_SIZE ? "there is neither step nor reserve"
                                                               : "half of the step");
     } else if (is_key(key, "export")) {
-        effect->value = strdup(backing_export_name(supplier->segment_kind));
+        effect->value = strdup(backing_kind(supplier->segment_kind)->export_name);
     } else if (is_key(key, "zero")) {
         effect->value = strdup(supplier_zeroed_by(supplier));
         if (supplier->unclean != NULL)

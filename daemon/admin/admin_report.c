@@ -166,7 +166,7 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     report_string(object, "uuid", is_host ? NULL : uuid);
     put_optional(object, "device", !is_host, (uint64_t)pool->device);
     put_optional(object, "numa_node", pool->numa_node >= 0, (uint64_t)pool->numa_node);
-    report_string(object, "export", backing_export_name(supplier->segment_kind));
+    report_string(object, "export", backing_kind(supplier->segment_kind)->export_name);
     report_string(object, "pages", pool->reserved_bytes > 0 ? backing_pages_name(supplier->pages) : NULL);
     cJSON_AddStringToObject(object, "zeroed_by", supplier_zeroed_by(supplier));
     cJSON_AddBoolToObject(object, "context", supplier_has_context(supplier));

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/supply/backing.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/memfd.h>
@@ -36,7 +37,7 @@ static void enter_call(struct worker *worker, const char **ret_call, const char 
 }
 
 static int fail_call(const struct backing *backing, const char *call, int r, char error[BACKING_ERROR_SIZE]) {
-    bool is_host = backing->kind == PROTO_SEGMENT_HOST_VMM_FD;
+    bool is_host = backing_kind(backing->kind)->pool_kind == PROTO_POOL_HOST;
     uint64_t free_bytes, total_bytes;
     char left[96] = "";
 
@@ -106,10 +107,6 @@ static int legacy_describe(const struct backing *backing, struct proto_segment *
     return -1;
 }
 
-static void retire_nothing(struct backing *backing) {
-    (void)backing;
-}
-
 /* --- memory by cuMemCreate --- */
 
 /* Zeroes what is mapped at an address. */
@@ -170,15 +167,15 @@ static int vmm_zero(const struct backing *backing, struct worker *worker, const 
     return r != 0 ? r : freed;
 }
 
-static int vmm_make(const struct backing_order *order, struct worker *worker, struct backing *backing,
-                    char error[BACKING_ERROR_SIZE]) {
+/* create: the call of the driver. */
+static int vmm_make_by(int (*create)(const struct backing_order *order, uint64_t *ret_handle),
+                       const struct backing_order *order, struct worker *worker, struct backing *backing,
+                       char error[BACKING_ERROR_SIZE]) {
     const struct gpu *gpu = order->gpu;
     const char *call = "cuMemCreate";
 
     worker_enter_call(worker, call);
-    int r = order->kind == PROTO_SEGMENT_HOST_VMM_FD
-                ? gpu->vmm_host_create(order->device, order->node, order->size_bytes, &backing->vmm_handle)
-                : gpu->vmm_create(order->device, order->size_bytes, &backing->vmm_handle);
+    int r = create(order, &backing->vmm_handle);
     backing->has_vmm_handle = r == 0;
     if (r == 0 && order->zeroes)
         r = make_context(order, worker, &call);
@@ -203,6 +200,20 @@ static int vmm_make(const struct backing_order *order, struct worker *worker, st
         return -EMFILE;
     }
     return 0;
+}
+
+static int vmm_create(const struct backing_order *order, uint64_t *ret_handle) {
+    return order->gpu->vmm_create(order->device, order->size_bytes, ret_handle);
+}
+
+static int vmm_make(const struct backing_order *order, struct worker *worker, struct backing *backing,
+                    char error[BACKING_ERROR_SIZE]) {
+    return vmm_make_by(vmm_create, order, worker, backing, error);
+}
+
+static int vmm_granule(const struct gpu *gpu, unsigned device, int node, uint64_t *ret_granule_bytes) {
+    (void)node;
+    return gpu->vmm_granule(device, ret_granule_bytes);
 }
 
 static void vmm_free(struct backing *backing) {
@@ -395,38 +406,80 @@ static void memfd_retire(struct backing *backing) {
 
 /* --- host memory by cuMemCreate --- */
 
+static int host_vmm_create(const struct backing_order *order, uint64_t *ret_handle) {
+    return order->gpu->vmm_host_create(order->device, order->node, order->size_bytes, ret_handle);
+}
+
 static int host_vmm_make(const struct backing_order *order, struct worker *worker, struct backing *backing,
                          char error[BACKING_ERROR_SIZE]) {
     int r = check_available(order->node, order->size_bytes, error);
-    return r < 0 ? r : vmm_make(order, worker, backing, error);
+    return r < 0 ? r : vmm_make_by(host_vmm_create, order, worker, backing, error);
+}
+
+static int host_vmm_granule(const struct gpu *gpu, unsigned device, int node, uint64_t *ret_granule_bytes) {
+    return gpu->vmm_host_granule(device, node, ret_granule_bytes);
 }
 
 /* --- all kinds --- */
 
-/* All that depends on the kind of a backing. */
-struct backing_kind {
-    bool needs_driver;
-    const char *export_name, *end_call;
-    /* Makes the memory of an empty backing. On failure free() is called with what there is. */
-    int (*make)(const struct backing_order *order, struct worker *worker, struct backing *backing,
-                char error[BACKING_ERROR_SIZE]);
-    int (*describe)(const struct backing *backing, struct proto_segment *description);
-    void (*retire)(struct backing *backing); /* before free() */
-    void (*free)(struct backing *backing);   /* but for the descriptor */
+static const struct backing_kind kinds[] = {
+    [PROTO_SEGMENT_LEGACY_IPC] = {.pool_kind = PROTO_POOL_DEVICE,
+                                  .export_as = CONFIG_EXPORT_USUAL,
+                                  .export_name = "ipc",
+                                  .end_call = "cudaFree",
+                                  .needs_driver = true,
+                                  .zeroed_by = "daemon",
+                                  .make = legacy_make,
+                                  .describe = legacy_describe,
+                                  .free = legacy_free},
+    [PROTO_SEGMENT_VMM_FD] = {.pool_kind = PROTO_POOL_DEVICE,
+                              .export_as = CONFIG_EXPORT_VMM,
+                              .export_name = "vmm",
+                              .export_else = "ipc",
+                              .end_call = "cuMemRelease",
+                              .needs_driver = true,
+                              .takes_descriptor = true,
+                              .is_for_driver = true,
+                              .granule = vmm_granule,
+                              .make = vmm_make,
+                              .describe = descriptor_describe,
+                              .free = vmm_free},
+    [PROTO_SEGMENT_HOST_VMM_FD] = {.pool_kind = PROTO_POOL_HOST,
+                                   .export_as = CONFIG_EXPORT_VMM,
+                                   .export_name = "vmm",
+                                   .export_else = "memfd",
+                                   .end_call = "cuMemRelease",
+                                   .needs_driver = true,
+                                   .takes_descriptor = true,
+                                   .is_for_driver = true,
+                                   .granule = host_vmm_granule,
+                                   .make = host_vmm_make,
+                                   .describe = descriptor_describe,
+                                   .free = vmm_free},
+    [PROTO_SEGMENT_MEMFD] = {.pool_kind = PROTO_POOL_HOST,
+                             .export_as = CONFIG_EXPORT_USUAL,
+                             .export_name = "memfd",
+                             .end_call = "munmap",
+                             .takes_descriptor = true,
+                             .zeroed_by = "kernel",
+                             .make = memfd_make,
+                             .describe = descriptor_describe,
+                             .retire = memfd_retire,
+                             .free = memfd_free},
 };
 
-static const struct backing_kind *kind_of(enum proto_segment_kind kind) {
-    static const struct backing_kind kinds[] = {
-        [PROTO_SEGMENT_LEGACY_IPC] = {true, "ipc", "cudaFree", legacy_make, legacy_describe, retire_nothing,
-                                      legacy_free},
-        [PROTO_SEGMENT_VMM_FD] = {true, "vmm", "cuMemRelease", vmm_make, descriptor_describe, retire_nothing,
-                                  vmm_free},
-        [PROTO_SEGMENT_HOST_VMM_FD] = {true, "vmm", "cuMemRelease", host_vmm_make, descriptor_describe,
-                                       retire_nothing, vmm_free},
-        [PROTO_SEGMENT_MEMFD] = {false, "memfd", "munmap", memfd_make, descriptor_describe, memfd_retire,
-                                 memfd_free},
-    };
+const struct backing_kind *backing_kind(enum proto_segment_kind kind) {
     return &kinds[kind];
+}
+
+enum proto_segment_kind backing_kind_of_pool(enum proto_pool_kind pool_kind, enum config_export export_as) {
+    unsigned kind = 1; /* there is no kind 0 */
+
+    while (kinds[kind].pool_kind != pool_kind || kinds[kind].export_as != export_as) {
+        kind++;
+        assert(kind < sizeof kinds / sizeof kinds[0]);
+    }
+    return (enum proto_segment_kind)kind;
 }
 
 int backing_new(const struct backing_order *order, struct worker *worker, struct backing **ret_backing,
@@ -445,7 +498,7 @@ int backing_new(const struct backing_order *order, struct worker *worker, struct
     int r = order->is_simulated ? promise(order->size_bytes, error) : 0;
     if (r < 0)
         return r;
-    r = kind_of(order->kind)->make(order, worker, backing, error);
+    r = backing_kind(order->kind)->make(order, worker, backing, error);
     if (order->is_simulated)
         promise_end(order->size_bytes);
     if (r == 0)
@@ -456,33 +509,25 @@ int backing_new(const struct backing_order *order, struct worker *worker, struct
 struct backing *backing_free(struct backing *backing) {
     if (backing == NULL)
         return NULL;
-    kind_of(backing->kind)->free(backing);
+    backing_kind(backing->kind)->free(backing);
     close_fd(backing->fd);
     free(backing);
     return NULL;
 }
 
 struct backing *backing_retire(struct backing *backing) {
-    if (backing != NULL)
-        kind_of(backing->kind)->retire(backing);
+    if (backing != NULL && backing_kind(backing->kind)->retire != NULL)
+        backing_kind(backing->kind)->retire(backing);
     return backing_free(backing);
 }
 
 bool backing_needs_driver(const struct backing *backing) {
-    return kind_of(backing->kind)->needs_driver;
-}
-
-const char *backing_export_name(enum proto_segment_kind kind) {
-    return kind_of(kind)->export_name;
+    return backing_kind(backing->kind)->needs_driver;
 }
 
 int backing_describe(const struct backing *backing, struct proto_segment *description) {
     description->kind = backing->kind;
-    return kind_of(backing->kind)->describe(backing, description);
-}
-
-const char *backing_end_call(enum proto_segment_kind kind) {
-    return kind_of(kind)->end_call;
+    return backing_kind(backing->kind)->describe(backing, description);
 }
 
 const char *backing_pages_name(enum backing_pages pages) {

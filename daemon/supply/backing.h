@@ -42,6 +42,41 @@ struct backing {
 
 #define BACKING_ERROR_SIZE 256u
 
+struct backing_order;
+
+/* The row of a kind: all that depends on it in the daemon. */
+struct backing_kind {
+    /* The pools that have such segments, and their setting "export". */
+    enum proto_pool_kind pool_kind;
+    enum config_export export_as;
+    const char *export_name; /* how the segments reach clients, as the configuration writes it */
+    /* The setting to use if the driver does not make such memory. NULL: there is no other. */
+    const char *export_else;
+    const char *end_call; /* that frees the memory, for people */
+    /* The driver makes the memory. A process needs the driver to use it, and may have work on a GPU. */
+    bool needs_driver;
+    bool takes_descriptor; /* each segment takes a descriptor of the daemon */
+    bool is_for_driver;    /* that descriptor is for the driver: for sessions that know such descriptors */
+    /* The part of the machine that always sets new memory to zero. NULL: the driver, or the daemon if it is
+     * told to. */
+    const char *zeroed_by;
+    /* [slow] Asks the driver whether it makes such memory, and for its granule. Returns 0 or the driver's
+     * error. NULL: a device that works does. */
+    int (*granule)(const struct gpu *gpu, unsigned device, int node, uint64_t *ret_granule_bytes);
+    /* Makes the memory of an empty backing. On failure free() is called with what there is. */
+    int (*make)(const struct backing_order *order, struct worker *worker, struct backing *backing,
+                char error[BACKING_ERROR_SIZE]);
+    /* The handle of a description; returns the descriptor that goes along, or -1. */
+    int (*describe)(const struct backing *backing, struct proto_segment *description);
+    void (*retire)(struct backing *backing); /* before free(). NULL: there is nothing to do */
+    void (*free)(struct backing *backing);   /* frees all but the descriptor */
+};
+
+const struct backing_kind *backing_kind(enum proto_segment_kind kind);
+
+/* The kind of the segments of a pool with a setting "export". */
+enum proto_segment_kind backing_kind_of_pool(enum proto_pool_kind pool_kind, enum config_export export_as);
+
 /* A backing that is to be made. */
 struct backing_order {
     enum proto_segment_kind kind;
@@ -68,12 +103,6 @@ bool backing_needs_driver(const struct backing *backing);
 /* Fills in the kind and the handle of a description. Returns the descriptor that goes along, which stays the
  * backing's, or -1. */
 int backing_describe(const struct backing *backing, struct proto_segment *description);
-
-/* How backings of the kind reach clients, as the configuration has it: "ipc", "vmm", "memfd". */
-const char *backing_export_name(enum proto_segment_kind kind);
-
-/* The call that frees a backing of the kind, for people. */
-const char *backing_end_call(enum proto_segment_kind kind);
 
 /* [slow] Frees the allocation. Accepts NULL; returns NULL. A failing driver is logged: the memory is lost
  * then. Processes that have it mapped keep it. */

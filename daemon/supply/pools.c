@@ -24,16 +24,6 @@ static struct pool_sizes sizes_of(const struct config_pool_sizes *sizes) {
                                .limit_of = sizes->limit_of};
 }
 
-/* The kind of a pool's segments. */
-static enum proto_segment_kind segment_kind_of(enum proto_pool_kind kind,
-                                               const struct config_pool_sizes *sizes) {
-    bool is_vmm = sizes->export_as == CONFIG_EXPORT_VMM;
-
-    if (kind == PROTO_POOL_HOST)
-        return is_vmm ? PROTO_SEGMENT_HOST_VMM_FD : PROTO_SEGMENT_MEMFD;
-    return is_vmm ? PROTO_SEGMENT_VMM_FD : PROTO_SEGMENT_LEGACY_IPC;
-}
-
 /* A device on the NUMA node, else the first one. */
 static unsigned device_near(const struct gpu *gpu, int node) {
     struct gpu_device description;
@@ -49,11 +39,11 @@ static unsigned device_near(const struct gpu *gpu, int node) {
 
 /* Where the driver is set up not to clear memory, the daemon does it. */
 static void look_for_unclean_driver(struct supplier *supplier) {
-    bool is_host = supplier->segment_kind == PROTO_SEGMENT_HOST_VMM_FD;
+    const struct backing_kind *kind = backing_kind(supplier->segment_kind);
 
-    if (supplier->gpu == NULL || supplier->segment_kind == PROTO_SEGMENT_LEGACY_IPC)
+    if (supplier->gpu == NULL || kind->zeroed_by != NULL)
         return;
-    supplier->unclean = supplier->gpu->unclean_setting(is_host);
+    supplier->unclean = supplier->gpu->unclean_setting(kind->pool_kind == PROTO_POOL_HOST);
     if (supplier->unclean != NULL)
         log_warning("%s: the driver's setting %s keeps it from clearing memory, so the daemon sets new "
                     "memory to zero "
@@ -87,16 +77,18 @@ static int add_pool(struct setup *setup, struct pool_config *pool_config, const 
     setup->n_warnings += config_cut_limit(pool_config->name, total->bytes, supplier->total.of, &sizes);
     setup->n_warnings += config_check_sizes(pool_config->name, &sizes);
     pool_config->sizes = sizes_of(&sizes);
-    pool_config->needs_vmm = sizes.export_as == CONFIG_EXPORT_VMM;
-    pool_config->takes_descriptors = is_host || pool_config->needs_vmm;
+    enum proto_segment_kind segment_kind = backing_kind_of_pool(pool_config->kind, sizes.export_as);
+    const struct backing_kind *kind = backing_kind(segment_kind);
+    pool_config->needs_vmm = kind->is_for_driver;
+    pool_config->takes_descriptors = kind->takes_descriptor;
     int r = core_add_pool(setup->core, pool_config, &pool);
     if (r < 0) {
         free(supplier);
         return r;
     }
     supplier->pool = pool;
-    supplier->segment_kind = segment_kind_of(pool_config->kind, &sizes);
-    if (supplier->segment_kind != PROTO_SEGMENT_MEMFD)
+    supplier->segment_kind = segment_kind;
+    if (kind->needs_driver)
         supplier->gpu = setup->machine->gpu;
     supplier->is_simulated = setup->machine->gpu_kind == PROTO_GPU_SIM;
     if (supplier->gpu != NULL)
@@ -322,7 +314,7 @@ static void configure_pool(struct pool *pool, const struct config *config) {
     config_check_sizes(pool->name, &sizes);
     supplier->huge_pages = sizes.huge_pages;
     supplier->zero = sizes.zero;
-    if (supplier->segment_kind != segment_kind_of(pool->kind, &sizes))
+    if (supplier->segment_kind != backing_kind_of_pool(pool->kind, sizes.export_as))
         log_warning("%s has another export now: that needs a restart", pool->name);
     const struct pool_sizes pool_sizes = sizes_of(&sizes);
     core_pool_configure(pool, &pool_sizes, clock_now_ns());

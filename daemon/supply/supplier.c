@@ -51,29 +51,27 @@ static int device_ask(const struct gpu *gpu, unsigned device, struct worker *wor
     return r == GPU_ERROR_MEMORY_ALLOCATION ? 0 : r;
 }
 
-/* Whether the device's driver does what "export = vmm" needs. */
-static void ask_for_vmm(struct supply_job *start) {
+/* Whether the device's driver makes and exports segments of the pool's kind. */
+static void ask_for_granule(struct supply_job *start) {
     const struct supplier *supplier = start->supplier;
+    const struct backing_kind *kind = backing_kind(supplier->segment_kind);
     const struct gpu *gpu = supplier->gpu;
-    bool is_host = supplier->segment_kind == PROTO_SEGMENT_HOST_VMM_FD;
     uint64_t granule_bytes = 0;
     char place[64] = "such memory";
 
     worker_enter_call(&start->supplier->worker, "cuMemGetAllocationGranularity");
-    start->result = is_host
-                        ? gpu->vmm_host_granule(supplier->device, supplier->pool->numa_node, &granule_bytes)
-                        : gpu->vmm_granule(supplier->device, &granule_bytes);
+    start->result = kind->granule(gpu, supplier->device, supplier->pool->numa_node, &granule_bytes);
     if (start->result == 0 && SEGMENT_GRANULE % granule_bytes != 0)
         start->result = GPU_ERROR_NOT_SUPPORTED;
     if (start->result == 0)
         return;
-    if (is_host)
+    if (kind->pool_kind == PROTO_POOL_HOST)
         snprintf(place, sizeof place, "host memory of NUMA node %d", supplier->pool->numa_node);
     snprintf(start->error, sizeof start->error,
-             "export = vmm, but device %u's driver cannot make or export %s (%s: %s); use export = %s, or "
+             "export = %s, but device %u's driver cannot make or export %s (%s: %s); use export = %s, or "
              "another driver",
-             supplier->device, place, gpu->error_name(start->result), gpu->error_text(start->result),
-             is_host ? "memfd" : "ipc");
+             kind->export_name, supplier->device, place, gpu->error_name(start->result),
+             gpu->error_text(start->result), kind->export_else);
 }
 
 /* Whether the device works: its context is made with the first segment. */
@@ -91,21 +89,23 @@ static void ask_for_device(struct supply_job *start) {
 static void start_run(struct worker_job *job) {
     struct supply_job *start = container_of(job, struct supply_job, job);
     struct supplier *supplier = start->supplier;
+    const struct backing_kind *kind = backing_kind(supplier->segment_kind);
 
-    if (supplier->segment_kind == PROTO_SEGMENT_MEMFD)
+    if (!kind->needs_driver)
         return;
     if (supplier->gpu == NULL) {
         start->result = GPU_ERROR_NO_DEVICE;
         snprintf(
             start->error, sizeof start->error,
-            "export = vmm, but the daemon has no GPU, whose driver makes such memory; use export = memfd "
-            "for host pools, or see why there is no GPU (gpupoold --gpu cuda)");
+            "export = %s, but the daemon has no GPU, whose driver makes such memory; use export = %s for "
+            "host pools, or see why there is no GPU (gpupoold --gpu cuda)",
+            kind->export_name, kind->export_else);
         return;
     }
-    if (supplier->segment_kind == PROTO_SEGMENT_LEGACY_IPC)
-        ask_for_device(start);
+    if (kind->granule != NULL)
+        ask_for_granule(start);
     else
-        ask_for_vmm(start);
+        ask_for_device(start);
     worker_leave_call(&supplier->worker);
 }
 
@@ -181,7 +181,7 @@ static void grow_run(struct worker_job *job) {
 static void end_run(struct worker_job *job) {
     struct supply_job *supply = container_of(job, struct supply_job, job);
     struct worker *worker = &supply->supplier->worker;
-    worker_enter_call(worker, backing_end_call(supply->supplier->segment_kind));
+    worker_enter_call(worker, backing_kind(supply->supplier->segment_kind)->end_call);
     supply->backing = supply->end(supply->backing);
     worker_leave_call(worker);
 }
@@ -293,15 +293,10 @@ bool supplier_has_context(const struct supplier *supplier) {
 }
 
 const char *supplier_zeroed_by(const struct supplier *supplier) {
-    switch (supplier->segment_kind) {
-    case PROTO_SEGMENT_MEMFD:
-        return "kernel";
-    case PROTO_SEGMENT_LEGACY_IPC:
-        return "daemon";
-    case PROTO_SEGMENT_VMM_FD:
-    case PROTO_SEGMENT_HOST_VMM_FD:
-        break;
-    }
+    const struct backing_kind *kind = backing_kind(supplier->segment_kind);
+
+    if (kind->zeroed_by != NULL)
+        return kind->zeroed_by;
     return daemon_zeroes(supplier) ? "daemon" : "driver";
 }
 
