@@ -6,6 +6,7 @@ daemon is not built), GPUPOOL_UNITS, GPUPOOL_SOURCE. Nothing here sleeps: each w
 """
 import contextlib
 import fcntl
+import functools
 import json
 import os
 import pathlib
@@ -30,12 +31,22 @@ HOLDER = os.environ.get("GPUPOOL_HOLDER", "")
 SCHEMAS = SOURCE / "docs" / "schema"
 
 
-def check_schema(document, name):
-    """Raises jsonschema.ValidationError unless the document is what docs/schema/NAME.json describes."""
+@functools.cache
+def validator(name):
+    """Keeps the schemas that the schema refers to."""
     path = SCHEMAS / (name + ".json")
     schema = json.loads(path.read_text())
-    resolver = jsonschema.RefResolver(path.as_uri(), schema)
-    jsonschema.Draft202012Validator(schema, resolver=resolver).validate(document)
+    return jsonschema.Draft202012Validator(schema, resolver=jsonschema.RefResolver(path.as_uri(), schema))
+
+
+def check_schema(document, name):
+    """Raises jsonschema.ValidationError unless the document is what docs/schema/NAME.json describes."""
+    validator(name).validate(document)
+
+
+def stride(short_run):
+    """Loops over every case take each of them in a full run (GPUPOOL_TEST_FULL), else one of so many."""
+    return 1 if os.environ.get("GPUPOOL_TEST_FULL") else short_run
 
 
 def no_duplicates(pairs):
@@ -222,11 +233,12 @@ class Daemon:
 
 
 def wait_until(condition, what):
-    """Asks again and again, without a pause: each question is a round trip to the daemon."""
+    """Asks again and again, with pauses in which the daemon has the processor."""
     end = time.monotonic() + WAIT_S
     while not condition():
         if time.monotonic() > end:
             raise AssertionError("this did not come to pass: " + what)
+        time.sleep(0.005)
 
 
 @contextlib.contextmanager
