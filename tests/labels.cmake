@@ -1,11 +1,13 @@
 # Labels beside that of a test's part, by which ./dev chooses what a stage runs. An entry stands for all names that begin with it.
 #
 # slow      takes seconds: not in ./dev test quick, and in ./dev test once, in the release build
-# threads   one process has several threads that share memory of the library: for ThreadSanitizer
+# threads   one process has several threads that share memory of the library: for ThreadSanitizer. Of runs with other host memory,
+#           only those whose threads open segments
 # planted   looks for a fault that was planted: the same with each compiler
 # both      runs on pools of both kinds as it is: in ./dev test once with each, in the release build and under AddressSanitizer
 # vmm       the run of such a test with export = vmm
 # host_vmm  the run of a test with host pools whose export is vmm
+# own_kind  says the kind of its device pools itself: a run with export = vmm is the same run
 set(slow
   integration/calls integration/cache_ integration/classifier integration/death integration/devices integration/faults
   integration/histories integration/kills integration/pair_failures integration/service integration/siege integration/soak
@@ -17,6 +19,9 @@ set(threads
   integration/pairs integration/prepare integration/private integration/public_fences integration/recorded_streams integration/staging
   integration/streams integration/synced integration/threads integration/torch)
 set(planted sim/finds_)
+set(own_kind integration/arena$ integration/large$ integration/packing$ integration/rows$ integration/rows_storm$)
+# Not labelled "threads", although the test is.
+set(threads_not "integration/(hand_over|pairs|prepare|public_fences|recorded_streams|staging|staging_threads|synced|synced_devices|synced_streams)_host_vmm$")
 
 # The programs of unit tests with the label "threads".
 add_custom_target(threads-programs)
@@ -24,10 +29,13 @@ add_custom_target(threads-programs)
 # To be called at the end of a directory with tests.
 function(gpupool_label_tests)
   get_property(tests DIRECTORY PROPERTY TESTS)
-  foreach(label slow threads planted)
+  foreach(label slow threads planted own_kind)
     list(JOIN ${label} "|" any)
     set(chosen ${tests})
     list(FILTER chosen INCLUDE REGEX "^(${any})")
+    if("${label}" STREQUAL "threads")
+      list(FILTER chosen EXCLUDE REGEX "^${threads_not}")
+    endif()
     if(chosen)
       set_property(TEST ${chosen} APPEND PROPERTY LABELS ${label})
     endif()
