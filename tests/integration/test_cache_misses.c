@@ -75,7 +75,7 @@ static void while_the_pool_can_grow_nothing_is_closed(void **state) {
     client = open_client(&daemon, 0, GPUPOOL_FOREVER);
     MUST(gpupool_stream_create(client, 0, &stream));
     for (unsigned pass = 0; pass < 3; pass++) {
-        for (uint64_t size = 16 * MIB; size <= 128 * MIB; size += 16 * MIB) {
+        for (uint64_t size = 8 * MIB; size <= 64 * MIB; size += 8 * MIB) {
             buffer = acquire(client, GPUPOOL_POOL_DEVICE, size, stream);
             MUST(puppet_write_pattern(client, &buffer, (unsigned)(size / MIB), stream));
             assert_int_equal(puppet_read_pattern(client, &buffer, (unsigned)(size / MIB), stream), 0);

@@ -14,7 +14,7 @@
 #define LARGE      (40 * MIB) /* no two of them fit */
 #define REST       (24 * MIB) /* what is left then */
 #define MANY       64u
-#define RACES      200u
+#define RACES      (test_is_full() ? 200u : 60u)
 #define STORMERS   4u
 #define STORM_SIZE (12 * MIB)
 

@@ -20,6 +20,7 @@
 #define POOL_MIB   16u         /* more than all objects of a roomy history need */
 #define PIECE_SIM  (256 * KIB) /* a CPU copies it in some 20 us */
 #define PIECE_CUDA (64 * MIB)  /* an H200 copies it in some 40 us */
+#define YIELDS_MAX 10000u      /* some milliseconds */
 #define HOLD_S     10u         /* long against what comes through at once */
 #define LEAKS_CUDA 4u          /* in a row: CUDA's driver opens some of its own when it needs them first */
 #define POOLS_MAX  64u
@@ -295,11 +296,13 @@ bool world_comes_through(unsigned device, const struct world_stream *stream) {
     uint64_t deadline_ns = clock_now_ns() + HOLD_S * NS_PER_S, mark = ++hold.marks;
 
     need(world.driver->stream_write64(device, stream->handle, hold.mark, mark), "a mark");
-    while (__atomic_load_n(hold.mark, __ATOMIC_ACQUIRE) != mark)
+    for (unsigned i = 0; __atomic_load_n(hold.mark, __ATOMIC_ACQUIRE) != mark; i++)
         if (clock_now_ns() > deadline_ns)
             return false;
-        else
+        else if (i < YIELDS_MAX)
             sched_yield();
+        else
+            usleep(1000); /* it does not come through at once: most likely not at all */
     return true;
 }
 
