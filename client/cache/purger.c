@@ -95,12 +95,12 @@ static int start_loop(struct cache *cache) {
 
 static void *purger_main(void *argument) {
     struct cache *cache = argument;
-    const struct purger *purger = &cache->purger;
-    struct epoll_event event;
+    struct purger *purger = &cache->purger;
+    struct pollfd ready = {.fd = purger->watch_fd, .events = POLLIN};
 
     thread_cache_register(); /* beside the program: what this thread visits needs it */
     while (!atomic_load(&purger->stops)) {
-        int n = epoll_wait(purger->watch_fd, &event, 1, -1);
+        int n = poll(&ready, 1, -1);
         if (n < 0 && errno != EINTR)
             return NULL;
         if (!atomic_load(&purger->stops))
