@@ -94,10 +94,19 @@ static void take_of_stretch(struct cache *cache, struct stream_heap *stream_heap
     pthread_mutex_unlock(&stream_heap->lock);
 }
 
+/* Whether a stream heap has idle memory. One without may be of a stream that was destroyed, of which the
+ * driver is asked nothing. */
+static bool has_idle(struct stream_heap *stream_heap) {
+    pthread_mutex_lock(&stream_heap->lock);
+    bool has = stream_heap_free_bytes_locked(stream_heap) + stream_heap->deferred_bytes > 0;
+    pthread_mutex_unlock(&stream_heap->lock);
+    return has;
+}
+
 /* Takes what there is of a stretch. The list of stream heaps is locked. */
 static void take_stretch(struct cache *cache, uint32_t pool, const struct stretch *stretch) {
     list_for_each_entry(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
-        if (stream_heap->pool == pool) /* deferred memory has fences of its own */
+        if (stream_heap->pool == pool && has_idle(stream_heap)) /* deferred memory has fences of its own */
             take_of_stretch(cache, stream_heap, stretch, check_stream(cache, stream_heap) == 0);
     }
 }
