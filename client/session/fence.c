@@ -138,6 +138,18 @@ static struct fence_word *word_spare_locked(struct fences *fences) {
     return NULL;
 }
 
+bool fences_are_ready(struct fences *fences) {
+    bool are = true;
+
+    pthread_mutex_lock(&fences->lock);
+    for (unsigned number = 0; number < fences->count && are; number++) {
+        const struct fence_word *word = &fences->words[number];
+        are = word->users == 0 && proto_fence_is_ready(word_now(fences, number), word->value);
+    }
+    pthread_mutex_unlock(&fences->lock);
+    return are;
+}
+
 void fences_leave_stream(struct fences *fences, unsigned device, const void *stream) {
     struct list *bucket = bucket_of(fences, device, stream, 0);
 

@@ -87,6 +87,9 @@ int fences_enqueue_on_board(struct session *session, unsigned device, void *stre
 /* Whether a word of the set has reached a value, or a stream is to write it. */
 bool fences_may_have(struct fences *fences, uint32_t word, uint64_t value);
 
+/* Whether the work before all fences that were left is done. Thread-safe. */
+bool fences_are_ready(struct fences *fences);
+
 /* The stream ends. Its pending writes reach a word that no other stream has before they are done: the next
  * stream under this handle gets another one. Thread-safe. */
 void fences_leave_stream(struct fences *fences, unsigned device, const void *stream);

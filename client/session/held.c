@@ -97,11 +97,14 @@ static bool is_silent(struct connection *connection) {
     return is;
 }
 
+/* Memory that went to the daemon behind fences, before the connection broke, is listed nowhere. The GPU may
+ * use it until they are ready. */
 static void close_what_is_left(struct session *session, bool is_busy) {
+    bool is_done = fences_are_ready(&session->fences);
     uint64_t id;
     uint32_t pool;
 
-    while (segments_find_unmarked(&session->segments, !is_busy, &id, &pool))
+    while (segments_find_unmarked(&session->segments, !is_busy, is_done, &id, &pool))
         (void)rows_remove_segment(session, id, pool);
 }
 

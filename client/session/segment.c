@@ -234,19 +234,21 @@ void segments_mark(struct segments *segments, uint64_t id) {
     pthread_mutex_unlock(&segments->lock);
 }
 
-static bool may_go(const struct segment *segment, bool is_any) {
+static bool may_go(const struct segment *segment, bool is_any, bool is_done) {
+    const struct segment_kind *kind = segment_kind(segment->kind);
+
     return !segment->is_marked && segment->state != SEGMENT_OPENING &&
-           (is_any || segment_kind(segment->kind)->pool_kind == PROTO_POOL_HOST ||
-            !segment_kind(segment->kind)->close_waits);
+           (kind->close_waits ? is_any || kind->pool_kind == PROTO_POOL_HOST : is_done);
 }
 
-bool segments_find_unmarked(struct segments *segments, bool is_any, uint64_t *ret_id, uint32_t *ret_pool) {
+bool segments_find_unmarked(struct segments *segments, bool is_any, bool is_done, uint64_t *ret_id,
+                            uint32_t *ret_pool) {
     bool found = false;
 
     pthread_mutex_lock(&segments->lock);
     for (unsigned i = 0; i < SEGMENT_BUCKETS && !found; i++)
         list_for_each_entry(struct segment, segment, &segments->buckets[i], link) {
-            if (!may_go(segment, is_any))
+            if (!may_go(segment, is_any, is_done))
                 continue;
             segment->is_marked = true;
             *ret_id = segment->id;

@@ -119,10 +119,12 @@ bool segments_close(struct segments *segments, bool is_idle);
 int segments_remove(struct segments *segments, uint64_t id, uint32_t pool);
 
 /* Takes the marks from all segments; marks one; finds one without a mark, and marks it. is_any: also one
- * whose closing waits for the work of the process on a device. False: there is none. */
+ * whose closing waits for the work of the process on a device. is_done: also one whose closing does not wait
+ * for work on its memory. False: there is none. */
 void segments_unmark(struct segments *segments);
 void segments_mark(struct segments *segments, uint64_t id);
-bool segments_find_unmarked(struct segments *segments, bool is_any, uint64_t *ret_id, uint32_t *ret_pool);
+bool segments_find_unmarked(struct segments *segments, bool is_any, bool is_done, uint64_t *ret_id,
+                            uint32_t *ret_pool);
 
 /* Which pools there are segments of: bit id - 1. */
 uint64_t segments_pools(struct segments *segments);
