@@ -166,10 +166,11 @@ static int take_out(struct cache *cache, const struct choice *choice) {
             take_stretches(cache, stream_heap, choice->own_bytes);
             continue;
         }
+        take_deferred(cache, stream_heap, choice->part_bytes); /* it has fences of its own */
+        /* Then: a slot goes when nothing is left of it but free memory. */
         int r = check_stream(cache, stream_heap);
         if (r == 0)
             take_free(cache, stream_heap, choice->part_bytes);
-        take_deferred(cache, stream_heap, choice->part_bytes); /* it has fences of its own */
         failed = r < 0 ? r : failed;
     }
     pthread_mutex_unlock(&cache->stream_heaps_lock);
