@@ -214,8 +214,10 @@ static enum acquire_event add(struct miss *miss) {
     return miss->piece != NULL ? ACQUIRE_HAS : ACQUIRE_LACKS;
 }
 
+/* The rest of what was granted may serve a request that waits. */
 static enum acquire_event count(struct miss *miss) {
     take_count(thread_cache_get(miss->cache, &miss->cache->threads), miss->stream_heap, miss->piece);
+    shortage_offer(miss->cache, miss->stream_heap, NULL);
     return ACQUIRE_HAS;
 }
 
