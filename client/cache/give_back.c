@@ -423,8 +423,9 @@ void give_back_stream(struct cache *cache, int device, const void *stream) {
     uint64_t bytes;
 
     error_save(text);
+    /* Nothing orders what stays: all parts go. */
     const struct choice choice = {
-        .of_stream = true, .device = device, .stream = stream, .part_bytes = PART_BYTES_MIN};
+        .of_stream = true, .device = device, .stream = stream, .part_bytes = HEAP_GRANULE};
     (void)give_back(cache, &choice, &bytes);
     error_restore(text);
 }
