@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * One seed's world: how large it is, what happens in it how often, and what is left when all have gone. The
+ * main thread lets clients be killed and connections break, and looks whether all is well.
+ */
+#include <pthread.h>
+
+#include "client/cache/thread_cache.h"
+#include "tests/joint/world.h"
+
+struct world world;
+
+static pthread_t program[JOINT_CLIENTS];
+
+static unsigned draw_rate(unsigned most) {
+    return one_in(3) ? 0 : 2 + (unsigned)random_below(most);
+}
+
+static void draw_world(void) {
+    world.n_clients = one_in(3) ? 1 : 1 + (unsigned)random_below(JOINT_CLIENTS);
+    world.main_pool = (unsigned)random_below(JOINT_POOLS + 1);
+    world.sizes = (enum joint_sizes)random_below(3);
+    world.rests = 1 + (unsigned)random_below(8);
+    world.n_pools = JOINT_POOLS;
+    world.n_uids = one_in(4) ? 2 : 1;
+    for (unsigned p = 0; p < JOINT_POOLS; p++)
+        world.limits[p] = JOINT_SLOT * (2 + random_below(15));
+    world.leases_limit = one_in(4) ? 8 + (uint32_t)random_below(40) : 4096;
+    world.yields = 1u << random_below(6);
+    world.stalls = one_in(2) ? 0 : 20 + (unsigned)random_below(200);
+    world.acts = 1 + (unsigned)random_below(6);
+    world.full_sockets = draw_rate(40);
+    world.late_sockets = draw_rate(20);
+    world.growth_waits = draw_rate(8);
+    world.growth_fails = one_in(2) ? 0 : 4 + (unsigned)random_below(8);
+    world.gpu_fails = one_in(4) ? 20 + (unsigned)random_below(200) : 0;
+}
+
+/* --- what the main thread does --- */
+
+static bool step_is_reached(void *argument) {
+    const uint64_t *step = argument;
+    return world.step >= *step || world.n_over == world.n_clients;
+}
+
+static void kill_any(void) {
+    struct joint_client *client = &world.clients[random_below(world.n_clients)];
+
+    if (!client->is_open || client->is_killed || !baton_abandon(client->number))
+        return;
+    client->is_killed = true;
+    world.n_over++;
+    for (unsigned s = 0; s < client->n_streams; s++)
+        if (client->is_capturing[s]) {
+            client->is_capturing[s] = false;
+            gpu_end_capture(client->streams[s]);
+        }
+    wires_kill(client->number);
+    world.tally->kills++;
+}
+
+static void break_all(void) {
+    for (unsigned c = 0; c < world.n_clients; c++)
+        if (daemon_has(c))
+            world.clients[c].is_broken = true;
+    baton_enter_world();
+    daemon_break();
+    baton_leave_world();
+    world.tally->breaks++;
+}
+
+static bool all_are_gone(void) {
+    for (unsigned c = 0; c < world.n_clients; c++)
+        if (world.clients[c].is_open && !world.clients[c].is_killed)
+            return false;
+    return true;
+}
+
+static void direct(unsigned kills, unsigned breaks) {
+    while (world.step < world.n_steps && world.n_over < world.n_clients) {
+        uint64_t next = world.step + 20 + random_below(400);
+        baton_wait(step_is_reached, &next, NS_FOREVER);
+        world.what = "the main thread looks";
+        validate_all();
+        if (one_in(kills))
+            kill_any();
+        if (one_in(breaks))
+            break_all();
+        if (one_in(world.rests))
+            liveness_check();
+        if (one_in(64)) {
+            baton_enter_world();
+            daemon_trim((unsigned)random_below(world.n_pools));
+            baton_leave_world();
+        }
+    }
+    world.is_ending = true;
+}
+
+/* All end, and nothing is left. */
+static void end_world(void) {
+    world.what = "the end";
+    world.is_calm = true;
+    for (unsigned c = 0; c < world.n_clients; c++)
+        if (!world.clients[c].is_killed)
+            baton_join(program[c]);
+    baton_rest_until(world.now_ns + 10 * NS_PER_S, 100, NULL, NULL);
+    must(all_are_gone() && gpu_is_empty(), "all clients are gone, and no work is left");
+    for (unsigned c = 0; c < world.n_clients; c++)
+        must(!daemon_has(c), "all clients are gone, and a session is left");
+    daemon_check_end();
+}
+
+void history(uint64_t seed, uint64_t n_steps, struct tally *tally, uint64_t *progress_step) {
+    world = (struct world){.seed = seed,
+                           .random_state = random_seed(seed),
+                           .now_ns = NS_PER_S,
+                           .what = "the beginning",
+                           .tally = tally,
+                           .progress_step = progress_step};
+    draw_world();
+    uint64_t drawn = UINT64_C(1000) << random_below(5);
+    world.n_steps = n_steps > 0 ? n_steps : drawn;
+    thread_cache_prepare();
+    thread_cache_locks = one_in(3);
+    daemon_begin();
+    baton_begin();
+    for (unsigned c = 0; c < world.n_clients; c++) {
+        world.clients[c].number = c;
+        world.clients[c].n_steps = 20 + (unsigned)random_below(400);
+        must(baton_create(&program[c], program_main, &world.clients[c]) == 0, "a program can begin");
+    }
+    direct(one_in(4) ? 10 : 0, one_in(6) ? 12 : 0);
+    end_world();
+}

@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef TESTS_JOINT_WORLD_H
+#define TESTS_JOINT_WORLD_H
+/*
+ * The joint simulator: the real client library against the real core of the daemon, in one process, with
+ * everything around both drawn from one seed.
+ *
+ *   baton.c     the scheduler: of all threads exactly one runs at a time. It owns the simulated time
+ *   wrapped.c   the calls of the C library that the client makes, by the linker's --wrap
+ *   wires.c     the sockets between clients and daemon: late, full and broken
+ *   daemon.c    the daemon: reads packets, carries out what the core decides, ends sessions
+ *   peer.c      what daemon/data/requests.c needs of a client's record. The request handlers are the daemon's own
+ *   gpu.c       streams, words, captures; address ranges and what they map: a table of gpu/gpu.h
+ *   program.c   the threads of the clients' programs
+ *   model.c     which buffer has which bytes, and what the daemon has lent
+ *   validate.c  the validators of clients and daemon
+ *   liveness.c  what must hold when all comes to rest
+ *   history.c   one seed's world from its first step to its last
+ *   main.c      many seeds, each in a child process
+ *
+ * The objects of client/ and daemon/core/ are those that the library and the daemon are linked from. The
+ * simulator depends on the public functions of the client, on its validators, and on the calls that leave it.
+ *
+ * A step is one decision of the scheduler: a thread gets the baton, or something outside of the clients
+ * happens. Both draw from world.random_state, so a seed replays exactly.
+ */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/clock.h"
+#include "base/units.h"
+#include "client/include/gpupool/gpupool.h"
+#include "tests/random.h"
+
+struct core;
+struct client;
+struct gpu;
+struct segment;
+struct session;
+
+#define JOINT_CLIENTS  4u
+#define JOINT_THREADS  3u  /* of a client's program */
+#define JOINT_POOLS    3u  /* device memory by descriptors, by legacy handles; host memory */
+#define JOINT_BUFFERS  40u /* of a client at a time */
+#define JOINT_STREAMS  6u  /* of a client's program at a time: of the devices in turns */
+#define JOINT_DEVICES  2u
+#define JOINT_PARTS    64u /* of a buffer: segments that it lies in */
+#define JOINT_SEGMENTS 1024u /* over the length of a history */
+#define JOINT_SLOT     (2 * MIB)
+
+enum joint_pool {
+    JOINT_VMM,
+    JOINT_LEGACY,
+    JOINT_HOST,
+};
+
+/* Which sizes programs ask for. */
+enum joint_sizes {
+    JOINT_SIZES_MIXED,
+    JOINT_SIZES_SHARES, /* some of them fill a pool */
+    JOINT_SIZES_SMALL,  /* and a large one now and then */
+};
+
+/* A range of a segment. */
+struct part {
+    unsigned segment;
+    uint64_t offset_bytes, size_bytes;
+};
+
+struct parts {
+    unsigned count;
+    struct part list[JOINT_PARTS];
+};
+
+/* A buffer that a program has. */
+struct held {
+    bool is_used;
+    bool is_busy; /* a thread of the program works on it */
+    bool is_of_capture; /* captured work uses it */
+    bool was_elsewhere; /* work on other streams uses it, too */
+    uint64_t instance;  /* of its work: no other buffer has it */
+    void *origin; /* the stream that it was acquired on */
+    void *stream; /* that its next work goes to */
+    struct gpupool_buffer buffer;
+    struct parts parts;
+};
+
+/* An acquire that has not returned yet. */
+struct wanting {
+    bool is_on;
+    uint32_t pool;
+    uint64_t size_bytes, timeout_ns, order;
+    unsigned passes; /* later ones of the client that got as much */
+    void *stream;
+};
+
+struct joint_client {
+    bool is_open;   /* the program has it */
+    bool is_killed; /* its threads never run again */
+    bool is_broken; /* its connection was ended by the simulator */
+    bool excused;   /* names that the daemon does not know are to be expected */
+    unsigned number, n_opened;
+    struct gpupool_client *client;
+    uint32_t flags;
+    uint64_t decay_ns;
+    bool has_callback;
+    void *streams[JOINT_STREAMS];
+    bool is_capturing[JOINT_STREAMS];
+    uint64_t captured;                      /* when a capture ended last, in the order of requests */
+    unsigned n_streams, n_threads, n_ended; /* threads that have made all their steps */
+    unsigned n_steps;
+    struct held buffers[JOINT_BUFFERS];
+    struct wanting wanting[JOINT_THREADS];
+    unsigned n_inside; /* threads within a call of the library */
+};
+
+/* A segment of the daemon's. */
+struct joint_segment {
+    bool is_used;
+    bool is_retired;
+    uint64_t id; /* the core's */
+    uint64_t inode, size_bytes;
+    unsigned pool;
+    int fd;
+    void *backing;
+};
+
+/* How often things happened, over all histories. */
+struct tally {
+    uint64_t steps, calls, switches, clock_jumps;
+    uint64_t opens, closes, kills, breaks;
+    uint64_t acquires, waited, refused, timed_out, cancelled, begun, no_stream, unlike_stream, recorded, shrinks,
+        trims, callbacks, dispatches, captures, streams_destroyed, driver_errors, works, waits, writes, full, late,
+        growths, failed_growths, retirements, questions, segments_mapped, segments_unmapped, moves, rests,
+        waiters_at_rest, clock_needed, conserved, reaped, largest_passes, zero_timeouts, released_elsewhere,
+        shared, attached;
+};
+
+struct world {
+    uint64_t seed, random_state;
+    uint64_t step, n_steps;
+    uint64_t now_ns;
+    const char *what; /* the step's name */
+    struct tally *tally;
+    struct core *core;
+    unsigned n_clients, n_pools;
+    unsigned n_over; /* programs that have ended, or were killed */
+    unsigned n_uids;
+    uint64_t limits[JOINT_POOLS];
+    unsigned main_pool; /* that most acquires are of; JOINT_POOLS: all are alike */
+    enum joint_sizes sizes;
+    unsigned rests;        /* one in so many looks of the main thread lets all come to rest */
+    uint32_t leases_limit; /* of a session */
+    struct joint_client clients[JOINT_CLIENTS];
+    struct joint_segment segments[JOINT_SEGMENTS];
+    unsigned n_segments;
+    uint64_t next_instance, next_order;
+    /* one in so many; 0: never */
+    unsigned yields, stalls, acts, full_sockets, late_sockets, growth_fails, gpu_fails, growth_waits, sleepy_gpu;
+    bool is_frozen;   /* programs begin no calls */
+    bool is_ending;   /* programs release what they have, and end */
+    bool has_raced;   /* a capture began while the client was about to leave a fence */
+    bool is_calm; /* no call of the driver fails, no growth, and no socket is full */
+    uint64_t *progress_step;
+};
+
+extern struct world world;
+
+/* Tells of a failure, with seed and step, and does not return. */
+_Noreturn void world_fail(const char *what, const char *condition, const char *file, int line);
+
+#define must(condition, what)                                                                                \
+    do {                                                                                                     \
+        if (!(condition))                                                                                    \
+            world_fail((what), #condition, __FILE__, __LINE__);                                              \
+    } while (0)
+
+static inline uint64_t random_below(uint64_t bound) {
+    return random_next(&world.random_state) % bound;
+}
+
+static inline bool one_in(unsigned n) {
+    return n > 0 && random_below(n) == 0;
+}
+
+/* --- baton.c */
+
+/* The main thread takes the baton. */
+void baton_begin(void);
+/* Starts a thread, which gets the baton when the scheduler says so. Returns as pthread_create(). */
+int baton_create(pthread_t *ret_thread, void *(*main)(void *), void *argument);
+void baton_join(pthread_t thread);
+/* Hands the baton on, perhaps; surely. */
+void baton_may_pass(void);
+void baton_pass(void);
+/* The calling thread waits until is_ready(argument), or until the deadline: false. */
+bool baton_wait(bool (*is_ready)(void *argument), void *argument, uint64_t deadline_ns);
+/* Everything else goes on until nothing can without the clock. The main thread alone. */
+void baton_rest(void);
+/* As baton_rest(), and the clock may go on until a time, and so many times. Returns how many times it did. */
+unsigned baton_rest_until(uint64_t end_ns, unsigned most_jumps, bool (*is_over)(void *), void *argument);
+/* Whether the caller is a thread of the scheduler, outside of the simulator's own work. */
+bool baton_is_on(void);
+/* The simulator's own work: the calls of the C library are real meanwhile. */
+void baton_enter_world(void);
+void baton_leave_world(void);
+/* The client that the running thread belongs to. */
+unsigned baton_client(void);
+void baton_set_client(unsigned client);
+/* Identifies the running thread. */
+unsigned baton_number(void);
+/* The client's threads never run again. False: one of them holds a lock that all clients share. */
+bool baton_abandon(unsigned client);
+/* Of the running thread: it took or gave a lock that all clients share. */
+void baton_count_static_locks(int change);
+/* A timer that writes an eventfd. */
+void baton_set_timer(int fd, uint64_t at_ns, uint64_t interval_ns);
+void baton_drop_timer(int fd);
+
+/* --- wires.c */
+
+/* The client's and the daemon's end of a connection. */
+void wires_connect(int fd);
+/* Whether a send or a receive has to wait. fd: a client's end, or any other descriptor: false. */
+bool wires_is_full(int fd);
+bool wires_is_late(int fd);
+/* Draws whether it becomes full or late. */
+void wires_note_use(int fd);
+void wires_forget(int fd);
+/* One of them becomes ready. False: none has to. */
+bool wires_act(void);
+/* Closes the client's end of a client that was killed. */
+void wires_kill(unsigned client);
+
+/* --- daemon.c */
+
+void daemon_begin(void);
+void daemon_accept(int fd, unsigned client);
+/* The daemon does one thing. False: there is nothing to do. */
+bool daemon_act(void);
+/* When the daemon does something because time has passed. */
+uint64_t daemon_next_ns(void);
+/* Ends all connections, as a daemon does that ends. */
+void daemon_break(void);
+/* The session of a client's present connection; NULL: there is none. */
+struct session *daemon_session(unsigned client);
+/* Whether a connection of the client is left, in any state. */
+bool daemon_has(unsigned client);
+/* Prints the connections. */
+void daemon_tell(void);
+/* Whether a session is in quarantine. */
+bool daemon_has_lost(void);
+void daemon_check(void);
+void daemon_check_end(void);
+/* The operator trims a pool. */
+void daemon_trim(unsigned pool);
+void daemon_count_error(unsigned client, unsigned error, const char *text);
+int daemon_find_inode(uint64_t inode);
+
+/* --- gpu.c */
+
+const struct gpu *gpu_table(void);
+/* Runs an operation of a stream. False: none can run. */
+bool gpu_act(void);
+/* Whether no operation of a client is left. */
+bool gpu_is_idle(unsigned client);
+/* A stream that waits for a word which nothing will write. */
+bool gpu_is_empty(void);
+/* Work of the program on a buffer. */
+void gpu_enqueue(unsigned client, void *stream, const struct held *held);
+/* The second stream waits for all that was enqueued on the first. */
+void gpu_order(unsigned client, void *first, void *second);
+void gpu_begin_capture(void *stream);
+/* Ends the capture, and launches what was captured. */
+void gpu_end_capture(void *stream);
+bool gpu_is_captured(void *stream);
+/* The bytes of segments that addresses map. False: not all of them map anything. */
+bool gpu_resolve(const void *memory, uint64_t size_bytes, struct parts *ret_parts);
+/* No work that was enqueued uses any of it any more. */
+bool gpu_is_done_with(const struct parts *parts);
+void gpu_map(void *address, uint64_t size_bytes, unsigned segment);
+void gpu_unmap(void *address, uint64_t size_bytes, bool is_whole);
+bool gpu_has_mapped(unsigned client, unsigned segment);
+/* A killed client's work is done, its mappings go. */
+void gpu_forget(unsigned client);
+/* The memory from address on is unmapped in which streams write words. */
+void gpu_check_words(const void *address, uint64_t size_bytes);
+/* Memory of the device pool JOINT_LEGACY. */
+bool parts_meet(const struct parts *a, const struct parts *b);
+
+/* --- model.c */
+
+/* A buffer was handed out. */
+void model_hand_out(struct joint_client *client, struct held *held, const struct gpupool_buffer *buffer,
+                    void *stream);
+/* A buffer's parts have changed: its tail was given back, or was not. */
+void model_resize(struct joint_client *client, struct held *held);
+/* The bytes of the pool that the daemon's core has leased to the client. */
+uint64_t model_leased(unsigned client, unsigned pool);
+uint64_t model_live(unsigned client, unsigned pool);
+/* The largest piece that no buffer is in, and that a request could get: of a segment, or, of arenas, of all
+ * segments. alone: of what the client and the daemon have, and no other client. */
+uint64_t model_room(const struct joint_client *client, const struct wanting *wanting, bool alone);
+/* Prints the segments of a pool, if the environment has JOINT_ABORT. */
+void model_tell(unsigned pool);
+
+/* --- validate.c */
+
+/* The validators of all clients and of the daemon. */
+void validate_all(void);
+/* Prints what a client has of a pool, if the environment has JOINT_ABORT. */
+void validate_tell(unsigned client, unsigned pool);
+
+/* --- program.c */
+
+void program_end_captures(struct joint_client *client);
+void *program_main(void *argument);
+
+/* --- liveness.c */
+
+void liveness_check(void);
+
+/* --- history.c */
+
+void history(uint64_t seed, uint64_t n_steps, struct tally *tally, uint64_t *progress_step);
+
+#endif
