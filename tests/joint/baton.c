@@ -35,7 +35,7 @@ struct thread {
     bool is_over, is_abandoned;
     uint64_t stalled_until; /* a step */
     unsigned client, number;
-    int n_static_locks;
+    int n_locks, n_static_locks;
     _Atomic uint32_t has_baton;
 };
 
@@ -80,6 +80,17 @@ void baton_set_client(unsigned client) {
 
 unsigned baton_number(void) {
     return self->number;
+}
+
+void baton_count_locks(int change) {
+    self->n_locks += change;
+}
+
+bool baton_has_no_locks(unsigned client) {
+    for (unsigned i = 0; i < n_threads; i++)
+        if (threads[i].client == client && !threads[i].is_over && threads[i].n_locks > 0)
+            return false;
+    return true;
 }
 
 void baton_count_static_locks(int change) {
@@ -141,13 +152,14 @@ static bool wake_stalled(void) {
 }
 
 static bool act_outside(bool all) {
-    unsigned start = (unsigned)random_below(3);
+    /* A GPU that sleeps comes last. */
+    unsigned start = all && world.gpu_sleeps > 0 ? 2 : (unsigned)random_below(3);
     bool any = false;
 
     is_in_world = true;
     for (unsigned i = 0; i < 3 && !any; i++) {
         unsigned which = (start + i) % 3;
-        any = which == 0 ? daemon_act() : which == 1 ? gpu_act() : wires_act();
+        any = which == 0 ? daemon_act() : which == 1 ? gpu_act(all) : wires_act();
         if (!all)
             break;
     }

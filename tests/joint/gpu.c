@@ -19,6 +19,7 @@
 
 #define STREAMS_MAX    256u
 #define OPERATIONS_MAX 8192u
+#define OPERATIONS_MANY 4096u
 #define MAPPINGS_MAX   4096u
 #define CAPTURE_ERROR  900 /* cudaErrorStreamCaptureUnsupported */
 #define FIRST_ADDRESS  ((uintptr_t)1 << 45)
@@ -214,10 +215,11 @@ static struct stream *stream_of(void *handle) {
 
     if (number > 2) {
         for (unsigned s = 0; s < n_streams; s++)
-            if (streams[s].is_used && streams[s].handle == handle)
+            if (streams[s].is_used && streams[s].handle == handle &&
+                (client == streams[s].client || client == JOINT_CLIENTS))
                 return &streams[s];
         /* Where no fence could be left, or the daemon is gone, memory stays for a stream that ended. */
-        must(world.gpu_fails > 0 || world.has_raced || world.clients[client].is_broken,
+        must(world.gpu_fails > 0 || world.has_raced || world.daemon_sleeps || world.clients[client].is_broken,
              "the driver is told of streams that there are");
         return NULL;
     }
@@ -304,7 +306,9 @@ static void run(struct stream *stream) {
     n_operations--;
 }
 
-bool gpu_act(void) {
+bool gpu_act(bool hurries) {
+    if (!hurries && world.gpu_sleeps > 0 && !one_in(world.gpu_sleeps) && n_operations < OPERATIONS_MANY)
+        return false;
     unsigned start = n_streams > 0 ? (unsigned)random_below(n_streams) : 0;
 
     for (unsigned i = 0; i < n_streams; i++) {
@@ -319,7 +323,7 @@ bool gpu_act(void) {
 
 bool gpu_is_idle(unsigned client) {
     for (unsigned s = 0; s < n_streams; s++)
-        if (streams[s].is_used && streams[s].client == client && streams[s].first != NULL)
+        if (streams[s].client == client && streams[s].first != NULL)
             return false;
     return true;
 }
@@ -341,13 +345,20 @@ bool gpu_is_done_with(const struct parts *parts) {
 }
 
 void gpu_check_words(const void *address, uint64_t size_bytes) {
+    static char text[160];
     const char *start = address;
 
     for (unsigned s = 0; s < n_streams; s++)
-        for (const struct operation *at = streams[s].first; at != NULL; at = at->next)
-            must((at->kind != WRITE && at->kind != WAIT) || (const char *)at->word < start ||
-                     (const char *)at->word >= start + size_bytes,
-                 "memory is unmapped in which a stream is to write or to read a word");
+        for (const struct operation *at = streams[s].first; at != NULL; at = at->next) {
+            const char *word = (const char *)at->word;
+            if ((at->kind != WRITE && at->kind != WAIT) || word < start || word >= start + size_bytes)
+                continue;
+            snprintf(text, sizeof text,
+                     "memory of client %u is unmapped in which a stream is to %s a word: of client %u%s",
+                     baton_client(), at->kind == WRITE ? "write" : "read", streams[s].client,
+                     streams[s].is_used ? "" : ", destroyed");
+            world_fail(text, "", __FILE__, __LINE__);
+        }
 }
 
 void gpu_enqueue(unsigned client, void *handle, const struct held *held) {
@@ -586,18 +597,27 @@ static int host_unregister(void *memory) {
 
 /* --- streams --- */
 
+/* The driver gives a handle again now and then, also while work of the stream that had it goes on. */
+static void *draw_handle(void) {
+    const struct stream *ended = n_streams > 0 ? &streams[random_below(n_streams)] : NULL;
+    bool is_free = ended != NULL && !ended->is_used && ended->client == baton_client() &&
+                   (uintptr_t)ended->handle > 2 && one_in(2);
+
+    for (unsigned s = 0; s < n_streams && is_free; s++)
+        is_free = !streams[s].is_used || streams[s].handle != ended->handle;
+    return is_free ? ended->handle : (void *)(next_stream += 16);
+}
+
 static int stream_create(unsigned device, void **ret_stream) {
     unsigned place = 0;
 
     (void)device;
-    while (place < n_streams && streams[place].is_used)
+    while (place < n_streams && (streams[place].is_used || streams[place].first != NULL))
         place++;
     must(place < STREAMS_MAX, "the simulator has no room for a stream");
     n_streams += place == n_streams;
     struct stream *stream = &streams[place];
-    /* The driver gives a handle again now and then. */
-    if (stream->handle == NULL || (uintptr_t)stream->handle <= 2 || one_in(2))
-        stream->handle = (void *)(next_stream += 16);
+    stream->handle = draw_handle();
     stream->is_used = true;
     stream->is_captured = false;
     stream->client = baton_client();
@@ -614,8 +634,9 @@ static bool stream_is_idle(void *argument) {
 static int stream_destroy(unsigned device, void *handle) {
     (void)device;
     struct stream *stream = stream_of(handle);
-    baton_wait(stream_is_idle, stream, NS_FOREVER);
-    stream->is_used = false;
+    if (stream == NULL)
+        return GPU_ERROR_INVALID_RESOURCE_HANDLE;
+    stream->is_used = false; /* its work goes on */
     return 0;
 }
 

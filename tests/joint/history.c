@@ -19,7 +19,13 @@ static unsigned draw_rate(unsigned most) {
 static void draw_world(void) {
     world.n_clients = one_in(3) ? 1 : 1 + (unsigned)random_below(JOINT_CLIENTS);
     world.main_pool = (unsigned)random_below(JOINT_POOLS + 1);
-    world.sizes = (enum joint_sizes)random_below(3);
+    world.sizes = one_in(30) ? JOINT_SIZES_CROWD : (enum joint_sizes)random_below(JOINT_SIZES_CROWD);
+    world.has_captures = one_in(3);
+    if (world.sizes == JOINT_SIZES_CROWD) {
+        world.n_clients = 1;
+        world.main_pool = (unsigned)random_below(JOINT_POOLS);
+        world.has_captures = false;
+    }
     world.rests = 1 + (unsigned)random_below(8);
     world.n_pools = JOINT_POOLS;
     world.n_uids = one_in(4) ? 2 : 1;
@@ -31,6 +37,8 @@ static void draw_world(void) {
     world.acts = 1 + (unsigned)random_below(6);
     world.full_sockets = draw_rate(40);
     world.late_sockets = draw_rate(20);
+    world.gpu_sleeps = one_in(2) ? 0 : 2u << random_below(9);
+    world.daemon_sleeps = one_in(8);
     world.growth_waits = draw_rate(8);
     world.growth_fails = one_in(2) ? 0 : 4 + (unsigned)random_below(8);
     world.gpu_fails = one_in(4) ? 20 + (unsigned)random_below(200) : 0;
@@ -88,6 +96,10 @@ static void direct(unsigned kills, unsigned breaks) {
             break_all();
         if (one_in(world.rests))
             liveness_check();
+        if (world.daemon_sleeps && one_in(12)) {
+            world.daemon_wakes_ns = world.now_ns + random_below(4 * NS_PER_S);
+            world.tally->sleeps++;
+        }
         if (one_in(64)) {
             baton_enter_world();
             daemon_trim((unsigned)random_below(world.n_pools));
@@ -120,14 +132,14 @@ void history(uint64_t seed, uint64_t n_steps, struct tally *tally, uint64_t *pro
                            .progress_step = progress_step};
     draw_world();
     uint64_t drawn = UINT64_C(1000) << random_below(5);
-    world.n_steps = n_steps > 0 ? n_steps : drawn;
+    world.n_steps = n_steps > 0 ? n_steps : world.sizes == JOINT_SIZES_CROWD ? 30000 : drawn;
     thread_cache_prepare();
     thread_cache_locks = one_in(3);
     daemon_begin();
     baton_begin();
     for (unsigned c = 0; c < world.n_clients; c++) {
         world.clients[c].number = c;
-        world.clients[c].n_steps = 20 + (unsigned)random_below(400);
+        world.clients[c].n_steps = world.sizes == JOINT_SIZES_CROWD ? 3000 : 20 + (unsigned)random_below(400);
         must(baton_create(&program[c], program_main, &world.clients[c]) == 0, "a program can begin");
     }
     direct(one_in(4) ? 10 : 0, one_in(6) ? 12 : 0);

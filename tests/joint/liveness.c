@@ -19,7 +19,7 @@ static bool can_be_served(const struct joint_client *client, const struct wantin
     return need <= model_room(client, wanting, alone);
 }
 
-/* The oldest request of a pool that waits and could be served. */
+/* A request of a pool that waits and could be served; without the others' memory any, else the oldest. */
 static const struct wanting *find_waiting(unsigned pool, bool alone) {
     const struct wanting *oldest = NULL;
     const struct joint_client *of = NULL;
@@ -31,16 +31,17 @@ static const struct wanting *find_waiting(unsigned pool, bool alone) {
             if (!wanting->is_on || client->is_killed || wanting->pool != pool + 1 || client->is_broken)
                 continue;
             world.tally->waiters_at_rest++;
+            /* Memory that a captured stream kept comes with the clock, as slots that were deferred. */
+            if (alone && client->captured < wanting->order && !validate_has_deferred_slots(c, pool) &&
+                can_be_served(client, wanting, true))
+                return wanting;
             if (oldest == NULL || wanting->order < oldest->order) {
                 oldest = wanting;
                 of = client;
             }
         }
     }
-    /* Memory that a captured stream kept comes with the clock. */
-    if (alone && of != NULL && of->captured > oldest->order)
-        return NULL;
-    return oldest != NULL && can_be_served(of, oldest, alone) ? oldest : NULL;
+    return !alone && oldest != NULL && can_be_served(of, oldest, false) ? oldest : NULL;
 }
 
 static bool is_served(void *argument) {
@@ -99,6 +100,10 @@ void liveness_check(void) {
         return;
     }
     validate_all();
+    for (unsigned c = 0; c < world.n_clients; c++)
+        for (unsigned p = 0; p < world.n_pools; p++)
+            if (world.clients[c].is_open && !world.clients[c].is_killed && !world.clients[c].is_broken)
+                validate_turns(c, p);
     for (unsigned p = 0; p < world.n_pools; p++) {
         check_pool(p, true, FENCES_NS);
         check_pool(p, false, CLOCK_NS);

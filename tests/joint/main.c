@@ -73,6 +73,7 @@ static const struct {
     {"... that held nothing before", offsetof(struct tally, conserved)},
     {"clients killed", offsetof(struct tally, kills)},
     {"ends of all connections", offsetof(struct tally, breaks)},
+    {"sleeps of the daemon", offsetof(struct tally, sleeps)},
     {"sessions out of quarantine", offsetof(struct tally, reaped)},
     {"acquires", offsetof(struct tally, acquires)},
     {"... that waited for a millisecond", offsetof(struct tally, waited)},

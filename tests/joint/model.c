@@ -206,6 +206,26 @@ uint64_t model_room(const struct joint_client *client, const struct wanting *wan
     return apart < side_by_side || wanting->size_bytes > STREAM_HEAP_SMALL_MAX_BYTES ? apart : side_by_side;
 }
 
+bool model_has_segment(const struct joint_client *client, const struct wanting *wanting) {
+    const struct session *session = daemon_session(client->number);
+    uint64_t held[JOINT_SEGMENTS] = {0};
+
+    if (session == NULL)
+        return false;
+    list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
+        list_for_each_entry(const struct heap_range, range, &lease->block->ranges, user_link) {
+            if (lease->fence == NULL)
+                held[segment_number(range->span->user)] += range->size;
+        }
+    }
+    for (unsigned i = 0; i < world.n_segments; i++)
+        if (world.segments[i].pool == wanting->pool - 1 &&
+            world.segments[i].size_bytes >= wanting->size_bytes && held[i] == world.segments[i].size_bytes &&
+            session->pools[wanting->pool - 1].leased_bytes > held[i])
+            return true;
+    return false;
+}
+
 void model_tell(unsigned p) {
     const struct pool *pool = world.core->pools[p];
 

@@ -62,6 +62,7 @@ enum joint_sizes {
     JOINT_SIZES_MIXED,
     JOINT_SIZES_SHARES, /* some of them fill a pool */
     JOINT_SIZES_SMALL,  /* and a large one now and then */
+    JOINT_SIZES_CROWD,  /* one thread asks for a large one, the others for many small ones */
 };
 
 /* A range of a segment. */
@@ -99,9 +100,9 @@ struct wanting {
 
 struct joint_client {
     bool is_open;   /* the program has it */
+    bool is_closing;
     bool is_killed; /* its threads never run again */
     bool is_broken; /* its connection was ended by the simulator */
-    bool excused;   /* names that the daemon does not know are to be expected */
     unsigned number, n_opened;
     struct gpupool_client *client;
     uint32_t flags;
@@ -132,11 +133,11 @@ struct joint_segment {
 struct tally {
     uint64_t steps, calls, switches, clock_jumps;
     uint64_t opens, closes, kills, breaks;
-    uint64_t acquires, waited, refused, timed_out, cancelled, begun, no_stream, unlike_stream, recorded, shrinks,
-        trims, callbacks, dispatches, captures, streams_destroyed, driver_errors, works, waits, writes, full, late,
-        growths, failed_growths, retirements, questions, segments_mapped, segments_unmapped, moves, rests,
-        waiters_at_rest, clock_needed, conserved, reaped, largest_passes, zero_timeouts, released_elsewhere,
-        shared, attached;
+    uint64_t acquires, waited, refused, timed_out, cancelled, begun, no_stream, unlike_stream, recorded,
+        shrinks, trims, callbacks, dispatches, captures, streams_destroyed, driver_errors, works, waits,
+        writes, full, late, growths, failed_growths, retirements, questions, segments_mapped,
+        segments_unmapped, moves, rests, waiters_at_rest, clock_needed, conserved, reaped, largest_passes,
+        zero_timeouts, released_elsewhere, sleeps;
 };
 
 struct world {
@@ -159,9 +160,13 @@ struct world {
     unsigned n_segments;
     uint64_t next_instance, next_order;
     /* one in so many; 0: never */
-    unsigned yields, stalls, acts, full_sockets, late_sockets, growth_fails, gpu_fails, growth_waits, sleepy_gpu;
+    unsigned yields, stalls, acts, full_sockets, late_sockets, growth_fails, gpu_fails, growth_waits,
+        gpu_sleeps;
     bool is_frozen;   /* programs begin no calls */
     bool is_ending;   /* programs release what they have, and end */
+    bool daemon_sleeps; /* now and then, longer than clients wait for it */
+    uint64_t daemon_wakes_ns;
+    bool has_captures;
     bool has_raced;   /* a capture began while the client was about to leave a fence */
     bool is_calm; /* no call of the driver fails, no growth, and no socket is full */
     uint64_t *progress_step;
@@ -214,7 +219,11 @@ void baton_set_client(unsigned client);
 unsigned baton_number(void);
 /* The client's threads never run again. False: one of them holds a lock that all clients share. */
 bool baton_abandon(unsigned client);
-/* Of the running thread: it took or gave a lock that all clients share. */
+/* Of the running thread: it took or gave a lock. */
+void baton_count_locks(int change);
+/* Whether no thread of the client holds a lock. */
+bool baton_has_no_locks(unsigned client);
+/* As baton_count_locks(), of a lock that all clients share. */
 void baton_count_static_locks(int change);
 /* A timer that writes an eventfd. */
 void baton_set_timer(int fd, uint64_t at_ns, uint64_t interval_ns);
@@ -263,8 +272,8 @@ int daemon_find_inode(uint64_t inode);
 /* --- gpu.c */
 
 const struct gpu *gpu_table(void);
-/* Runs an operation of a stream. False: none can run. */
-bool gpu_act(void);
+/* Runs an operation of a stream. False: none can run; or, unless it is to hurry, the GPU sleeps. */
+bool gpu_act(bool hurries);
 /* Whether no operation of a client is left. */
 bool gpu_is_idle(unsigned client);
 /* A stream that waits for a word which nothing will write. */
@@ -288,7 +297,7 @@ bool gpu_has_mapped(unsigned client, unsigned segment);
 void gpu_forget(unsigned client);
 /* The memory from address on is unmapped in which streams write words. */
 void gpu_check_words(const void *address, uint64_t size_bytes);
-/* Memory of the device pool JOINT_LEGACY. */
+/* Whether two buffers have a byte in common. */
 bool parts_meet(const struct parts *a, const struct parts *b);
 
 /* --- model.c */
@@ -304,6 +313,8 @@ uint64_t model_live(unsigned client, unsigned pool);
 /* The largest piece that no buffer is in, and that a request could get: of a segment, or, of arenas, of all
  * segments. alone: of what the client and the daemon have, and no other client. */
 uint64_t model_room(const struct joint_client *client, const struct wanting *wanting, bool alone);
+/* Whether the client leases all of a segment that is long enough for a request, and more. */
+bool model_has_segment(const struct joint_client *client, const struct wanting *wanting);
 /* Prints the segments of a pool, if the environment has JOINT_ABORT. */
 void model_tell(unsigned pool);
 
@@ -311,6 +322,10 @@ void model_tell(unsigned pool);
 
 /* The validators of all clients and of the daemon. */
 void validate_all(void);
+/* At rest: the requests for segments of a client's pool. */
+void validate_turns(unsigned client, unsigned pool);
+/* Whether arenas of the client have memory behind fences, which a request for slots does not get. */
+bool validate_has_deferred_slots(unsigned client, unsigned pool);
 /* Prints what a client has of a pool, if the environment has JOINT_ABORT. */
 void validate_tell(unsigned client, unsigned pool);
 

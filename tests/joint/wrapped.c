@@ -50,6 +50,7 @@ int __wrap_pthread_mutex_lock(pthread_mutex_t *lock) {
     baton_may_pass();
     while (__real_pthread_mutex_trylock(lock) != 0)
         baton_wait(lock_is_free, lock, NS_FOREVER);
+    baton_count_locks(1);
     if (is_static(lock))
         baton_count_static_locks(1);
     return 0;
@@ -60,6 +61,8 @@ int __wrap_pthread_mutex_trylock(pthread_mutex_t *lock) {
         return __real_pthread_mutex_trylock(lock);
     baton_may_pass();
     int r = __real_pthread_mutex_trylock(lock);
+    if (r == 0)
+        baton_count_locks(1);
     if (r == 0 && is_static(lock))
         baton_count_static_locks(1);
     if (r != 0)
@@ -71,6 +74,7 @@ int __wrap_pthread_mutex_unlock(pthread_mutex_t *lock) {
     int r = __real_pthread_mutex_unlock(lock);
     if (!baton_is_on())
         return r;
+    baton_count_locks(-1);
     if (is_static(lock))
         baton_count_static_locks(-1);
     baton_may_pass();
