@@ -224,12 +224,12 @@ static struct thread *choose(void) {
 
 static void give_to(struct thread *thread) {
     atomic_store(&thread->has_baton, 1);
-    __real_syscall(SYS_futex, &thread->has_baton, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    __real_syscall(SYS_futex, &thread->has_baton, FUTEX_WAKE_PRIVATE, 1, (void *)NULL, (void *)NULL, 0);
 }
 
 static void await(struct thread *thread) {
     while (atomic_exchange(&thread->has_baton, 0) == 0)
-        __real_syscall(SYS_futex, &thread->has_baton, FUTEX_WAIT_PRIVATE, 0, NULL, NULL, 0);
+        __real_syscall(SYS_futex, &thread->has_baton, FUTEX_WAIT_PRIVATE, 0, (void *)NULL, (void *)NULL, 0);
     self = thread;
 }
 
@@ -322,7 +322,8 @@ int baton_create(pthread_t *ret_thread, void *(*main)(void *), void *argument) {
         return EAGAIN;
     struct thread *thread = &threads[place];
     static unsigned number;
-    *thread = (struct thread){.main = main, .argument = argument, .client = self->client, .number = ++number};
+    number++;
+    *thread = (struct thread){.main = main, .argument = argument, .client = self->client, .number = number};
     int r = __real_pthread_create(&thread->thread, NULL, thread_main, thread);
     if (r != 0) {
         thread->is_over = true;
