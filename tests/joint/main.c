@@ -27,6 +27,7 @@
 #define STATUS_CRASHED 3
 #define STATUS_IDLE    4 /* nothing was found, but not everything happened that should */
 
+#define EVENTS_OFTEN  1000u
 #define TALLIED_STEPS UINT64_C(3000000) /* from so many steps on, everything has to have happened */
 #define HANG_S        20 /* seconds of one history */
 
@@ -109,6 +110,27 @@ static const struct {
 };
 
 /* Prints how often things happened. Returns whether all of them did. */
+/* Prints the events of acquires that were seen seldom, by the state that each met. */
+static void summarise_events(void) {
+#define NAME(name) #name,
+    static const char *const states[] = {ACQUIRE_STATE_LIST(NAME)}, *const events[] = {
+                                                                        ACQUIRE_EVENT_LIST(NAME)};
+#undef NAME
+    unsigned n_events = 0, n_often = 0;
+
+    for (unsigned s = 0; s < ACQUIRE_STATES; s++)
+        for (unsigned e = 0; e < ACQUIRE_EVENTS; e++) {
+            uint64_t count = progress->tally.events[s][e];
+            if (!acquire_may(s, e))
+                continue;
+            n_events++;
+            n_often += count >= EVENTS_OFTEN;
+            if (count < EVENTS_OFTEN)
+                printf("%12" PRIu64 " acquires in %s that met %s\n", count, states[s], events[e]);
+        }
+    printf("%12u of %u events of acquires were seen %u times or more\n", n_often, n_events, EVENTS_OFTEN);
+}
+
 static bool summarise(double seconds) {
     bool all = true;
     for (size_t i = 0; i < sizeof tallied / sizeof *tallied; i++) {
@@ -118,6 +140,7 @@ static bool summarise(double seconds) {
         all = all && count > 0;
     }
     printf("%12" PRIu64 " passes of one request at most\n", progress->tally.largest_passes);
+    summarise_events();
     printf("%" PRIu64 " steps in %" PRIu64 " histories (from seed %" PRIu64 " on), %.1f s, %.0f steps/s: ",
            progress->tally.steps, progress->histories, options.seed, seconds,
            (double)progress->tally.steps / seconds);

@@ -32,6 +32,7 @@
 
 #include "base/clock.h"
 #include "base/units.h"
+#include "client/core/acquire.h"
 #include "client/include/gpupool/gpupool.h"
 #include "tests/random.h"
 
@@ -138,6 +139,7 @@ struct tally {
         writes, full, late, growths, failed_growths, retirements, questions, segments_mapped,
         segments_unmapped, moves, rests, waiters_at_rest, clock_needed, conserved, reaped, largest_passes,
         zero_timeouts, released_elsewhere, sleeps;
+    uint64_t events[ACQUIRE_STATES][ACQUIRE_EVENTS]; /* of acquires, by the state that each met */
 };
 
 struct world {

@@ -410,3 +410,11 @@ long __wrap_syscall(long number, ...) {
         baton_may_pass(); /* not while a thread registers: the C library's pthread_once() is held then */
     return 0;
 }
+
+/* --- of the library --- */
+
+enum acquire_state __wrap_acquire_next(enum acquire_state state, enum acquire_event event) {
+    must(acquire_may(state, event), "an acquire knows each event that it meets");
+    world.tally->events[state][event]++;
+    return __real_acquire_next(state, event);
+}

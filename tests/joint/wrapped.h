@@ -2,6 +2,7 @@
 #ifndef TESTS_JOINT_WRAPPED_H
 #define TESTS_JOINT_WRAPPED_H
 /* The calls of the C library as they are without the simulator. */
+#include "client/core/acquire.h"
 #include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -17,6 +18,7 @@ int __real_pthread_mutex_lock(pthread_mutex_t *lock);
 int __real_pthread_mutex_trylock(pthread_mutex_t *lock);
 int __real_pthread_mutex_unlock(pthread_mutex_t *lock);
 int __real_pthread_key_create(pthread_key_t *key, void (*end)(void *));
+enum acquire_state __real_acquire_next(enum acquire_state state, enum acquire_event event);
 int __real_poll(struct pollfd *fds, nfds_t count, int timeout_ms);
 int __real_close(int fd);
 int __real_connect(int fd, const struct sockaddr *address, socklen_t size);
