@@ -418,7 +418,23 @@ int cache_give_back(struct cache *cache, bool idle_only, uint64_t *ret_bytes) {
     return give_back(cache, &choice, ret_bytes);
 }
 
-void give_back_stream(struct cache *cache, int device, const void *stream) {
+/* Whether memory of a choice is free in the stream heaps, ordered by their stream alone. */
+static bool stays(struct cache *cache, const struct choice *choice) {
+    uint64_t bytes = 0;
+
+    pthread_mutex_lock(&cache->stream_heaps_lock);
+    list_for_each_entry(struct stream_heap, stream_heap, &cache->stream_heaps, link) {
+        if (!chooses(choice, stream_heap))
+            continue;
+        pthread_mutex_lock(&stream_heap->lock);
+        bytes += stream_heap_free_bytes_locked(stream_heap);
+        pthread_mutex_unlock(&stream_heap->lock);
+    }
+    pthread_mutex_unlock(&cache->stream_heaps_lock);
+    return bytes > 0;
+}
+
+bool give_back_stream(struct cache *cache, int device, const void *stream) {
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
 
@@ -428,6 +444,7 @@ void give_back_stream(struct cache *cache, int device, const void *stream) {
         .of_stream = true, .device = device, .stream = stream, .part_bytes = HEAP_GRANULE};
     (void)give_back(cache, &choice, &bytes);
     error_restore(text);
+    return !stays(cache, &choice);
 }
 
 /* Gives back memory of one pool. */

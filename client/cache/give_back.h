@@ -14,6 +14,7 @@
  *
  * cache_give_back() is the usual way in (cache.h).
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "client/core/stream_heap.h"
@@ -22,8 +23,9 @@ struct cache;
 struct stretch;
 
 /* Gives the idle memory of a stream's stream heaps back, because the stream ends. A failure shows when the
- * memory is given back the next time. */
-void give_back_stream(struct cache *cache, int device, const void *stream);
+ * memory is given back the next time. False: some of it stays, because the daemon does not answer or no fence
+ * can be left. */
+bool give_back_stream(struct cache *cache, int device, const void *stream);
 
 /* In a shortage: gives back all that lies idle in the stream heaps of a pool, in parts of any size. Waits for
  * no GPU work. Returns how many bytes. Memory that cannot go back stays. */
