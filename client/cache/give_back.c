@@ -78,6 +78,15 @@ static void take_deferred(struct cache *cache, struct stream_heap *stream_heap, 
     pthread_mutex_unlock(&stream_heap->lock);
 }
 
+/* Takes what is idle in a stream heap out of it: deferred memory, which has fences of its own, and free memory
+ * if with_free. In this order: a slot of an arena goes when all that is left of it is free. */
+static void take_idle(struct cache *cache, struct stream_heap *stream_heap, uint64_t part_bytes,
+                      bool with_free) {
+    take_deferred(cache, stream_heap, part_bytes);
+    if (with_free)
+        take_free(cache, stream_heap, part_bytes);
+}
+
 /* Takes what a stream heap has of a stretch out of it. */
 static void take_of_stretch(struct cache *cache, struct stream_heap *stream_heap,
                             const struct stretch *stretch, bool with_free) {
@@ -166,11 +175,8 @@ static int take_out(struct cache *cache, const struct choice *choice) {
             take_stretches(cache, stream_heap, choice->own_bytes);
             continue;
         }
-        take_deferred(cache, stream_heap, choice->part_bytes); /* it has fences of its own */
-        /* Then: a slot goes when nothing is left of it but free memory. */
         int r = check_stream(cache, stream_heap);
-        if (r == 0)
-            take_free(cache, stream_heap, choice->part_bytes);
+        take_idle(cache, stream_heap, choice->part_bytes, r == 0);
         failed = r < 0 ? r : failed;
     }
     pthread_mutex_unlock(&cache->stream_heaps_lock);
@@ -548,8 +554,7 @@ uint64_t give_back_stream_heap(struct cache *cache, struct stream_heap *stream_h
 
     error_save(text);
     if (may_give_back(cache, stream_heap) && call_time_lock(&cache->give_lock)) {
-        take_free(cache, stream_heap, part_bytes);
-        take_deferred(cache, stream_heap, part_bytes);
+        take_idle(cache, stream_heap, part_bytes, true);
         (void)release_pending(cache, false, false, &bytes);
         pthread_mutex_unlock(&cache->give_lock);
     }
