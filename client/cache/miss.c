@@ -362,10 +362,17 @@ static enum acquire_event close_before_waiting(struct miss *miss) {
     return r < 0 ? miss_fail(miss, r) : ACQUIRE_HAS;
 }
 
+/* The daemon waits until the arena is tried again, unless the time of the request ends before, or other
+ * processes wait. */
 static enum acquire_event close_for_segments(struct miss *miss) {
     enum acquire_event event = close_before_waiting(miss);
-
-    return event == ACQUIRE_HAS ? miss_plan_wait(miss) : event;
+    if (event != ACQUIRE_HAS)
+        return event;
+    bool is_last = miss->wait_ns <= miss->retry_ns || shortage_is_on(&miss->cache->shortage, miss->pool);
+    if (!is_last)
+        miss->wait_ns = miss->retry_ns;
+    miss->retry_at_ns = clock_deadline_ns(clock_now_ns(), miss->wait_ns);
+    return miss_plan_wait(miss, miss->probe | (is_last ? 0 : PROTO_ACQUIRE_PROBES));
 }
 
 /* In the daemon's queue, for just what is needed. */
@@ -503,7 +510,7 @@ void miss_was_enlisted(struct miss *miss, uint64_t question_id) {
 }
 
 int miss_exchange(struct miss *miss) {
-    if (miss->is_queued)
+    if (acquire_may(miss->acquire.state, ACQUIRE_TURN)) /* a release may cancel it */
         miss_was_enlisted(miss, connection_announce(miss->question.request));
     return question_exchange(&miss->question);
 }

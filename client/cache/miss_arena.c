@@ -76,8 +76,9 @@ enum acquire_event miss_move(struct miss *miss) {
 
 /* --- the daemon --- */
 
-/* Prepares the question for the segments that the plan names. */
-static enum acquire_event prepare_question(struct miss *miss, uint32_t flags, uint64_t timeout_ns) {
+/* Prepares the question for the segments that the plan names. False: there is no memory, which is the miss's
+ * error. */
+static bool prepare_question(struct miss *miss, uint32_t flags, uint64_t timeout_ns) {
     const struct arena_plan *plan = &miss->plan;
     const struct proto_acquire_segments acquire = {.pool = miss->pool,
                                                    .flags = flags,
@@ -88,20 +89,24 @@ static enum acquire_event prepare_question(struct miss *miss, uint32_t flags, ui
 
     free(miss->grants);
     miss->grants = malloc(plan->n_asked * sizeof *miss->grants);
-    if (miss->grants == NULL)
-        return miss_fail(miss, error_no_memory());
+    if (miss->grants == NULL) {
+        miss->error = error_no_memory();
+        return false;
+    }
     miss->question = question_of_segments(miss->session, &acquire, miss->grants);
-    return ACQUIRE_LACKS;
+    return true;
 }
 
 enum acquire_event miss_lack(struct miss *miss) {
-    return arena_plan_next(&miss->plan)
-               ? prepare_question(miss, PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBES,
-                                  clock_left_ns(miss->deadline_ns))
-               : ACQUIRE_HAS;
+    if (!arena_plan_next(&miss->plan))
+        return ACQUIRE_HAS;
+    return prepare_question(miss, PROTO_ACQUIRE_NO_RECLAIM | PROTO_ACQUIRE_PROBES,
+                            clock_left_ns(miss->deadline_ns))
+               ? ACQUIRE_LACKS
+               : ACQUIRE_FAILS;
 }
 
-enum acquire_event miss_plan_wait(struct miss *miss) {
+enum acquire_event miss_plan_wait(struct miss *miss, uint32_t flags) {
     struct arena_plan *plan = &miss->plan;
 
     arena_plan_free(plan);
@@ -109,11 +114,7 @@ enum acquire_event miss_plan_wait(struct miss *miss) {
     if (arena_plan_wait(plan, miss->stream_heap->arena, miss->acquire.size_bytes) < 0)
         return miss_fail(miss, error_no_memory());
     (void)arena_plan_next(plan); /* all of them: they are of one slot */
-    bool is_last = miss->wait_ns <= miss->retry_ns || shortage_is_on(&miss->cache->shortage, miss->pool);
-    uint64_t wait_ns = is_last ? miss->wait_ns : miss->retry_ns;
-    uint32_t flags = miss->probe | (is_last ? 0 : PROTO_ACQUIRE_PROBES);
-    miss->retry_at_ns = clock_deadline_ns(clock_now_ns(), wait_ns);
-    return prepare_question(miss, flags, wait_ns) == ACQUIRE_FAILS ? ACQUIRE_FAILS : ACQUIRE_HAS;
+    return prepare_question(miss, flags, miss->wait_ns) ? ACQUIRE_HAS : ACQUIRE_FAILS;
 }
 
 void miss_add_segments(struct miss *miss) {

@@ -26,8 +26,8 @@ enum acquire_event miss_unplace(struct miss *miss);
 enum acquire_event miss_map(struct miss *miss);
 
 /* A part of CLOSE_SEGMENTS: plans a request that waits, whose segments all come from the daemon, and prepares
- * its question. */
-enum acquire_event miss_plan_wait(struct miss *miss);
+ * its question. flags: PROTO_ACQUIRE_…, of the question. */
+enum acquire_event miss_plan_wait(struct miss *miss, uint32_t flags);
 
 /* SETTLE. */
 enum acquire_event miss_settle(struct miss *miss);
