@@ -16,6 +16,7 @@
 #include "client/api/shared.h"
 #include "client/cache/miss.h"
 #include "client/cache/split_off.h"
+#include "client/cache/take.h"
 #include "client/session/call_time.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"

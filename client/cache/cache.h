@@ -93,19 +93,10 @@ void cache_stop(struct cache *cache);
 int cache_stream_heap(struct cache *cache, const struct pool *pool, void *stream,
                       struct stream_heap **ret_stream_heap);
 
-/* From what this thread and the process have of a stream heap that this thread has used before: no driver is
- * asked, no message sent. False: not this way. */
-bool cache_take(struct cache *cache, uint32_t pool, uint64_t size_bytes, const void *stream,
-                struct gpupool_buffer *ret_buffer);
-
 /* The core's part of a pool. id: that of a pool of the daemon's. */
 static inline struct core_pool *cache_pool(struct cache *cache, uint32_t id) {
     return &cache->pools[id - 1];
 }
-
-/* The size that a request takes from a stream heap: that of its class; from a tight pool no more than it
- * needs. */
-uint64_t cache_needs(const struct stream_heap *stream_heap, uint64_t size_bytes);
 
 /* Puts a buffer's piece, whose GPU work is done or ordered, into this thread's cache. */
 void cache_put(struct cache *cache, struct piece *piece);

@@ -2,7 +2,6 @@
 #include "client/cache/purger.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/epoll.h>

@@ -10,10 +10,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct cache;
+struct gpupool_buffer;
 struct piece;
 struct stream_heap;
 struct thread_bins;
 struct thread_cache;
+
+/* From what this thread and the process have of a stream heap that this thread has used before: no driver is
+ * asked, no message sent. False: not this way. */
+bool cache_take(struct cache *cache, uint32_t pool, uint64_t size_bytes, const void *stream,
+                struct gpupool_buffer *ret_buffer);
+
+/* The size that a request takes from a stream heap: that of its class; from a tight pool no more than it
+ * needs. */
+uint64_t cache_needs(const struct stream_heap *stream_heap, uint64_t size_bytes);
 
 /* Takes a piece for a size. has_asked: the daemon was asked on the way, so it counts as a miss. 0; -ENOSPC:
  * nothing is there; -ENOMEM. The piece's generation is even. */

@@ -74,9 +74,9 @@ struct stream_heap;
 /* The events, likewise. */
 #define ACQUIRE_EVENT_LIST(X)                                                                                \
     /* of an action */                                                                                       \
-    X(HAS)    /* it found, or did, what it was for */                                                        \
-    X(LACKS)  /* it did not */                                                                               \
-    X(SPREAD) /* it did not, and other threads' caches may have it */                                        \
+    X(HAS)    /* the action found memory, or was done */                                                     \
+    X(LACKS)  /* it found none */                                                                            \
+    X(SPREAD) /* it found none, and other threads' caches may have some */                                   \
     X(FAILS)  /* an error ends the acquire */                                                                \
     /* of a choice */                                                                                        \
     X(IS_RANGE)        /* a range, and the pool may have room */                                             \

@@ -109,7 +109,6 @@ static const struct {
     {"... that needed the clock", offsetof(struct tally, clock_needed)},
 };
 
-/* Prints how often things happened. Returns whether all of them did. */
 /* Prints the events of acquires that were seen seldom, by the state that each met. */
 static void summarise_events(void) {
 #define NAME(name) #name,
@@ -131,6 +130,7 @@ static void summarise_events(void) {
     printf("%12u of %u events of acquires were seen %u times or more\n", n_often, n_events, EVENTS_OFTEN);
 }
 
+/* Prints how often things happened. Returns whether all of them did. */
 static bool summarise(double seconds) {
     bool all = true;
     for (size_t i = 0; i < sizeof tallied / sizeof *tallied; i++) {
