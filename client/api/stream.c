@@ -27,13 +27,13 @@ int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stre
     int r = client_enter_device(client, device, &gpu);
     if (r < 0)
         return r;
-    /* A program may have made the stream on any device, for host memory. The driver may give the handle to
-     * another stream, which would not order what lies here for this one. A failure here shows when the memory
-     * is given back the next time. Memory that stays is used by no work of this stream any more. */
-    if (client->cache.enabled && !give_back_stream(&client->cache, device, stream))
+    /* Memory of any device may lie here for this stream. The driver may give the handle to another stream,
+     * which would not order it. A failure here shows when the memory is given back the next time. Memory that
+     * stays is used by no work of this stream any more. */
+    if (client->cache.enabled && !give_back_stream(&client->cache, stream))
         (void)gpu->stream_synchronize((unsigned)device, stream);
-    fences_leave_stream(&client->session.fences, (unsigned)device, stream);
-    fences_leave_stream(&client->session.board_fences, (unsigned)device, stream);
+    fences_leave_stream(&client->session.fences, stream);
+    fences_leave_stream(&client->session.board_fences, stream);
     return end(gpu, device, gpu->stream_destroy((unsigned)device, stream), "destroying a stream");
 }
 

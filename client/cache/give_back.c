@@ -25,7 +25,6 @@ struct choice {
     bool idle_only; /* of stream heaps that were not used since the last time */
     bool is_trim;   /* the program says that it needs none of it */
     bool of_stream; /* only that of one stream */
-    int device;
     const void *stream;
     uint32_t pool;                 /* only that of one pool; 0: of all */
     const struct stream_heap *own; /* of this stream heap only stretches of at least own_bytes */
@@ -156,7 +155,6 @@ static bool gather(struct stream_heap *stream_heap, bool idle_only, bool forgets
 static bool chooses(const struct choice *choice, const struct stream_heap *stream_heap) {
     return choice->pool != 0 ? stream_heap->pool == choice->pool
                              : !choice->of_stream || (stream_heap->kind == GPUPOOL_POOL_DEVICE &&
-                                                      stream_heap->device == choice->device &&
                                                       stream_heap->stream == choice->stream);
 }
 
@@ -440,14 +438,13 @@ static bool stays(struct cache *cache, const struct choice *choice) {
     return bytes > 0;
 }
 
-bool give_back_stream(struct cache *cache, int device, const void *stream) {
+bool give_back_stream(struct cache *cache, const void *stream) {
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
 
     error_save(text);
     /* Nothing orders what stays: all parts go. */
-    const struct choice choice = {
-        .of_stream = true, .device = device, .stream = stream, .part_bytes = HEAP_GRANULE};
+    const struct choice choice = {.of_stream = true, .stream = stream, .part_bytes = HEAP_GRANULE};
     (void)give_back(cache, &choice, &bytes);
     error_restore(text);
     return !stays(cache, &choice);

@@ -111,8 +111,9 @@ static void prepare_locked(struct session *session, struct fences *fences, const
         prepare_again(session, fences);
 }
 
-static struct list *bucket_of(struct fences *fences, unsigned device, const void *stream, uint64_t thread) {
-    uint64_t hash = ((uint64_t)(uintptr_t)stream ^ (thread << 32) ^ device) * UINT64_C(0x9e3779b97f4a7c15);
+/* Of a stream's words for all devices. */
+static struct list *bucket_of(struct fences *fences, const void *stream, uint64_t thread) {
+    uint64_t hash = ((uint64_t)(uintptr_t)stream ^ (thread << 32)) * UINT64_C(0x9e3779b97f4a7c15);
     return &fences->buckets[hash >> 32 & (FENCE_BUCKETS - 1)];
 }
 
@@ -150,12 +151,12 @@ bool fences_are_ready(struct fences *fences) {
     return are;
 }
 
-void fences_leave_stream(struct fences *fences, unsigned device, const void *stream) {
-    struct list *bucket = bucket_of(fences, device, stream, 0);
+void fences_leave_stream(struct fences *fences, const void *stream) {
+    struct list *bucket = bucket_of(fences, stream, 0);
 
     pthread_mutex_lock(&fences->lock);
     list_for_each_entry_safe(struct fence_word, word, bucket, link) {
-        if (word->stream == stream && word->device == device && word->thread == 0)
+        if (word->stream == stream && word->thread == 0)
             list_remove(&word->link);
     }
     pthread_mutex_unlock(&fences->lock);
@@ -165,7 +166,7 @@ void fences_leave_stream(struct fences *fences, unsigned device, const void *str
 static struct fence_word *word_get(struct session *session, struct fences *fences, const struct gpu *gpu,
                                    unsigned device, void *stream) {
     uint64_t thread = stream == GPUPOOL_PER_THREAD ? fence_thread_number() : 0;
-    struct list *bucket = bucket_of(fences, device, stream, thread);
+    struct list *bucket = bucket_of(fences, stream, thread);
     struct fence_word *found = NULL;
 
     pthread_mutex_lock(&fences->lock);

@@ -90,9 +90,10 @@ bool fences_may_have(struct fences *fences, uint32_t word, uint64_t value);
 /* Whether the work before all fences that were left is done. Thread-safe. */
 bool fences_are_ready(struct fences *fences);
 
-/* The stream ends. Its pending writes reach a word that no other stream has before they are done: the next
- * stream under this handle gets another one. Thread-safe. */
-void fences_leave_stream(struct fences *fences, unsigned device, const void *stream);
+/* The stream ends. Its pending writes reach words that no other stream has before they are done: the next
+ * stream under this handle gets others. It may have one for each device: memory of any device can be released
+ * on it, and host memory goes by the first. Thread-safe. */
+void fences_leave_stream(struct fences *fences, const void *stream);
 
 /* The daemon hands on what lies behind fences once it has seen them arrive, and says so in a message.
  * ThreadSanitizer knows nothing of what another process sees, and would call the next use a race: it is shown

@@ -14,6 +14,7 @@
 
 #define PASSES_BOUND (4 * TARGET_PASSES)
 #define TRIMS_MAX    20u
+#define GPU_NS       (60 * NS_PER_S)
 
 struct program_thread {
     struct joint_client *client;
@@ -525,6 +526,12 @@ static bool has_idle_gpu(void *argument) {
     return gpu_is_idle(client->number);
 }
 
+/* Without further work a stream runs to its end, however long the GPU sleeps. */
+static void await_gpu(struct joint_client *client) {
+    must(baton_wait(has_idle_gpu, client, world.now_ns + GPU_NS),
+         "no stream waits for a word that will not be written");
+}
+
 static bool has_no_lease(void *argument) {
     const struct joint_client *client = argument;
     for (unsigned p = 0; p < world.n_pools; p++)
@@ -542,13 +549,13 @@ static void empty_client(struct joint_client *client) {
         for (unsigned b = 0; b < JOINT_BUFFERS; b++)
             if (client->buffers[b].is_used)
                 release(client, &client->buffers[b]);
-    baton_wait(has_idle_gpu, client, NS_FOREVER);
+    await_gpu(client);
     for (unsigned round = 0; round < TRIMS_MAX; round++) {
         enter(client);
         r = gpupool_trim(client->client, NULL);
         leave(client);
         check_error(client, r);
-        baton_wait(has_idle_gpu, client, NS_FOREVER);
+        await_gpu(client);
         if (r == 0)
             break;
     }

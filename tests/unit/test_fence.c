@@ -11,6 +11,7 @@
 
 #define THREADS 4u
 #define FENCES  200u
+#define DEVICES 2u
 
 struct fenced {
     struct gpupool_client *client;
@@ -337,20 +338,31 @@ static void a_word_whose_stream_is_done_is_given_to_another(void **state) {
     fenced_deinit(&fenced);
 }
 
-/* The driver may give its handle to a stream that is ahead of what this one has still to write. */
-static void a_stream_that_ends_takes_its_word_along(void **state) {
+/* The driver may give its handle to a stream that is ahead of what this one has still to write. CUDA takes a
+ * stream's handle on any device; the simulated GPU only NULL. */
+static void a_stream_that_ends_takes_its_words_along(void **state) {
     struct fenced fenced;
+    struct fence before[DEVICES], after[DEVICES];
     (void)state;
     fenced_init(&fenced, NULL);
-    gate_close(&fenced, fenced.stream);
-    struct fence before = enqueue(&fenced, 0, fenced.stream);
-    fences_leave_stream(&fenced.client->session.fences, 0, fenced.stream);
-    struct fence after = enqueue(&fenced, 0, fenced.stream); /* as if it were another */
-    assert_int_not_equal(after.word, before.word);
-    assert_false(fence_is_ready(&fenced.client->session, before));
-    assert_int_equal(enqueue(&fenced, 0, fenced.stream).word, after.word);
+    gate_close(&fenced, NULL);
+    assert_int_equal(fenced.gpu->stream_wait64(1, NULL, gate_word(&fenced), 1), 0);
+    for (unsigned device = 0; device < DEVICES; device++)
+        before[device] = enqueue(&fenced, device, NULL);
+    fences_leave_stream(&fenced.client->session.fences, NULL);
+    for (unsigned device = 0; device < DEVICES; device++)
+        after[device] = enqueue(&fenced, device, NULL); /* as if it were another */
+    for (unsigned device = 0; device < DEVICES; device++) {
+        for (unsigned other = 0; other < DEVICES; other++)
+            assert_int_not_equal(after[device].word, before[other].word);
+        assert_false(fence_is_ready(&fenced.client->session, before[device]));
+        assert_int_equal(enqueue(&fenced, device, NULL).word, after[device].word);
+    }
     gate_open(&fenced);
-    fence_await(&fenced, before);
+    for (unsigned device = 0; device < DEVICES; device++) {
+        fence_await(&fenced, before[device]);
+        fence_await(&fenced, after[device]);
+    }
     fenced_deinit(&fenced);
 }
 
@@ -368,7 +380,7 @@ int main(void) {
         TEST(a_device_that_writes_no_words_is_waited_for),
         TEST(a_fence_that_failed_leaves_no_gap),
         TEST(a_word_whose_stream_is_done_is_given_to_another),
-        TEST(a_stream_that_ends_takes_its_word_along),
+        TEST(a_stream_that_ends_takes_its_words_along),
     };
     int failed = cmocka_run_group_tests_name("fence", tests, NULL, NULL);
     fixture_deinit();
