@@ -645,8 +645,10 @@ static int stream_synchronize(unsigned device, void *handle) {
     struct stream *stream = stream_of(handle);
     if (stream == NULL)
         return GPU_ERROR_INVALID_RESOURCE_HANDLE;
-    if (stream->is_captured)
+    if (stream->is_captured) { /* as in stream_word() */
+        world.has_raced = true;
         return CAPTURE_ERROR;
+    }
     baton_wait(stream_is_idle, stream, NS_FOREVER);
     return 0;
 }
