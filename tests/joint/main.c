@@ -6,26 +6,20 @@
  * The program executes itself once more without random addresses, so that a seed replays exactly. It stays on
  * one processor: the baton goes from thread to thread, and these are never at work at once.
  */
-#include <getopt.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <sys/personality.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "tests/joint/wrapped.h"
+#include "base/array.h"
+#include "tests/campaign.h"
 #include "tests/joint/world.h"
-
-#define STATUS_CLEAN   0
-#define STATUS_FOUND   1
-#define STATUS_USAGE   2
-#define STATUS_CRASHED 3
-#define STATUS_IDLE    4 /* nothing was found, but not everything happened that should */
+#include "tests/joint/wrapped.h"
 
 #define EVENTS_OFTEN  1000u
 #define TALLIED_STEPS UINT64_C(3000000) /* from so many steps on, everything has to have happened */
@@ -35,25 +29,20 @@
 struct progress {
     uint64_t step, histories;
     struct tally tally;
-    char failure[768];
+    char failure[CAMPAIGN_FAILURE_SIZE];
 };
 
 static struct progress *progress;
 
-static struct options {
-    uint64_t seed, steps, most_steps;
-    double seconds;
-    bool one;
-    const char *expected;
-} options = {.seed = 1};
+static struct campaign campaign = {.name = "joint",
+                                   .about = "plays random histories of clients and the daemon's core",
+                                   .steps_about = "programs begin to end after so many"};
 
 _Noreturn void world_fail(const char *what, const char *condition, const char *file, int line) {
-    snprintf(progress->failure, sizeof progress->failure,
-             "step %" PRIu64 " (%s), after %" PRIu64 " ms: %s [%s:%d: %s]", world.step, world.what,
-             world.now_ns / NS_PER_MS, what, strrchr(file, '/') + 1, line, condition);
+    campaign_describe(progress->failure, world.step, world.what, world.now_ns, what, condition, file, line);
     if (getenv("JOINT_ABORT") != NULL)
         abort();
-    _exit(STATUS_FOUND);
+    _exit(CAMPAIGN_FOUND);
 }
 
 static double now_s(void) {
@@ -62,10 +51,7 @@ static double now_s(void) {
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-static const struct {
-    const char *name;
-    size_t offset;
-} tallied[] = {
+static const struct campaign_count counts[] = {
     {"calls of the library", offsetof(struct tally, calls)},
     {"hand-overs of the baton", offsetof(struct tally, switches)},
     {"jumps of the clock", offsetof(struct tally, clock_jumps)},
@@ -130,34 +116,6 @@ static void summarise_events(void) {
     printf("%12u of %u events of acquires were seen %u times or more\n", n_often, n_events, EVENTS_OFTEN);
 }
 
-/* Prints how often things happened. Returns whether all of them did. */
-static bool summarise(double seconds) {
-    bool all = true;
-    for (size_t i = 0; i < sizeof tallied / sizeof *tallied; i++) {
-        uint64_t count =
-            *(const uint64_t *)(const void *)((const char *)&progress->tally + tallied[i].offset);
-        printf("%12" PRIu64 " %s\n", count, tallied[i].name);
-        all = all && count > 0;
-    }
-    printf("%12" PRIu64 " passes of one request at most\n", progress->tally.largest_passes);
-    summarise_events();
-    printf("%" PRIu64 " steps in %" PRIu64 " histories (from seed %" PRIu64 " on), %.1f s, %.0f steps/s: ",
-           progress->tally.steps, progress->histories, options.seed, seconds,
-           (double)progress->tally.steps / seconds);
-    return all;
-}
-
-/* Whether a failure is called one of the expected things. */
-static bool is_expected(const char *failure) {
-    char names[256], *rest = names, *name;
-
-    snprintf(names, sizeof names, "%s", options.expected);
-    while ((name = strsep(&rest, "|")) != NULL)
-        if (strstr(failure, name) != NULL)
-            return true;
-    return false;
-}
-
 /* Plays one history in a child. Returns its wait status. */
 static int play(uint64_t seed) {
     int status = 0;
@@ -165,98 +123,24 @@ static int play(uint64_t seed) {
 
     if (child == 0) {
         alarm(HANG_S);
-        history(seed, options.steps, &progress->tally, &progress->step);
-        _exit(STATUS_CLEAN);
+        history(seed, campaign.steps, &progress->tally, &progress->step);
+        _exit(CAMPAIGN_CLEAN);
     }
     if (child < 0 || waitpid(child, &status, 0) != child) {
         perror("joint: fork");
-        exit(STATUS_USAGE);
+        exit(CAMPAIGN_USAGE);
     }
     progress->histories++;
     return status;
 }
 
-static int tell(uint64_t seed, int status) {
-    if (progress->failure[0] == '\0')
-        snprintf(progress->failure, sizeof progress->failure, "step %" PRIu64 ": broke off with %s %d",
-                 progress->step, WIFSIGNALED(status) ? "signal" : "status",
-                 WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
-    printf("seed %" PRIu64 ", %s\n%" PRIu64 " steps before it; to repeat: ./dev joint --seed %" PRIu64 "%s\n",
-           seed, progress->failure, progress->tally.steps, seed,
-           options.steps > 0 ? " with the same --steps" : "");
-    if (options.expected != NULL)
-        return is_expected(progress->failure) ? STATUS_CLEAN : STATUS_FOUND;
-    return WIFEXITED(status) && WEXITSTATUS(status) == STATUS_FOUND ? STATUS_FOUND : STATUS_CRASHED;
-}
-
 static int conclude(double seconds) {
-    bool all = summarise(seconds);
-    if (options.expected != NULL) {
-        puts("nothing was found, and something should have been");
-        return STATUS_IDLE;
-    }
-    if (!all && progress->tally.steps >= TALLIED_STEPS) {
-        puts("nothing was found, but some of it never happened");
-        return STATUS_IDLE;
-    }
-    puts("clean");
-    return STATUS_CLEAN;
-}
+    uint64_t steps = progress->tally.steps;
+    bool all = campaign_print_counts(counts, ARRAY_LENGTH(counts), &progress->tally);
 
-static void usage(FILE *out) {
-    fputs("joint [OPTION...]: plays random histories of clients and the daemon's core\n"
-          "  --seconds N      for so long, one seed after another\n"
-          "  --total N        until so many steps were made\n"
-          "  --seed N         from this seed on; alone: this one only\n"
-          "  --steps N        programs begin to end after so many; without it the seed says\n"
-          "  --expect TEXT    succeed only if something is found whose description contains this,\n"
-          "                   or one of these, with | between them\n",
-          out);
-}
-
-static void parse(int argc, char **argv) {
-    static const struct option known[] = {
-        {"seconds", required_argument, NULL, 's'}, {"total", required_argument, NULL, 't'},
-        {"seed", required_argument, NULL, 'S'},    {"steps", required_argument, NULL, 'n'},
-        {"expect", required_argument, NULL, 'e'},  {"help", no_argument, NULL, 'h'},
-        {0},
-    };
-    bool seed = false;
-    for (int c; (c = getopt_long(argc, argv, "", known, NULL)) != -1;) {
-        char *end = NULL;
-        uint64_t number = optarg != NULL ? strtoull(optarg, &end, 10) : 0;
-        if (c != 'e' && c != 'h' && c != '?' && (end == optarg || *end != '\0' || *optarg == '-')) {
-            fprintf(stderr, "joint: '%s' is no number\n", optarg);
-            exit(STATUS_USAGE);
-        }
-        switch (c) {
-        case 's':
-            options.seconds = (double)number;
-            break;
-        case 't':
-            options.most_steps = number;
-            break;
-        case 'S':
-            options.seed = number;
-            seed = true;
-            break;
-        case 'n':
-            options.steps = number;
-            break;
-        case 'e':
-            options.expected = optarg;
-            break;
-        case 'h':
-            usage(stdout);
-            exit(STATUS_CLEAN);
-        default:
-            usage(stderr);
-            exit(STATUS_USAGE);
-        }
-    }
-    options.one = seed && options.seconds <= 0 && options.most_steps == 0;
-    if (!options.one && options.seconds <= 0 && options.most_steps == 0)
-        options.seconds = 10;
+    printf("%12" PRIu64 " passes of one request at most\n", progress->tally.largest_passes);
+    summarise_events();
+    return campaign_conclude(&campaign, steps, progress->histories, seconds, all || steps < TALLIED_STEPS);
 }
 
 /* Executes the program anew without random addresses, unless it runs so. */
@@ -283,21 +167,21 @@ static void stay_on_one_processor(void) {
 }
 
 int main(int argc, char **argv) {
-    parse(argc, argv);
+    campaign_parse(&campaign, argc, argv);
     fix_addresses(argv);
     stay_on_one_processor();
     progress = __real_mmap(NULL, sizeof *progress, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     if (progress == MAP_FAILED) {
         perror("joint: mmap");
-        return STATUS_USAGE;
+        return CAMPAIGN_USAGE;
     }
     double began_s = now_s();
-    for (uint64_t seed = options.seed;; seed++) {
+    for (uint64_t seed = campaign.seed;; seed++) {
         int status = play(seed);
-        if (!WIFEXITED(status) || WEXITSTATUS(status) != STATUS_CLEAN)
-            return tell(seed, status);
-        if (options.one || (options.most_steps > 0 && progress->tally.steps >= options.most_steps) ||
-            (options.seconds > 0 && now_s() - began_s >= options.seconds))
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != CAMPAIGN_CLEAN)
+            return campaign_tell(&campaign, seed, progress->step, progress->tally.steps, progress->failure,
+                                 status);
+        if (campaign_is_over(&campaign, progress->tally.steps, now_s() - began_s))
             return conclude(now_s() - began_s);
     }
 }
