@@ -49,6 +49,7 @@ static enum acquire_event claim(struct miss *miss, bool may_grow) {
     uint64_t most_moves = UINT64_MAX;
     uint32_t moves;
 
+    arena_plan_free(&miss->plan); /* of a wait that has ended */
     miss->began_ns = clock_now_ns();
     if (may_grow)
         most_moves = move_debts_allowance(&cache->move_debts, miss->pool,
