@@ -12,11 +12,17 @@
 #include "client/session/segment_kind.h"
 #include "client/session/session.h"
 
+/* Where there is no memory to wait for an answer, the lease goes without one: nobody else can give it back. */
+static void release_surely(struct session *session, uint64_t lease, uint64_t generation) {
+    if (lease_release(session, lease, generation, 0, 0, FENCE_NONE) == GPUPOOL_E_NO_MEMORY)
+        (void)lease_release_one_way(session, lease, generation, 0, 0, FENCE_NONE);
+}
+
 void lease_give_back(struct session *session, const struct proto_lease *lease) {
     char text[ERROR_TEXT_SIZE];
 
     error_save(text);
-    (void)lease_release(session, lease->lease, lease->generation, 0, 0, FENCE_NONE);
+    release_surely(session, lease->lease, lease->generation);
     error_restore(text);
 }
 
@@ -121,9 +127,10 @@ void lease_give_back_segments(struct session *session, const struct segment_gran
     char text[ERROR_TEXT_SIZE];
 
     error_save(text);
-    for (uint32_t i = 0; i < count; i++)
-        (void)(i + 1 < count ? lease_release_one_way : lease_release)(session, grants[i].lease,
-                                                                      grants[i].generation, 0, 0, FENCE_NONE);
+    for (uint32_t i = 0; i + 1 < count; i++)
+        (void)lease_release_one_way(session, grants[i].lease, grants[i].generation, 0, 0, FENCE_NONE);
+    if (count > 0)
+        release_surely(session, grants[count - 1].lease, grants[count - 1].generation);
     error_restore(text);
 }
 
