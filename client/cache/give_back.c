@@ -445,9 +445,9 @@ bool give_back_stream(struct cache *cache, const void *stream) {
     error_save(text);
     /* Nothing orders what stays: all parts go. */
     const struct choice choice = {.of_stream = true, .stream = stream, .part_bytes = HEAP_GRANULE};
-    (void)give_back(cache, &choice, &bytes);
+    int r = give_back(cache, &choice, &bytes); /* fails before it collects, where the daemon is gone */
     error_restore(text);
-    return !stays(cache, &choice);
+    return r == 0 && !stays(cache, &choice);
 }
 
 /* Gives back memory of one pool. */

@@ -2,12 +2,12 @@
 #ifndef CLIENT_CACHE_GIVE_BACK_H
 #define CLIENT_CACHE_GIVE_BACK_H
 /*
- * How idle memory of a cache goes back to the daemon, in parts of extents. No thread waits for the GPU:
- * memory that a stream orders goes behind one fence of that stream, deferred memory behind its own fence. The
- * memory of a stream that is being captured stays in its stream heap; so does that of a stream which the
- * driver does not know any more. The order is the same each time, and makes it safe: memory is taken out of
- * the stream heap, then the fence is left, then it is released. Where the fence cannot be left, the memory
- * returns to its stream heap.
+ * How idle memory of a cache goes back to the daemon, in parts of extents. No thread waits for the GPU, unless
+ * a stream has no word for a fence (client/session/fence.h): memory that a stream orders goes behind one fence
+ * of that stream, deferred memory behind its own fence. The memory of a stream that is being captured stays in
+ * its stream heap; so does that of a stream which the driver does not know any more. The order is the same each
+ * time, and makes it safe: memory is taken out of the stream heap, then the fence is left, then it is released.
+ * Where the fence cannot be left, the memory returns to its stream heap.
  *
  * Parts that stand behind fences, and that the daemon did not take, are pending, in the cache, for the next
  * time.
@@ -23,8 +23,8 @@ struct cache;
 struct stretch;
 
 /* Gives the idle memory of a stream's stream heaps back, of all devices, because the stream ends. A failure shows when the
- * memory is given back the next time. False: some of it stays, because the daemon does not answer or no fence
- * can be left. */
+ * memory is given back the next time. False: some of it may stay, because the daemon does not answer, or no
+ * fence can be left. */
 bool give_back_stream(struct cache *cache, const void *stream);
 
 /* In a shortage: gives back all that lies idle in the stream heaps of a pool, in parts of any size. Waits for

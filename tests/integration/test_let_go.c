@@ -6,6 +6,7 @@
 #include <poll.h>
 #include <stdio.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "tests/integration/cache_fixture.h"
 #include "tests/integration/gate.h"
@@ -184,6 +185,47 @@ static void shared_memory_goes_with_its_last_buffer(void **state) {
     }
 }
 
+static const struct gpu *real_gpu;
+static unsigned n_synchronized;
+
+static int count_and_synchronize(unsigned device, void *stream) {
+    n_synchronized++;
+    return real_gpu->stream_synchronize(device, stream);
+}
+
+/* All that its stream heap has is in use or in the thread's bins, so nothing shows in the heap. The driver may
+ * give the stream's handle to another stream. */
+static void a_stream_that_ends_with_memory_at_hand_is_waited_for(void **state) {
+    static struct gpupool_buffer rest[1u << 15]; /* more than an extent has of them */
+    struct gpu counting;
+    unsigned n_rest = 0;
+    void *stream;
+
+    (void)state;
+    if (!test_has_device())
+        return;
+    start();
+    struct gpupool_client *client = open_client(&daemon_, 0, GPUPOOL_FOREVER);
+    MUST(gpupool_stream_create(client, 0, &stream));
+    struct gpupool_buffer buffer = acquire(client, GPUPOOL_POOL_DEVICE, MIB, stream);
+    daemon_crash(&daemon_);
+    WAIT_UNTIL(!gpupool_is_connected(client));
+    while (n_rest < ARRAY_LENGTH(rest) &&
+           gpupool_acquire(client, buffer.pool, 512, stream, GPUPOOL_NOW, 0, &rest[n_rest]) == 0)
+        n_rest++;
+    assert_true(n_rest > 0 && n_rest < ARRAY_LENGTH(rest));
+    MUST(gpupool_release(client, &buffer, stream));
+    real_gpu = client->session.devices.gpu;
+    counting = *real_gpu;
+    counting.stream_synchronize = count_and_synchronize;
+    client->session.devices.gpu = &counting;
+    MUST(gpupool_stream_destroy(client, 0, stream));
+    client->session.devices.gpu = real_gpu;
+    assert_int_equal(n_synchronized, 1);
+    gpupool_close(client);
+    end();
+}
+
 /* The GPU has not done yet what was enqueued before the release. */
 static void memory_stays_while_the_gpu_uses_it(void **state) {
     (void)state;
@@ -221,6 +263,7 @@ int main(void) {
         cmocka_unit_test(a_client_without_a_cache_lets_go),
         cmocka_unit_test(an_idle_process_lets_go),
         cmocka_unit_test(shared_memory_goes_with_its_last_buffer),
+        cmocka_unit_test(a_stream_that_ends_with_memory_at_hand_is_waited_for),
         cmocka_unit_test(memory_stays_while_the_gpu_uses_it),
     };
     return test_finish(cmocka_run_group_tests(tests, NULL, NULL));
