@@ -22,14 +22,21 @@ void shortage_begin(struct cache *cache, uint32_t pool) {
     set(cache, &cache->shortage.short_pools, pool);
 }
 
+/* A thread waits, and the pool was not tight for a moment: what threads have kept since then goes to the
+ * daemon, which serves it. No other thread would give that back. */
+static void tighten_late(struct cache *cache, uint32_t pool) {
+    shortage_tighten(cache, pool);
+    (void)give_back_pool(cache, pool);
+}
+
 void shortage_loosen(struct cache *cache, uint32_t pool) {
     struct core_pool *core_pool = cache_pool(cache, pool);
 
     if (core_pool_waits(core_pool))
         return;
     atomic_fetch_and(&cache->shortage.tight_pools, ~shortage_bit(pool));
-    if (core_pool_waits(core_pool)) /* since then, by a thread that found the mark still set */
-        shortage_tighten(cache, pool);
+    if (core_pool_waits(core_pool)) /* since then, a thread that found the mark still set */
+        tighten_late(cache, pool);
 }
 
 /* Whether the daemon says that others wait. */
@@ -47,8 +54,9 @@ void shortage_end_if_over(struct cache *cache, uint32_t pool) {
     atomic_fetch_and(&cache->shortage.short_pools, ~shortage_bit(pool));
     if (is_marked(cache, pool)) { /* since then, and its question was answered while the mark was set */
         shortage_begin(cache, pool);
-        (void)give_back_pool(cache,
-                             pool); /* memory that was released in between: no other thread gives it back */
+        (void)give_back_pool(cache, pool); /* as in tighten_late() */
+    } else if (core_pool_waits(cache_pool(cache, pool)) && !shortage_is_tight(&cache->shortage, pool)) {
+        tighten_late(cache, pool);
     }
 }
 

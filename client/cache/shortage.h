@@ -12,8 +12,9 @@
  * enough (client/core/stretch.h). A request that was passed often has a target (client/core/target.h). The mark
  * ends when no thread waits and a quarter of a stream heap is free, or the pool has room again.
  *
- * A pool is short when other processes wait for its memory. The process keeps nothing then: each piece that
- * is released goes to the daemon, which serves the requests that wait in their order. The mark begins when
+ * A pool is short when the daemon asks for its memory, for requests of other processes as a rule, perhaps of
+ * this one. The process keeps nothing then: each piece that is released goes to the daemon, which serves the
+ * requests that wait in their order. A request that begins to wait meanwhile is served by the daemon alone. The mark begins when
  * the daemon asks for idle memory, and ends when the daemon's own mark (proto/page.h) is gone.
  *
  * So a thread that waits is woken by the release that serves it, and not by a clock. Memory that only this
