@@ -66,7 +66,7 @@ struct request {
     bool is_kept; /* its caller goes on with it after a timeout */
     /* submit.h */
     bool is_submitted;
-    bool is_cancelled; /* before it was in the outbox: a CANCEL is to follow it */
+    bool is_cancelled; /* where it is not sent yet, a CANCEL is to follow it */
     int error;         /* a negative errno: why it failed; 0: it has a reply, or the connection broke */
     uint64_t deadline_ns;
     void *owner; /* the submitter's */

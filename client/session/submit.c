@@ -35,6 +35,11 @@ void connection_watch(struct connection *connection, int wake_fd) {
     pthread_mutex_unlock(&connection->lock);
 }
 
+static void note_deadline_locked(struct connection *connection, uint64_t deadline_ns) {
+    if (deadline_ns < connection->submitted_deadline_ns)
+        connection->submitted_deadline_ns = deadline_ns;
+}
+
 uint64_t connection_enlist(struct request *request, uint64_t deadline_ns, void *owner) {
     struct connection *connection = request->connection;
 
@@ -44,8 +49,7 @@ uint64_t connection_enlist(struct request *request, uint64_t deadline_ns, void *
     request->owner = owner;
     connection_enlist_locked(request);
     connection->n_submitted++;
-    if (deadline_ns < connection->submitted_deadline_ns)
-        connection->submitted_deadline_ns = deadline_ns;
+    note_deadline_locked(connection, deadline_ns);
     uint64_t id = request->id;
     pthread_mutex_unlock(&connection->lock);
     return id;
@@ -79,6 +83,7 @@ void connection_submit(struct request *request) {
         submit_complete_locked(request, r);
         request->is_sent = r == 0;
     } else {
+        note_deadline_locked(connection, request->deadline_ns);
         submit_wake(connection); /* the runner reads from now on, until the request's deadline */
     }
     pthread_mutex_unlock(&connection->lock);
@@ -122,10 +127,10 @@ static void expire_locked(struct connection *connection, uint64_t now_ns) {
     list_for_each_entry_safe(struct request, request, &connection->waiting, link) {
         if (!request->is_submitted)
             continue;
-        if (request->deadline_ns <= now_ns && request->is_sent)
-            submit_complete_locked(request, -ETIMEDOUT);
-        else if (request->deadline_ns < connection->submitted_deadline_ns)
-            connection->submitted_deadline_ns = request->deadline_ns;
+        if (request->deadline_ns > now_ns)
+            note_deadline_locked(connection, request->deadline_ns);
+        else if (request->is_sent)
+            submit_complete_locked(request, -ETIMEDOUT); /* else its sender notes the deadline */
     }
 }
 
