@@ -303,8 +303,9 @@ static void leave_queue(struct miss *miss) {
     shortage_offer(miss->cache, stream_heap, NULL);
 }
 
-/* Whether a release has served the miss. Then the piece is its own, and no question of it is known any more. */
-static bool has_turn(struct miss *miss) {
+/* Takes the piece with which a release has served the miss, if one has. All that the daemon has granted to its
+ * question goes back, and a release that comes later finds no question. r: as for question_drop(). */
+static bool take_turn(struct miss *miss, int r) {
     if (!acquire_may(miss->acquire.state, ACQUIRE_TURN))
         return false;
     struct core_pool *pool = miss->stream_heap->core_pool;
@@ -312,7 +313,11 @@ static bool has_turn(struct miss *miss) {
     miss->acquire.question_id = 0;
     miss->piece = take_ptr(&miss->acquire.piece);
     pthread_mutex_unlock(&pool->lock);
-    return miss->piece != NULL;
+    if (miss->piece == NULL)
+        return false;
+    question_drop(&miss->question, r);
+    (void)question_take(&miss->question, GPUPOOL_E_CANCELLED); /* of segments: earlier parts, too */
+    return true;
 }
 
 /* From now on each release looks whether it serves this request. */
@@ -457,7 +462,8 @@ static void go(struct miss *miss, enum acquire_event event) {
 /* Goes on until the daemon is to be asked, or the acquire ends. */
 static int run(struct miss *miss) {
     while (miss->acquire.state != ACQUIRE_DONE && miss->acquire.state != ACQUIRE_FAILED) {
-        enum acquire_event event = has_turn(miss) ? ACQUIRE_TURN : actions[miss->acquire.state](miss);
+        enum acquire_event event =
+            take_turn(miss, GPUPOOL_E_CANCELLED) ? ACQUIRE_TURN : actions[miss->acquire.state](miss);
         if (event == ACQUIRE_HAS && acquire_asks(miss->acquire.state))
             return MISS_WAITS;
         go(miss, event);
@@ -516,9 +522,7 @@ int miss_exchange(struct miss *miss) {
 }
 
 int miss_answer(struct miss *miss, int r) {
-    if (has_turn(miss)) {
-        question_drop(&miss->question, r);
-        (void)question_take(&miss->question, GPUPOOL_E_CANCELLED);
+    if (take_turn(miss, r)) {
         go(miss, ACQUIRE_TURN);
         return run(miss);
     }

@@ -7,9 +7,10 @@
  *
  * While the queue is not empty, the gates of the stream heaps are closed. A thread that takes a piece from a
  * stream heap for a buffer, or gives one back there, and finds its gate closed locks the pool before the
- * stream heap (core_pool_lock_heap()). So a release and the
- * look whether it serves a request are one step: no other thread takes in between what the release has
- * joined. Where the gate is open, threads of different streams share nothing.
+ * stream heap (core_pool_lock_heap()). So a release and the look whether it serves a request are one step: no
+ * other thread takes in between what the release has joined. Where pieces come into a stream heap otherwise,
+ * such as from a thread's cache, the look follows (core_pool_serve_locked()). Where the gate is open, threads
+ * of different streams share nothing.
  *
  * A range that has become long enough for a request goes to the daemon for it, which serves requests in their order
  * (core_pool_serve_locked()). A request for segments of an arena is different: the daemon cannot serve it with

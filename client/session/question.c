@@ -116,10 +116,12 @@ static int take_segments(struct question *question, int r) {
         r = import_segments(question);
     if (r == 0 && question->n_granted < question->segments.count)
         return QUESTION_IS_PART;
-    if (r < 0)
+    if (r < 0) {
         lease_give_back_segments(question->session, question->grants, question->n_granted);
-    else
+        question->n_granted = 0;
+    } else {
         fences_show(&question->session->fences);
+    }
     return r;
 }
 

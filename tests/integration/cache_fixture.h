@@ -18,7 +18,9 @@
 #include "tests/integration/puppet.h"
 #include "tests/integration/sanitized.h"
 
+#ifndef POOL_MIB
 #define POOL_MIB 64u
+#endif
 
 #include "tests/integration/daemon_fixture.h"
 
