@@ -26,6 +26,7 @@ static void draw_world(void) {
         world.main_pool = (unsigned)random_below(JOINT_POOLS);
         world.has_captures = false;
     }
+    world.raw_clients = one_in(2) ? 8 : (unsigned)random_below(4);
     world.rests = 1 + (unsigned)random_below(8);
     world.n_pools = JOINT_POOLS;
     world.n_uids = one_in(4) ? 2 : 1;

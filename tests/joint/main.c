@@ -56,6 +56,7 @@ static const struct campaign_count counts[] = {
     {"hand-overs of the baton", offsetof(struct tally, switches)},
     {"jumps of the clock", offsetof(struct tally, clock_jumps)},
     {"clients opened", offsetof(struct tally, opens)},
+    {"... without a cache", offsetof(struct tally, raw_opens)},
     {"clients closed", offsetof(struct tally, closes)},
     {"... that held nothing before", offsetof(struct tally, conserved)},
     {"clients killed", offsetof(struct tally, kills)},

@@ -129,7 +129,7 @@ static int acquire(struct joint_client *client, const struct wanting *wanting,
                    struct gpupool_buffer *ret_buffer) {
     uint64_t request;
 
-    if (!one_in(4) || (client->flags & GPUPOOL_OPEN_NO_CACHE) != 0)
+    if (!one_in(4) || client->flags == (GPUPOOL_OPEN_NO_CACHE | GPUPOOL_OPEN_NO_THREAD))
         return gpupool_acquire(client->client, wanting->pool, wanting->size_bytes, wanting->stream,
                                wanting->timeout_ns, 0, ret_buffer);
     int r = gpupool_acquire_begin(client->client, wanting->pool, wanting->size_bytes, wanting->stream,
@@ -481,15 +481,22 @@ static void on_reclaim(void *argument) {
     check_error(client, r);
 }
 
+/* A client without a cache has no thread, and no loop instead. */
+static uint32_t draw_flags(void) {
+    uint32_t flags = one_in(3) ? GPUPOOL_OPEN_NO_THREAD : 0;
+
+    if (one_in(world.raw_clients))
+        flags = GPUPOOL_OPEN_NO_CACHE | (one_in(4) ? flags : 0);
+    return flags;
+}
+
 static void open_client(struct joint_client *client) {
     struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
 
     client->is_broken = false;
     options.socket = "/joint/gpupool.sock";
     options.client_name = "joint";
-    options.flags = client->flags = one_in(8)   ? GPUPOOL_OPEN_NO_CACHE
-                                    : one_in(3) ? GPUPOOL_OPEN_NO_THREAD
-                                                : 0;
+    options.flags = client->flags = draw_flags();
     options.decay_ns = one_in(3)   ? GPUPOOL_FOREVER
                        : one_in(2) ? NS_PER_MS * (1 + random_below(50))
                                    : NS_PER_S;
@@ -508,6 +515,7 @@ static void open_client(struct joint_client *client) {
         client->client = opened;
         client->is_open = true;
         world.tally->opens++;
+        world.tally->raw_opens += (client->flags & GPUPOOL_OPEN_NO_CACHE) != 0;
         client->n_streams = JOINT_DEVICES + (unsigned)random_below(JOINT_STREAMS - JOINT_DEVICES + 1);
         for (unsigned s = 0; s < client->n_streams; s++)
             if (gpupool_stream_create(opened, s % JOINT_DEVICES, &client->streams[s]) < 0)
@@ -603,7 +611,7 @@ static void run_client(struct joint_client *client) {
     if (!client->is_open || client->n_streams < JOINT_DEVICES)
         return;
     *loop = (struct loop){.client = client, .fd = -1};
-    if ((client->flags & GPUPOOL_OPEN_NO_THREAD) != 0) {
+    if (client->flags == GPUPOOL_OPEN_NO_THREAD) {
         loop->fd = gpupool_fd(client->client);
         must(loop->fd >= 0 && baton_create(&loop_thread, loop_main, loop) == 0, "a loop can begin");
     }

@@ -133,7 +133,7 @@ struct joint_segment {
 /* How often things happened, over all histories. */
 struct tally {
     uint64_t steps, calls, switches, clock_jumps;
-    uint64_t opens, closes, kills, breaks;
+    uint64_t opens, raw_opens, closes, kills, breaks;
     uint64_t acquires, waited, refused, timed_out, cancelled, begun, no_stream, unlike_stream, recorded,
         shrinks, trims, callbacks, dispatches, captures, streams_destroyed, driver_errors, works, waits,
         writes, full, late, growths, failed_growths, retirements, questions, segments_mapped,
@@ -155,6 +155,7 @@ struct world {
     uint64_t limits[JOINT_POOLS];
     unsigned main_pool; /* that most acquires are of; JOINT_POOLS: all are alike */
     enum joint_sizes sizes;
+    unsigned raw_clients;  /* one client in so many has no cache; 0: none */
     unsigned rests;        /* one in so many looks of the main thread lets all come to rest */
     uint32_t leases_limit; /* of a session */
     struct joint_client clients[JOINT_CLIENTS];
