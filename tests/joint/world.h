@@ -10,7 +10,8 @@
  *   wires.c     the sockets between clients and daemon: late, full and broken
  *   daemon.c    the daemon: reads packets, carries out what the core decides, ends sessions
  *   peer.c      what daemon/data/requests.c needs of a client's record. The request handlers are the daemon's own
- *   gpu.c       streams, words, captures; address ranges and what they map: a table of gpu/gpu.h
+ *   gpu.c       the GPU: a table of gpu/gpu.h. streams.c: streams, words, captures; mappings.c: address ranges
+ *               and what they map
  *   program.c   the threads of the clients' programs
  *   model.c     which buffer has which bytes, and what the daemon has lent
  *   validate.c  the validators of clients and daemon
@@ -272,7 +273,7 @@ void daemon_trim(unsigned pool);
 void daemon_count_error(unsigned client, unsigned error, const char *text);
 int daemon_find_inode(uint64_t inode);
 
-/* --- gpu.c */
+/* --- gpu.c, streams.c, mappings.c */
 
 const struct gpu *gpu_table(void);
 /* Runs an operation of a stream. False: none can run; or, unless it is to hurry, the GPU sleeps. */
