@@ -12,7 +12,8 @@
  *   peer.c      what daemon/data/requests.c needs of a client's record. The request handlers are the daemon's own
  *   gpu.c       the GPU: a table of gpu/gpu.h. streams.c: streams, words, captures; mappings.c: address ranges
  *               and what they map
- *   program.c   the threads of the clients' programs
+ *   program.c   the clients' programs: open and close, the library's loop. steps.c: what their threads do:
+ *               acquires.c, buffers.c
  *   model.c     which buffer has which bytes, and what the daemon has lent
  *   validate.c  the validators of clients and daemon
  *   liveness.c  what must hold when all comes to rest
@@ -335,7 +336,7 @@ void validate_tell(unsigned client, unsigned pool);
 
 /* --- program.c */
 
-void program_end_captures(struct joint_client *client);
+void program_end_captures(struct joint_client *client); /* buffers.c */
 void *program_main(void *argument);
 
 /* --- liveness.c */
