@@ -18,6 +18,8 @@ void program_check_error(const struct joint_client *client, int r) {
         world_fail(gpupool_error_text(), "a connection does not break", __FILE__, __LINE__);
     if (r == GPUPOOL_E_DISCONNECTED && !client->is_broken)
         world_fail(gpupool_error_text(), "a connection does not end", __FILE__, __LINE__);
+    if (r == GPUPOOL_E_LOST && !world.has_dropped)
+        world_fail(gpupool_error_text(), "no work of a dead client is lost", __FILE__, __LINE__);
     if (r == GPUPOOL_E_STALE || r == GPUPOOL_E_INVALID)
         world_fail(gpupool_error_text(), "a call with valid arguments", __FILE__, __LINE__);
     /* While the daemon sleeps, memory may stay for a stream that ended: the driver does not know that. */
@@ -70,8 +72,12 @@ void program_work(struct program_thread *own) {
         work_on(own->client, held, program_stream_of(own->client, held));
 }
 
+/* The GPU is done with what this program did, and, unless the world says that this is enough, with what
+ * earlier users of the memory did. */
 static bool is_done_with(void *argument) {
-    return gpu_is_done_with(argument);
+    const struct held *held = argument;
+    return gpu_is_past(held->loan, gpu_now()) &&
+           (world.releases_unused || gpu_is_of(&held->parts, held->instance));
 }
 
 /* Draws a stream to release on, and orders the buffer's work before it. */
@@ -86,6 +92,7 @@ static void *prepare_release(struct joint_client *client, struct held *held) {
             held->stream = other;
             return other;
         }
+        held->was_elsewhere = true;
         program_enter(client);
         int r = gpupool_record_stream(client->client, &held->buffer, other);
         program_leave(client);
@@ -93,11 +100,11 @@ static void *prepare_release(struct joint_client *client, struct held *held) {
         if (r == 0)
             world.tally->recorded++;
         else
-            baton_wait(is_done_with, &held->parts, NS_FOREVER);
+            baton_wait(is_done_with, held, NS_FOREVER);
         return stream;
     }
     if (one_in(6)) {
-        baton_wait(is_done_with, &held->parts, NS_FOREVER);
+        baton_wait(is_done_with, held, NS_FOREVER);
         return GPUPOOL_NO_STREAM;
     }
     return stream;
@@ -132,7 +139,7 @@ void program_shrink(struct program_thread *own) {
     struct joint_client *client = own->client;
     struct held *held = program_pick(client);
 
-    if (held == NULL || held->buffer.size_bytes < 2 || held->is_of_capture)
+    if (held == NULL || held->buffer.size_bytes < 2 || held->is_of_capture || held->is_shared)
         return;
     held->is_busy = true;
     void *stream = program_stream_of(client, held);

@@ -72,7 +72,7 @@ void daemon_accept(int fd, unsigned client) {
     record->connection.fd = fd;
     outbox_init(&record->connection.outbox, fd);
     record->peer = (struct peer){
-        .pid = (pid_t)(1000 + client), .uid = 1000 + client % world.n_uids, .gid = 1000, .command = "program"};
+        .pid = (pid_t)(1000 + client), .uid = world_uid(client), .gid = 1000, .command = "program"};
     record->reclaim_fd = record->pidfd = record->page.fd = -1;
 }
 
@@ -373,8 +373,13 @@ void daemon_trim(unsigned pool) {
     carry_out();
 }
 
+bool daemon_has_parcels(void) {
+    return world.core->parcels.count > 0;
+}
+
 void daemon_check_end(void) {
     must(world.core->leases.used == 0, "all clients are gone, and leases are left");
+    must(world.core->parcels.count == 0, "all clients are gone, and tokens hold memory");
     daemon_check();
 }
 

@@ -29,6 +29,5 @@ void streams_forget(unsigned client);
 
 void mappings_fill_table(struct gpu *table);
 void mappings_forget(unsigned client);
-bool parts_are_same(const struct parts *a, const struct parts *b);
 
 #endif

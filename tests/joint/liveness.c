@@ -106,7 +106,7 @@ void liveness_check(void) {
                 validate_turns(c, p);
     for (unsigned p = 0; p < world.n_pools; p++) {
         /* While the daemon slept, a release may not have been answered: the memory goes with its next question. */
-        check_pool(p, true, world.daemon_sleeps ? CLOCK_NS : FENCES_NS);
+        check_pool(p, true, world.daemon_sleeps || world.joins_by_clock ? CLOCK_NS : FENCES_NS);
         check_pool(p, false, CLOCK_NS);
     }
     world.is_frozen = world.is_calm = false;

@@ -46,6 +46,19 @@ static struct mapping *mapping_at(const char *address) {
     return NULL;
 }
 
+/* A part that continues the last one is none of its own. */
+static void add_part(struct parts *parts, struct part part) {
+    struct part *last = parts->count > 0 ? &parts->list[parts->count - 1] : NULL;
+
+    if (last != NULL && last->segment == part.segment &&
+        last->offset_bytes + last->size_bytes == part.offset_bytes) {
+        last->size_bytes += part.size_bytes;
+        return;
+    }
+    must(parts->count < JOINT_PARTS, "the simulator has no room for a part");
+    parts->list[parts->count++] = part;
+}
+
 bool gpu_resolve(const void *memory, uint64_t size_bytes, struct parts *ret_parts) {
     const char *address = memory;
 
@@ -56,8 +69,7 @@ bool gpu_resolve(const void *memory, uint64_t size_bytes, struct parts *ret_part
             return false;
         uint64_t offset = (uint64_t)(address - mapping->address), left = mapping->size_bytes - offset;
         uint64_t taken = left < size_bytes ? left : size_bytes;
-        must(ret_parts->count < JOINT_PARTS, "the simulator has no room for a part");
-        ret_parts->list[ret_parts->count++] = (struct part){mapping->segment, offset, taken};
+        add_part(ret_parts, (struct part){mapping->segment, offset, taken});
         address += taken;
         size_bytes -= taken;
     }

@@ -83,15 +83,43 @@ void model_resize(struct joint_client *client, struct held *held) {
     check_alone(held);
 }
 
+static void begin_use(struct held *held, const struct gpupool_buffer *buffer, void *stream) {
+    held->is_used = true;
+    held->is_of_capture = held->was_elsewhere = held->is_shared = held->is_rewritten = false;
+    held->loan = ++world.next_instance;
+    held->behind_loan = held->behind_order = 0;
+    held->buffer = *buffer;
+    held->origin = held->stream = stream;
+}
+
+void model_attach(struct joint_client *client, struct held *held, const struct gpupool_buffer *buffer,
+                  const struct joint_token *token, void *stream) {
+    must(buffer->pool == token->pool && buffer->size_bytes == token->size_bytes &&
+             buffer->capacity_bytes == token->capacity_bytes,
+         "a buffer that is attached is as large as the one that was shared");
+    begin_use(held, buffer, stream);
+    held->is_shared = true;
+    held->instance = token->instance;
+    held->behind_loan = token->loan;
+    held->behind_order = token->order;
+    model_resize(client, held);
+    must(parts_are_same(&held->parts, &token->parts),
+         "a buffer that is attached has the bytes that were shared");
+    if (stream == GPUPOOL_NO_STREAM)
+        must(gpu_is_past(token->loan, token->order), "the writer's work is done when no stream waits for it");
+}
+
+void model_reuse(struct held *held) {
+    held->instance = ++world.next_instance;
+    check_alone(held);
+}
+
 void model_hand_out(struct joint_client *client, struct held *held, const struct gpupool_buffer *buffer,
                     void *stream) {
     must(buffer->capacity_bytes >= buffer->size_bytes && (uintptr_t)buffer->data % 512 == 0,
          "a buffer is as large as was asked");
-    held->is_used = true;
-    held->is_of_capture = held->was_elsewhere = false;
+    begin_use(held, buffer, stream);
     held->instance = ++world.next_instance;
-    held->buffer = *buffer;
-    held->origin = held->stream = stream;
     model_resize(client, held);
     if (buffer->kind == GPUPOOL_POOL_HOST || stream == GPUPOOL_NO_STREAM)
         must(gpu_is_done_with(&held->parts), "the GPU is done with memory that no stream orders");
@@ -146,11 +174,23 @@ static void note_leases(struct taken *taken, const struct session *session, unsi
     }
 }
 
+/* What is on its way by a token is in no buffer, perhaps. */
+static void note_parcels(struct taken *taken, unsigned segment, uint64_t offset) {
+    for (size_t i = 0; i < world.core->parcels.count; i++) {
+        list_for_each_entry(const struct heap_range, range, &world.core->parcels.entries[i]->block->ranges,
+                            user_link) {
+            if (segment_number(range->span->user) == segment)
+                note_taken(taken, offset, range->offset, range->size);
+        }
+    }
+}
+
 /* The first range from an offset on that is taken: by a buffer; or, in the eyes of one client, by a buffer of
  * its own or by a lease of another one. */
 static struct taken next_taken(const struct joint_client *alone, unsigned segment, uint64_t offset) {
     struct taken taken = {0};
 
+    note_parcels(&taken, segment, offset);
     for (unsigned c = 0; c < world.n_clients; c++) {
         const struct joint_client *client = &world.clients[c];
         const struct session *session = daemon_session(c);
@@ -214,7 +254,7 @@ bool model_has_segment(const struct joint_client *client, const struct wanting *
         return false;
     list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
         list_for_each_entry(const struct heap_range, range, &lease->block->ranges, user_link) {
-            if (lease->fence == NULL)
+            if (lease->fence == NULL && !lease->block->shared)
                 held[segment_number(range->span->user)] += range->size;
         }
     }

@@ -44,6 +44,11 @@ void program_renew_stream(struct program_thread *own);
 
 void program_acquire(struct program_thread *own, bool is_mild);
 
+/* --- sharing.c */
+
+/* A buffer is shared, attached, written again, or asked for. */
+void program_share_any(struct program_thread *own);
+
 /* --- steps.c */
 
 /* The steps of a thread, until it has made all of them. */

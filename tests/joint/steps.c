@@ -39,6 +39,8 @@ static void step_any(struct program_thread *own) {
     }
     if (world.sizes == JOINT_SIZES_CROWD)
         step_crowd(own);
+    else if (world.has_sharing && one_in(5))
+        program_share_any(own);
     else if (is_mild && choice < 24)
         program_release_any(own); /* else all threads wait soon */
     else if (choice < 36)

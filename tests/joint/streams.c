@@ -25,7 +25,7 @@ enum operation_kind {
 struct operation {
     enum operation_kind kind;
     struct operation *next;
-    uint64_t order, instance;
+    uint64_t order, instance, loan, behind_loan, behind_order; /* as in struct held */
     const char *address;
     uint64_t size_bytes;
     struct parts parts;
@@ -146,6 +146,24 @@ static void enqueue(struct stream *stream, struct operation *operation) {
     stream->last = operation;
 }
 
+static bool is_past(const struct stream *stream, uint64_t loan, uint64_t order) {
+    for (const struct operation *at = stream->first; at != NULL; at = at->next)
+        if (at->kind == WORK && at->loan == loan && at->order <= order)
+            return false;
+    return true;
+}
+
+uint64_t gpu_now(void) {
+    return next_order;
+}
+
+bool gpu_is_past(uint64_t loan, uint64_t order) {
+    for (unsigned s = 0; s < n_streams; s++)
+        if (!is_past(&streams[s], loan, order))
+            return false;
+    return true;
+}
+
 static void run_work(const struct stream *own, const struct operation *work) {
     struct parts parts;
 
@@ -159,6 +177,8 @@ static void run_work(const struct stream *own, const struct operation *work) {
              at = at->next)
             must(at->kind != WORK || at->instance == work->instance || !parts_meet(&at->parts, &work->parts),
                  "work on memory runs behind all work of the memory's earlier users");
+        must(work->behind_loan == 0 || is_past(&streams[s], work->behind_loan, work->behind_order),
+             "work of a reader runs behind its writer's");
     }
 }
 
@@ -174,6 +194,17 @@ static bool can_run(const struct stream *stream) {
     return true;
 }
 
+static void end_first(struct stream *stream) {
+    struct operation *first = stream->first;
+
+    stream->first = first->next;
+    if (stream->first == NULL)
+        stream->last = NULL;
+    first->next = spare;
+    spare = first;
+    n_operations--;
+}
+
 static void run(struct stream *stream) {
     struct operation *first = stream->first;
 
@@ -183,12 +214,7 @@ static void run(struct stream *stream) {
         atomic_store((_Atomic uint64_t *)(void *)first->word, first->value);
     if (first->kind == RECORD)
         stream->reached = first->value;
-    stream->first = first->next;
-    if (stream->first == NULL)
-        stream->last = NULL;
-    first->next = spare;
-    spare = first;
-    n_operations--;
+    end_first(stream);
 }
 
 bool gpu_act(bool hurries) {
@@ -213,20 +239,32 @@ bool gpu_is_idle(unsigned client) {
     return true;
 }
 
+void gpu_drop(unsigned client) {
+    for (unsigned s = 0; s < n_streams; s++)
+        while (streams[s].client == client && streams[s].first != NULL) {
+            end_first(&streams[s]);
+            world.tally->drops++;
+        }
+}
+
 bool gpu_is_empty(void) {
     return n_operations == 0;
 }
 
-bool gpu_is_done_with(const struct parts *parts) {
+bool gpu_is_of(const struct parts *parts, uint64_t instance) {
     for (unsigned s = 0; s < n_streams; s++) {
         for (const struct operation *at = streams[s].first; at != NULL; at = at->next)
-            if (at->kind == WORK && parts_meet(&at->parts, parts))
+            if (at->kind == WORK && at->instance != instance && parts_meet(&at->parts, parts))
                 return false;
         for (const struct operation *at = streams[s].captured; at != NULL; at = at->next)
-            if (parts_meet(&at->parts, parts))
+            if (at->instance != instance && parts_meet(&at->parts, parts))
                 return false;
     }
     return true;
+}
+
+bool gpu_is_done_with(const struct parts *parts) {
+    return gpu_is_of(parts, 0);
 }
 
 void gpu_check_words(const void *address, uint64_t size_bytes) {
@@ -252,6 +290,9 @@ void gpu_enqueue(unsigned client, void *handle, const struct held *held) {
 
     (void)client;
     work->instance = held->instance;
+    work->loan = held->loan;
+    work->behind_loan = held->behind_loan;
+    work->behind_order = held->behind_order;
     work->address = held->buffer.data;
     work->size_bytes = held->buffer.capacity_bytes;
     must(gpu_resolve(work->address, work->size_bytes, &work->parts), "a buffer maps memory");

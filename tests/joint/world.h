@@ -13,7 +13,7 @@
  *   gpu.c       the GPU: a table of gpu/gpu.h. streams.c: streams, words, captures; mappings.c: address ranges
  *               and what they map
  *   program.c   the clients' programs: open and close, the library's loop. steps.c: what their threads do:
- *               acquires.c, buffers.c
+ *               acquires.c, buffers.c, sharing.c
  *   model.c     which buffer has which bytes, and what the daemon has lent
  *   validate.c  the validators of clients and daemon
  *   liveness.c  what must hold when all comes to rest
@@ -85,10 +85,28 @@ struct held {
     bool is_busy; /* a thread of the program works on it */
     bool is_of_capture; /* captured work uses it */
     bool was_elsewhere; /* work on other streams uses it, too */
-    uint64_t instance;  /* of its work: no other buffer has it */
+    uint64_t instance;  /* of the memory's use: those who share a buffer have the same */
+    uint64_t loan;      /* of this buffer's work: no other one has it */
+    bool is_shared;     /* others may have it, too */
+    bool is_rewritten;  /* a call of gpupool_reuse() is under way */
+    uint64_t behind_loan, behind_order; /* attached: its work runs behind that of its writer, up to that */
     void *origin; /* the stream that it was acquired on */
     void *stream; /* that its next work goes to */
     struct gpupool_buffer buffer;
+    struct parts parts;
+};
+
+/* A token that a program has made, and what it stands for. */
+struct joint_token {
+    bool is_used;
+    bool is_sent; /* it holds the buffer by itself */
+    bool is_revoked;
+    struct gpupool_token token;
+    unsigned uid;
+    unsigned n_attaching; /* calls that are under way */
+    uint64_t instance, size_bytes, capacity_bytes;
+    uint64_t loan, order; /* the writer's work that a reader's runs behind */
+    uint32_t pool;
     struct parts parts;
 };
 
@@ -140,7 +158,8 @@ struct tally {
         shrinks, trims, callbacks, dispatches, captures, streams_destroyed, driver_errors, works, waits,
         writes, full, late, growths, failed_growths, retirements, questions, segments_mapped,
         segments_unmapped, moves, rests, waiters_at_rest, clock_needed, conserved, reaped, largest_passes,
-        zero_timeouts, released_elsewhere, sleeps;
+        zero_timeouts, released_elsewhere, sleeps, shares, sends, revokes, attaches, no_token, foreign_tokens,
+        reuses, held_by_others, lost, queries, drops;
     uint64_t events[ACQUIRE_STATES][ACQUIRE_EVENTS]; /* of acquires, by the state that each met */
 };
 
@@ -172,6 +191,10 @@ struct world {
     bool daemon_sleeps; /* now and then, longer than clients wait for it */
     uint64_t daemon_wakes_ns;
     bool has_captures;
+    bool has_sharing;
+    bool releases_unused; /* a program names no stream for a buffer that none of its work has used */
+    bool has_dropped;     /* work of a killed client was never done */
+    bool joins_by_clock;  /* memory beside a shared buffer joins it with the daemon's next question alone */
     bool has_raced;   /* a capture began while the client was about to leave a fence */
     bool is_calm; /* no call of the driver fails, no growth, and no socket is full */
     uint64_t *progress_step;
@@ -187,6 +210,11 @@ _Noreturn void world_fail(const char *what, const char *condition, const char *f
         if (!(condition))                                                                                    \
             world_fail((what), #condition, __FILE__, __LINE__);                                              \
     } while (0)
+
+/* The user whose processes a client's are. */
+static inline unsigned world_uid(unsigned client) {
+    return 1000 + client % world.n_uids;
+}
 
 static inline uint64_t random_below(uint64_t bound) {
     return random_next(&world.random_state) % bound;
@@ -267,6 +295,8 @@ bool daemon_has(unsigned client);
 void daemon_tell(void);
 /* Whether a session is in quarantine. */
 bool daemon_has_lost(void);
+/* Whether the daemon holds memory for tokens that were sent. */
+bool daemon_has_parcels(void);
 void daemon_check(void);
 void daemon_check_end(void);
 /* The operator trims a pool. */
@@ -293,6 +323,14 @@ void gpu_end_capture(void *stream);
 bool gpu_is_captured(void *stream);
 /* The bytes of segments that addresses map. False: not all of them map anything. */
 bool gpu_resolve(const void *memory, uint64_t size_bytes, struct parts *ret_parts);
+/* A moment in the order in which work is enqueued. */
+uint64_t gpu_now(void);
+/* No work of a buffer's loan is left that was enqueued until then. */
+bool gpu_is_past(uint64_t loan, uint64_t order);
+/* A killed client's work is not done any more. */
+void gpu_drop(unsigned client);
+/* No work of other instances uses any of it any more. */
+bool gpu_is_of(const struct parts *parts, uint64_t instance);
 /* No work that was enqueued uses any of it any more. */
 bool gpu_is_done_with(const struct parts *parts);
 void gpu_map(void *address, uint64_t size_bytes, unsigned segment);
@@ -302,14 +340,20 @@ bool gpu_has_mapped(unsigned client, unsigned segment);
 void gpu_forget(unsigned client);
 /* The memory from address on is unmapped in which streams write words. */
 void gpu_check_words(const void *address, uint64_t size_bytes);
-/* Whether two buffers have a byte in common. */
+/* Whether two buffers have a byte in common; whether they have the same ones. */
 bool parts_meet(const struct parts *a, const struct parts *b);
+bool parts_are_same(const struct parts *a, const struct parts *b);
 
 /* --- model.c */
 
 /* A buffer was handed out. */
 void model_hand_out(struct joint_client *client, struct held *held, const struct gpupool_buffer *buffer,
                     void *stream);
+/* A buffer was attached by a token. */
+void model_attach(struct joint_client *client, struct held *held, const struct gpupool_buffer *buffer,
+                  const struct joint_token *token, void *stream);
+/* The memory of a buffer that others have had is its holder's alone again. */
+void model_reuse(struct held *held);
 /* A buffer's parts have changed: its tail was given back, or was not. */
 void model_resize(struct joint_client *client, struct held *held);
 /* The bytes of the pool that the daemon's core has leased to the client. */
