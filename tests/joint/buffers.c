@@ -22,9 +22,11 @@ void program_check_error(const struct joint_client *client, int r) {
         world_fail(gpupool_error_text(), "no work of a dead client is lost", __FILE__, __LINE__);
     if (r == GPUPOOL_E_STALE || r == GPUPOOL_E_INVALID)
         world_fail(gpupool_error_text(), "a call with valid arguments", __FILE__, __LINE__);
+    if (r == GPUPOOL_E_NO_MEMORY && world.memory_fails == 0)
+        world_fail(gpupool_error_text(), "allocations fail", __FILE__, __LINE__);
     /* While the daemon sleeps, memory may stay for a stream that ended: the driver does not know that. */
-    if (r == GPUPOOL_E_DRIVER && world.gpu_fails == 0 && world.growth_fails == 0 && !world.has_raced &&
-        !world.daemon_sleeps)
+    if (r == GPUPOOL_E_DRIVER && world.gpu_fails == 0 && world.memory_fails == 0 && world.growth_fails == 0 &&
+        !world.has_raced && !world.daemon_sleeps)
         world_fail(gpupool_error_text(), "the driver's calls fail", __FILE__, __LINE__);
 }
 
@@ -198,12 +200,14 @@ void program_capture(struct program_thread *own) {
     world.tally->captures++;
 }
 
+/* A buffer whose release has failed keeps the streams that were recorded for it. */
 static bool stream_is_used(const struct joint_client *client, const void *stream) {
-    for (unsigned b = 0; b < JOINT_BUFFERS; b++)
-        if (client->buffers[b].is_busy ||
-            (client->buffers[b].is_used &&
-             (client->buffers[b].stream == stream || client->buffers[b].origin == stream)))
+    for (unsigned b = 0; b < JOINT_BUFFERS; b++) {
+        const struct held *held = &client->buffers[b];
+        if (held->is_busy ||
+            (held->is_used && (held->stream == stream || held->origin == stream || held->was_elsewhere)))
             return true;
+    }
     return false;
 }
 
@@ -220,8 +224,8 @@ void program_renew_stream(struct program_thread *own) {
     if (r == 0)
         world.tally->streams_destroyed++;
     program_check_error(client, r);
-    if (r == 0 && gpupool_stream_create(client->client, s % JOINT_DEVICES, &stream) < 0)
-        world_fail("a stream can be made", "", __FILE__, __LINE__);
+    while (r == 0 && gpupool_stream_create(client->client, s % JOINT_DEVICES, &stream) < 0)
+        must(world.memory_fails > 0, "a stream can be made");
     program_leave(client);
     client->streams[client->n_streams++] = stream;
 }

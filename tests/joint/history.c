@@ -53,6 +53,8 @@ static void draw_world(void) {
     world.daemon_sleeps = one_in(8);
     world.growth_waits = draw_rate(8);
     world.growth_fails = one_in(2) ? 0 : 4 + (unsigned)random_below(8);
+    world.memory_fails = one_in(4) ? 3 + (unsigned)random_below(60) : 0;
+    world.keeps_ended_streams = world.memory_fails > 0 && !is_unmended("ended_stream");
     world.gpu_fails = one_in(4) ? 20 + (unsigned)random_below(200) : 0;
 }
 
@@ -154,6 +156,9 @@ static void end_world(void) {
     must(all_are_gone() && gpu_is_empty(), "all clients are gone, and no work is left");
     for (unsigned c = 0; c < world.n_clients; c++)
         must(!daemon_has(c), "all clients are gone, and a session is left");
+    for (unsigned c = 0; c < world.n_clients; c++)
+        must(world.clients[c].is_killed || memory_left(c) == 0,
+             "a client that has closed has freed its memory");
     daemon_check_end();
 }
 

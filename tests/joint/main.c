@@ -82,7 +82,6 @@ static const struct campaign_count counts[] = {
     {"... whose token was another user's", offsetof(struct tally, foreign_tokens)},
     {"... written again", offsetof(struct tally, reuses)},
     {"... that others had still", offsetof(struct tally, held_by_others)},
-    {"calls that told of lost work", offsetof(struct tally, lost)},
     {"buffers asked for", offsetof(struct tally, queries)},
     {"operations that a killed client left", offsetof(struct tally, drops)},
     {"trims", offsetof(struct tally, trims)},
@@ -91,6 +90,7 @@ static const struct campaign_count counts[] = {
     {"captures", offsetof(struct tally, captures)},
     {"streams destroyed", offsetof(struct tally, streams_destroyed)},
     {"calls of the driver that failed", offsetof(struct tally, driver_errors)},
+    {"allocations that failed", offsetof(struct tally, failed_allocations)},
     {"work enqueued", offsetof(struct tally, works)},
     {"words to write", offsetof(struct tally, writes)},
     {"words to wait for", offsetof(struct tally, waits)},
@@ -150,6 +150,7 @@ static int conclude(double seconds) {
     uint64_t steps = progress->tally.steps;
     bool all = campaign_print_counts(counts, ARRAY_LENGTH(counts), &progress->tally);
 
+    printf("%12" PRIu64 " calls that told of lost work\n", progress->tally.lost);
     printf("%12" PRIu64 " passes of one request at most\n", progress->tally.largest_passes);
     summarise_events();
     return campaign_conclude(&campaign, steps, progress->histories, seconds, all || steps < TALLIED_STEPS);

@@ -242,8 +242,10 @@ uint64_t model_room(const struct joint_client *client, const struct wanting *wan
     if (!has_arenas || wanting->size_bytes <= STREAM_HEAP_SMALL_MAX_BYTES / 8 * 7)
         return side_by_side;
     /* Large pieces lie in arenas, of which whole slots alone count: a request that waits for slots takes no
-     * range. Those that are rounded up to a large one, or are not, may be of either kind. */
-    return apart < side_by_side || wanting->size_bytes > STREAM_HEAP_SMALL_MAX_BYTES ? apart : side_by_side;
+     * range. Those that are rounded up to a large one, or are not, may be of either kind; so may all where an
+     * arena found no memory. */
+    bool is_of_slots = wanting->size_bytes > STREAM_HEAP_SMALL_MAX_BYTES && world.memory_fails == 0;
+    return apart < side_by_side || is_of_slots ? apart : side_by_side;
 }
 
 bool model_has_segment(const struct joint_client *client, const struct wanting *wanting) {

@@ -100,8 +100,8 @@ static void open_client(struct joint_client *client) {
         world.tally->raw_opens += (client->flags & GPUPOOL_OPEN_NO_CACHE) != 0;
         client->n_streams = JOINT_DEVICES + (unsigned)random_below(JOINT_STREAMS - JOINT_DEVICES + 1);
         for (unsigned s = 0; s < client->n_streams; s++)
-            if (gpupool_stream_create(opened, s % JOINT_DEVICES, &client->streams[s]) < 0)
-                client->n_streams = s;
+            while (gpupool_stream_create(opened, s % JOINT_DEVICES, &client->streams[s]) < 0)
+                must(world.memory_fails > 0, "a stream can be made");
     }
     program_leave(client);
 }
@@ -158,8 +158,9 @@ static void empty_client(struct joint_client *client) {
             return;
     bool is_empty = baton_wait(has_no_lease, client, world.now_ns + NS_PER_S) || client->is_broken;
     if (!is_empty) { /* a lease came after its request had been given up: the next call reads it */
+        size_t n_pools;
         program_enter(client);
-        (void)gpupool_trim(client->client, NULL);
+        (void)gpupool_pools(client->client, NULL, 0, &n_pools);
         program_leave(client);
         is_empty = baton_wait(has_no_lease, client, world.now_ns + NS_PER_S) || client->is_broken;
     }
@@ -190,7 +191,7 @@ static void run_client(struct joint_client *client) {
     pthread_t loop_thread;
 
     open_client(client);
-    if (!client->is_open || client->n_streams < JOINT_DEVICES)
+    if (!client->is_open)
         return;
     *loop = (struct loop){.client = client, .fd = -1};
     if (client->flags == GPUPOOL_OPEN_NO_THREAD) {

@@ -7,6 +7,7 @@
  *
  *   baton.c     the scheduler: of all threads exactly one runs at a time. It owns the simulated time
  *   wrapped.c   the calls of the C library that the client makes, by the linker's --wrap
+ *   memory.c    the library's allocations, some of which fail, and what is left of them
  *   wires.c     the sockets between clients and daemon: late, full and broken
  *   daemon.c    the daemon: reads packets, carries out what the core decides, ends sessions
  *   peer.c      what daemon/data/requests.c needs of a client's record. The request handlers are the daemon's own
@@ -159,7 +160,7 @@ struct tally {
         writes, full, late, growths, failed_growths, retirements, questions, segments_mapped,
         segments_unmapped, moves, rests, waiters_at_rest, clock_needed, conserved, reaped, largest_passes,
         zero_timeouts, released_elsewhere, sleeps, shares, sends, revokes, attaches, no_token, foreign_tokens,
-        reuses, held_by_others, lost, queries, drops;
+        reuses, held_by_others, lost, queries, drops, failed_allocations;
     uint64_t events[ACQUIRE_STATES][ACQUIRE_EVENTS]; /* of acquires, by the state that each met */
 };
 
@@ -185,7 +186,7 @@ struct world {
     uint64_t next_instance, next_order;
     /* one in so many; 0: never */
     unsigned yields, stalls, acts, full_sockets, late_sockets, growth_fails, gpu_fails, growth_waits,
-        gpu_sleeps;
+        gpu_sleeps, memory_fails;
     bool is_frozen;   /* programs begin no calls */
     bool is_ending;   /* programs release what they have, and end */
     bool daemon_sleeps; /* now and then, longer than clients wait for it */
@@ -193,6 +194,7 @@ struct world {
     bool has_captures;
     bool has_sharing;
     bool releases_unused; /* a program names no stream for a buffer that none of its work has used */
+    bool keeps_ended_streams; /* a client names streams that ended, where allocations have failed */
     bool has_dropped;     /* work of a killed client was never done */
     bool joins_by_clock;  /* memory beside a shared buffer joins it with the daemon's next question alone */
     bool has_raced;   /* a capture began while the client was about to leave a fence */
@@ -261,6 +263,13 @@ void baton_count_static_locks(int change);
 /* A timer that writes an eventfd. */
 void baton_set_timer(int fd, uint64_t at_ns, uint64_t interval_ns);
 void baton_drop_timer(int fd);
+
+/* --- memory.c */
+
+/* Draws whether an allocation of the library fails. */
+bool memory_fails(void);
+/* How many allocations of a client were not freed. */
+unsigned memory_left(unsigned client);
 
 /* --- wires.c */
 

@@ -169,6 +169,8 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
                           void *argument) {
     if (!baton_is_on())
         return __real_pthread_create(thread, attributes, main, argument);
+    if (memory_fails())
+        return EAGAIN;
     int r = baton_create(thread, main, argument);
     baton_may_pass();
     return r;
@@ -372,6 +374,8 @@ ssize_t __wrap_getrandom(void *bytes, size_t size, unsigned flags) {
 /* --- mappings: of host memory --- */
 
 void *__wrap_mmap(void *address, size_t size, int protection, int flags, int fd, off_t offset) {
+    if (memory_fails())
+        return MAP_FAILED;
     void *memory = __real_mmap(address, size, protection, flags, fd, offset);
     struct stat status;
 
