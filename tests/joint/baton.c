@@ -33,6 +33,7 @@ struct thread {
     uint64_t deadline_ns;
     bool timed_out;
     bool is_over, is_abandoned;
+    bool naps;              /* it looks at something again after a pause */
     uint64_t stalled_until; /* a step */
     unsigned client, number;
     int n_locks, n_static_locks;
@@ -265,6 +266,25 @@ bool baton_wait(bool (*is_ready)(void *argument), void *argument, uint64_t deadl
     self->timed_out = false;
     hand_on();
     return !self->timed_out;
+}
+
+static bool never(void *argument) {
+    (void)argument;
+    return false;
+}
+
+void baton_nap(uint64_t deadline_ns) {
+    self->naps = true;
+    baton_wait(never, NULL, deadline_ns);
+    self->naps = false;
+}
+
+bool baton_nobody_naps(void *argument) {
+    (void)argument;
+    for (unsigned i = 0; i < n_threads; i++)
+        if (threads[i].naps && !threads[i].is_over && !threads[i].is_abandoned)
+            return false;
+    return true;
 }
 
 static bool is_at_rest(void *argument) {

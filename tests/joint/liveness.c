@@ -10,6 +10,7 @@
 
 #define CLOCK_NS   (400 * NS_PER_MS) /* some rounds of the daemon's questions */
 #define FENCES_NS     (12 * NS_PER_MS) /* looks of the daemon at fences, and of the client at a full socket */
+#define NAPS_NS       (4 * NS_PER_MS)  /* a few pauses between looks at a lock */
 #define JUMPS_MAX  200u
 #define LEASES_ENOUGH 1024u /* of a session */
 
@@ -94,6 +95,8 @@ void liveness_check(void) {
         if (world.clients[c].is_open && !world.clients[c].is_killed)
             program_end_captures(&world.clients[c]);
     baton_rest();
+    /* A thread that found a lock taken looks again. */
+    baton_rest_until(world.now_ns + NAPS_NS, JUMPS_MAX, baton_nobody_naps, NULL);
     world.tally->rests++;
     if (daemon_has_lost()) { /* a part of the pools is in quarantine */
         world.is_frozen = world.is_calm = false;

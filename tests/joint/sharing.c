@@ -29,7 +29,7 @@ static struct joint_token *pick_token(void) {
 
 static bool is_being_attached(uint64_t instance) {
     for (unsigned i = 0; i < TOKENS_MAX; i++)
-        if (tokens[i].is_used && tokens[i].instance == instance && tokens[i].n_attaching > 0)
+        if (tokens[i].instance == instance && tokens[i].n_attaching > 0)
             return true;
     return false;
 }

@@ -238,6 +238,9 @@ void baton_may_pass(void);
 void baton_pass(void);
 /* The calling thread waits until is_ready(argument), or until the deadline: false. */
 bool baton_wait(bool (*is_ready)(void *argument), void *argument, uint64_t deadline_ns);
+/* The calling thread sleeps, to look at something again. Whether no thread does. */
+void baton_nap(uint64_t deadline_ns);
+bool baton_nobody_naps(void *argument);
 /* Everything else goes on until nothing can without the clock. The main thread alone. */
 void baton_rest(void);
 /* As baton_rest(), and the clock may go on until a time, and so many times. Returns how many times it did. */

@@ -217,16 +217,11 @@ int __wrap_clock_gettime(clockid_t clock, struct timespec *ret_time) {
     return 0;
 }
 
-static bool never(void *argument) {
-    (void)argument;
-    return false;
-}
-
 int __wrap_nanosleep(const struct timespec *time, struct timespec *ret_left) {
     (void)ret_left;
     if (!baton_is_on())
         return __real_nanosleep(time, ret_left);
-    baton_wait(never, NULL, world.now_ns + (uint64_t)time->tv_sec * NS_PER_S + (uint64_t)time->tv_nsec);
+    baton_nap(world.now_ns + (uint64_t)time->tv_sec * NS_PER_S + (uint64_t)time->tv_nsec);
     return 0;
 }
 
