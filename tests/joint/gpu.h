@@ -2,7 +2,7 @@
 #ifndef TESTS_JOINT_GPU_H
 #define TESTS_JOINT_GPU_H
 /*
- * What the files of the simulated GPU know of each other: its streams (streams.c) and what addresses map
+ * The parts of the simulated GPU, for each other: its streams (streams.c) and what addresses map
  * (mappings.c). Each fills in its calls of the table, which gpu.c makes.
  */
 #include <stdbool.h>

@@ -139,7 +139,7 @@ static void direct(unsigned kills, unsigned breaks) {
     world.is_ending = true;
 }
 
-/* What was sent and not taken comes back with the clock. */
+/* A buffer that was sent and not taken comes back with the clock. */
 static bool no_token_holds_memory(void *argument) {
     (void)argument;
     return !daemon_has_parcels();

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the addresses of all clients map: each a segment, from one of the driver's calls or a mapping of the
+ * The mappings of all clients: an address maps a segment, from one of the driver's calls or a mapping of the
  * system on. Nothing is unmapped that enqueued work uses.
  */
 #include <string.h>

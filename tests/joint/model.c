@@ -174,7 +174,7 @@ static void note_leases(struct taken *taken, const struct session *session, unsi
     }
 }
 
-/* What is on its way by a token is in no buffer, perhaps. */
+/* A block that is on its way by a token may be in no buffer. */
 static void note_parcels(struct taken *taken, unsigned segment, uint64_t offset) {
     for (size_t i = 0; i < world.core->parcels.count; i++) {
         list_for_each_entry(const struct heap_range, range, &world.core->parcels.entries[i]->block->ranges,

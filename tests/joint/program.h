@@ -2,7 +2,7 @@
 #ifndef TESTS_JOINT_PROGRAM_H
 #define TESTS_JOINT_PROGRAM_H
 /*
- * What the threads of the clients' programs do. They keep to the contract of gpupool.h: work on a buffer is
+ * The threads of the clients' programs. They keep to the contract of gpupool.h: work on a buffer is
  * enqueued on the stream that it was acquired on, or behind that; a release names the stream of the last
  * work; streams that are captured keep the buffers that their work uses.
  */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Buffers that several programs have. Tokens lie in a mailbox, from which any thread of any program takes one:
- * also of another user, and when its buffer is gone. The programs see to it that nobody attaches a buffer
+ * also of another user, and when its buffer is gone. The programs see to it that no buffer is attached
  * which one of its holders is about to write again.
  */
 #include "tests/joint/program.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a thread of a program does next: mostly by lot. */
+/* The next step of a thread of a program, mostly by lot. */
 #include "tests/joint/program.h"
 
 static bool is_thawed(void *argument) {

@@ -31,7 +31,7 @@ static struct {
     unsigned n;
     struct seen seen[SEEN_MAX]; /* the messages, as they came */
     uint64_t end_bytes;         /* where the next lease begins, for leases that continue each other */
-    uint64_t told;              /* the test's number of its last one-way message */
+    _Atomic uint64_t told;      /* the test's number of its last one-way message */
     bool is_slow;               /* an ACQUIRE is answered when its CANCEL comes */
     struct proto_message held;  /* the ACQUIRE */
 } stop = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
