@@ -2,6 +2,7 @@
 #include "tests/campaign.h"
 
 #include <getopt.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

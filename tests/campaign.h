@@ -5,7 +5,6 @@
  * A campaign of a simulator: it plays the history of one seed after another in child processes, and the parent
  * judges. Here are the options, the exit statuses and the last words of all simulators.
  */
-#include <inttypes.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -22,9 +22,9 @@
 struct cache;
 struct stretch;
 
-/* Gives the idle memory of a stream's stream heaps back, of all devices, because the stream ends. A failure shows when the
- * memory is given back the next time. False: some of it may stay, because the daemon does not answer, or no
- * fence can be left. */
+/* Gives the idle memory of a stream's stream heaps back, of all devices, because the stream ends. A failure
+ * shows when the memory is given back the next time. False: some of it may stay, because the daemon does not
+ * answer, or no fence can be left. */
 bool give_back_stream(struct cache *cache, const void *stream);
 
 /* In a shortage: gives back all that lies idle in the stream heaps of a pool, in parts of any size. Waits for

@@ -14,8 +14,9 @@
  *
  * A pool is short when the daemon asks for its memory, for requests of other processes as a rule, perhaps of
  * this one. The process keeps nothing then: each piece that is released goes to the daemon, which serves the
- * requests that wait in their order. A request that begins to wait meanwhile is served by the daemon alone. The mark begins when
- * the daemon asks for idle memory, and ends when the daemon's own mark (proto/page.h) is gone.
+ * requests that wait in their order. A request that begins to wait meanwhile is served by the daemon alone.
+ * The mark begins when the daemon asks for idle memory, and ends when the daemon's own mark (proto/page.h) is
+ * gone.
  *
  * So a thread that waits is woken by the release that serves it, and not by a clock. Memory that only this
  * process wants stays in one heap: half of it in the daemon's hands and half of it in the stream heap's, free

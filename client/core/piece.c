@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PIECES_IN_CHUNK 128u
-
 /* Chunks outlive their stream heaps: they are never freed, only used again, so that a stale buffer of a
  * client that has closed still names a piece, whose generation says that the buffer is stale. */
 struct piece_chunk {

@@ -45,6 +45,7 @@ struct piece {
     struct extent *extent;
 };
 
+#define PIECES_IN_CHUNK 128u /* they are allocated together, and never freed */
 struct piece_chunk;
 
 /* The pieces of a stream heap. */

@@ -12,8 +12,8 @@
 #include "client/session/segment_kind.h"
 #include "client/session/session.h"
 
-/* Where there is no memory to wait for an answer, the lease goes without one. It is known to no
- * other call, which could give it back later. */
+/* Where there is no memory to wait for an answer, the lease goes without one. It is known to no other call,
+ * which could give it back later. */
 static void release_surely(struct session *session, uint64_t lease, uint64_t generation) {
     if (lease_release(session, lease, generation, 0, 0, FENCE_NONE) == GPUPOOL_E_NO_MEMORY)
         (void)lease_release_one_way(session, lease, generation, 0, 0, FENCE_NONE);

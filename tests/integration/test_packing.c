@@ -108,8 +108,9 @@ static void moves_end_when_a_little_more_memory_does(void **state) {
     end(&packing);
 }
 
-/* A seventh more than what is live does not suffice without moves. No request waits, and none fails. With an eighth it
- * would depend on the order in which fences arrive whether the parts of slots in use leave enough whole ones. */
+/* A seventh more than what is live does not suffice without moves. No request waits, and none fails. With an
+ * eighth it would depend on the order in which fences arrive whether the parts of slots in use leave enough
+ * whole ones. */
 static void moves_go_on_where_the_pool_has_no_room(void **state) {
     struct packing packing;
 

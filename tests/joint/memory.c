@@ -21,7 +21,7 @@ void __real_free(void *pointer);
 
 /* A chunk of pieces is never freed, but used again: client/core/piece.c. */
 static bool is_chunk(size_t size) {
-    const size_t pieces = 128 * sizeof(struct piece);
+    const size_t pieces = PIECES_IN_CHUNK * sizeof(struct piece);
     return size >= pieces && size <= pieces + CACHE_LINE_BYTES;
 }
 

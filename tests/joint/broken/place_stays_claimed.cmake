@@ -4,5 +4,5 @@ set(FIND [==[    plan->place.size_bytes = plan->size_bytes; /* of]==])
 set(REPLACE [==[    if (!is_full)
         return 0;
     plan->place.size_bytes = plan->size_bytes; /* of]==])
-set(EXPECTED "the core of a client is valid|a client that has given back everything holds nothing")
-set(SEED 23)
+set(EXPECTED "the core of a client is valid")
+set(SEED 2)
