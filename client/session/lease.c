@@ -192,10 +192,15 @@ int lease_close_named(struct session *session) {
     return r;
 }
 
-/* Closes the segments of a reply. The rest, if the daemon does not answer, is closed later. */
-static int close_named(struct session *session, const struct proto_segments *segments) {
-    for (uint32_t i = 0; i < segments->count; i++)
-        if (!segments_name(&session->segments, segments->ids[i]))
+/* Closes the segments of a reply. The rest, if the daemon does not answer, is closed later. The reply is
+ * recycled before, so that there is memory for the first CLOSED: a client without a cache would try it again
+ * with its next shortage only. */
+static int close_named(struct session *session, struct request *reply) {
+    struct proto_segments segments = reply->message.segments;
+
+    request_recycle(reply);
+    for (uint32_t i = 0; i < segments.count; i++)
+        if (!segments_name(&session->segments, segments.ids[i]))
             return connection_refuse(&session->connection, "it has a segment closed that is not there");
     return lease_close_named(session);
 }
@@ -216,7 +221,7 @@ static int close_some_offered(struct session *session, const struct proto_offer 
         for (uint32_t j = 0; j < segments->count; j++)
             if (segments->ids[j] == offer->ids[i])
                 ids[i] = 0;
-    return close_named(session, segments);
+    return close_named(session, take_ptr(&request));
 }
 
 int lease_close_offered(struct session *session, uint32_t pool_id, uint64_t *ids, size_t count) {
@@ -243,11 +248,10 @@ static int close_some(struct session *session, const struct proto_idle *idle, bo
         connection_exchange(&session->connection, &request, connection_deadline_ns(&session->connection, 0));
     if (r < 0)
         return r;
-    const struct proto_segments *segments = &request->message.segments;
-    r = close_named(session, segments);
-    *ret_more = segments->count == PROTO_CLOSE_MAX;
-    *ret_any = *ret_any || segments->count > 0;
-    return r;
+    uint32_t count = request->message.segments.count;
+    *ret_more = count == PROTO_CLOSE_MAX;
+    *ret_any = *ret_any || count > 0;
+    return close_named(session, take_ptr(&request));
 }
 
 int lease_close_idle(struct session *session, uint32_t pool_id, uint64_t size_bytes, bool is_busy,

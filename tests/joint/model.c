@@ -8,6 +8,7 @@
 #include <stdlib.h>
 
 #include "daemon/core/core.h"
+#include "daemon/core/session.h"
 #include "daemon/core/types.h"
 #include "tests/joint/world.h"
 
@@ -285,6 +286,11 @@ void model_tell(unsigned p) {
         for (const struct heap_range *range = segment->span != NULL ? segment->span->lowest : NULL;
              range != NULL; range = range->upper)
             fprintf(stderr, " %" PRIu64 "%s", range->size, range->free ? "f" : "t");
+        for (unsigned c = 0; c < world.n_clients; c++) {
+            const struct session *session = daemon_session(c);
+            if (session != NULL && session_has_mapped(session, segment))
+                fprintf(stderr, " client %u%s", c, session_was_told(session, segment) ? " (told)" : "");
+        }
         fprintf(stderr, "\n");
     }
 }
