@@ -354,6 +354,17 @@ static int device_of(const struct gpupool_buffer *buffer, int named) {
     return buffer->kind == GPUPOOL_POOL_DEVICE ? buffer->device : named;
 }
 
+/* The stream that a buffer goes back behind. A piece stays in the order of its stream heap's stream, where work
+ * of the memory's earlier user may be pending. A shared one leaves it, so that a program without work of its
+ * own on the buffer, which names no stream, still has others wait for that work. */
+static void *stream_behind(const struct piece *piece, void *stream) {
+    bool leaves = piece != NULL && (piece->split_off || piece->splitting);
+
+    return leaves && stream == GPUPOOL_NO_STREAM && cache_has_order(piece->stream_heap)
+               ? piece->stream_heap->stream
+               : stream;
+}
+
 /* Finds the buffer's piece, and leaves a fence where nothing else orders what comes after the work on it.
  * named: as for device_of(). *ret_others: the streams recorded for it, which the caller puts back or frees.
  */
@@ -369,7 +380,7 @@ static int settle(struct gpupool_client *client, const struct gpupool_buffer *bu
     if (others == NULL && piece != NULL && !piece->split_off && !piece->splitting &&
         cache_orders(piece->stream_heap, stream))
         return 0;
-    r = fence_buffer(client, buffer->kind, device_of(buffer, named), stream, ret_fence);
+    r = fence_buffer(client, buffer->kind, device_of(buffer, named), stream_behind(piece, stream), ret_fence);
     if (r == 0 && others != NULL)
         r = recorded_fence(client, others, ret_fence);
     if (r < 0)
@@ -418,7 +429,7 @@ static int release(struct gpupool_client *client, const struct gpupool_buffer *b
         return r;
     /* Behind the fence in the page. Of several streams, that one alone tells: others wait for the daemon to
      * see it. */
-    if (fence.word != 0 && others == NULL)
+    if (fence.word != 0 && others == NULL && stream != GPUPOOL_NO_STREAM)
         r = leave_for_others(client, buffer, named, stream, piece, &board_fence, &is_left);
     if (r == 0)
         r = release_behind(client, buffer, piece, fence, is_left ? &board_fence : NULL);

@@ -490,6 +490,36 @@ static void a_writer_that_left_well_lost_nothing(void **state) {
     WAIT_UNTIL(daemon_sum(&daemon_, "leased_bytes") == 0);
 }
 
+/* The memory's earlier user is this process itself, whose work is still pending. */
+static void what_its_process_did_not_use_goes_behind_the_stream_it_was_acquired_on(void **state) {
+    struct side side = side_open();
+    struct gate gate;
+    struct gpupool_buffer buffer;
+    struct gpupool_token token;
+
+    (void)state;
+    gate_init(&gate, side.client);
+    buffer = acquire(side.client, GPUPOOL_POOL_DEVICE, SIZE, gate.stream);
+    void *memory = buffer.data;
+    gate_close(&gate);
+    set(&side, &buffer, 1, gate.stream);
+    MUST(gpupool_release(side.client, &buffer, gate.stream));
+    buffer = acquire(side.client, GPUPOOL_POOL_DEVICE, SIZE, gate.stream);
+    assert_ptr_equal(buffer.data, memory);
+    MUST(gpupool_share(side.client, &buffer, GPUPOOL_NO_STREAM, &token));
+    MUST(gpupool_release(side.client, &buffer, GPUPOOL_NO_STREAM));
+    WAIT_UNTIL(daemon_sum(&daemon_, "fenced_bytes") == SIZE);
+    for (unsigned i = 0; i < 5; i++)
+        test_pause();
+    assert_int_equal(daemon_sum(&daemon_, "fenced_bytes"), SIZE);
+    gate_open(&gate);
+    WAIT_UNTIL(daemon_sum(&daemon_, "fenced_bytes") == 0);
+    MUST(gpupool_stream_synchronize(side.client, 0, gate.stream));
+    MUST(gpupool_trim(side.client, NULL));
+    gate_deinit(&gate);
+    side_close(&side);
+}
+
 /* More sessions come and go than a board has slots. */
 static void slots_are_used_again(void **state) {
     struct side writer = side_open();
@@ -533,6 +563,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_reader_hears_of_a_writer_that_died),
         cmocka_unit_test(a_reader_hears_of_it_by_any_call_that_looks),
         cmocka_unit_test(a_writer_that_left_well_lost_nothing),
+        cmocka_unit_test(what_its_process_did_not_use_goes_behind_the_stream_it_was_acquired_on),
         cmocka_unit_test(slots_are_used_again),
     };
     int r = puppet_main(argc, argv, roles);

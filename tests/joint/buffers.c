@@ -74,12 +74,10 @@ void program_work(struct program_thread *own) {
         work_on(own->client, held, program_stream_of(own->client, held));
 }
 
-/* The GPU is done with what this program did, and, unless the world says that this is enough, with what
- * earlier users of the memory did. */
+/* The GPU is done with what this program did. */
 static bool is_done_with(void *argument) {
     const struct held *held = argument;
-    return gpu_is_past(held->loan, gpu_now()) &&
-           (world.releases_unused || gpu_is_of(&held->parts, held->instance));
+    return gpu_is_past(held->loan, gpu_now());
 }
 
 /* Draws a stream to release on, and orders the buffer's work before it. */

@@ -30,7 +30,6 @@ static void draw_world(void) {
     world.sizes = one_in(30) ? JOINT_SIZES_CROWD : (enum joint_sizes)random_below(JOINT_SIZES_CROWD);
     world.has_captures = one_in(3);
     world.has_sharing = one_in(2);
-    world.releases_unused = one_in(4) && is_unmended("releases_unused");
     if (world.sizes == JOINT_SIZES_CROWD) {
         world.n_clients = 1;
         world.main_pool = (unsigned)random_below(JOINT_POOLS);

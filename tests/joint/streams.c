@@ -253,20 +253,16 @@ bool gpu_is_empty(void) {
     return n_operations == 0;
 }
 
-bool gpu_is_of(const struct parts *parts, uint64_t instance) {
+bool gpu_is_done_with(const struct parts *parts) {
     for (unsigned s = 0; s < n_streams; s++) {
         for (const struct operation *at = streams[s].first; at != NULL; at = at->next)
-            if (at->kind == WORK && at->instance != instance && parts_meet(&at->parts, parts))
+            if (at->kind == WORK && parts_meet(&at->parts, parts))
                 return false;
         for (const struct operation *at = streams[s].captured; at != NULL; at = at->next)
-            if (at->instance != instance && parts_meet(&at->parts, parts))
+            if (at->instance != 0 && parts_meet(&at->parts, parts))
                 return false;
     }
     return true;
-}
-
-bool gpu_is_done_with(const struct parts *parts) {
-    return gpu_is_of(parts, 0);
 }
 
 void gpu_check_words(const void *address, uint64_t size_bytes) {

@@ -193,7 +193,6 @@ struct world {
     uint64_t daemon_wakes_ns;
     bool has_captures;
     bool has_sharing;
-    bool releases_unused; /* a program names no stream for a buffer that none of its work has used */
     bool keeps_ended_streams; /* a client names streams that ended, where allocations have failed */
     bool has_dropped;     /* work of a killed client was never done */
     bool joins_by_clock;  /* memory beside a shared buffer joins it with the daemon's next question alone */
@@ -341,8 +340,6 @@ uint64_t gpu_now(void);
 bool gpu_is_past(uint64_t loan, uint64_t order);
 /* A killed client's work is not done any more. */
 void gpu_drop(unsigned client);
-/* No work of other instances uses any of it any more. */
-bool gpu_is_of(const struct parts *parts, uint64_t instance);
 /* No work that was enqueued uses any of it any more. */
 bool gpu_is_done_with(const struct parts *parts);
 void gpu_map(void *address, uint64_t size_bytes, unsigned segment);

@@ -1,0 +1,6 @@
+# A shared buffer that no work of its process has used goes back without a fence.
+set(SEED 9970)
+set(SOURCE client/api/buffer.c)
+set(FIND [==[    return leaves && stream == GPUPOOL_NO_STREAM &&]==])
+set(REPLACE [==[    return leaves && piece == NULL &&]==])
+set(EXPECTED "work on memory runs behind all work of the memory's earlier users")
