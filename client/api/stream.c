@@ -24,13 +24,18 @@ int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_
 
 int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stream) {
     const struct gpu *gpu;
+    bool stays = false;
     int r = client_enter_device(client, device, &gpu);
     if (r < 0)
         return r;
     /* Memory of any device may lie here for this stream. The driver may give the handle to another stream,
-     * which would not order it. A failure here shows when the memory is given back the next time. Memory that
-     * stays is used by no work of this stream any more. */
-    if (client->cache.enabled && !give_back_stream(&client->cache, stream))
+     * which would not order it. A failure of the driver or the daemon shows when the memory is given back the
+     * next time. Memory that stays is used by no work of this stream any more. */
+    if (client->cache.enabled)
+        r = give_back_stream(&client->cache, stream, &stays);
+    if (r < 0)
+        return error_end(error_prefix(r, "destroying a stream, which was not destroyed"));
+    if (stays)
         (void)gpu->stream_synchronize((unsigned)device, stream);
     fences_leave_stream(&client->session.fences, stream);
     fences_leave_stream(&client->session.board_fences, stream);

@@ -438,7 +438,7 @@ static bool stays(struct cache *cache, const struct choice *choice) {
     return bytes > 0;
 }
 
-bool give_back_stream(struct cache *cache, const void *stream) {
+int give_back_stream(struct cache *cache, const void *stream, bool *ret_stays) {
     char text[ERROR_TEXT_SIZE];
     uint64_t bytes;
 
@@ -446,8 +446,11 @@ bool give_back_stream(struct cache *cache, const void *stream) {
     /* Nothing orders what stays: all parts go. */
     const struct choice choice = {.of_stream = true, .stream = stream, .part_bytes = HEAP_GRANULE};
     int r = give_back(cache, &choice, &bytes); /* fails before it collects, where the daemon is gone */
+    *ret_stays = r < 0 || stays(cache, &choice);
+    if (r == GPUPOOL_E_NO_MEMORY)
+        return r;
     error_restore(text);
-    return r == 0 && !stays(cache, &choice);
+    return 0;
 }
 
 /* Gives back memory of one pool. */

@@ -22,10 +22,10 @@
 struct cache;
 struct stretch;
 
-/* Gives the idle memory of a stream's stream heaps back, of all devices, because the stream ends. A failure
- * shows when the memory is given back the next time. False: some of it may stay, because the daemon does not
- * answer, or no fence can be left. */
-bool give_back_stream(struct cache *cache, const void *stream);
+/* Gives the idle memory of a stream's stream heaps back, of all devices, because the stream ends. 0, and
+ * *ret_stays: some of it may stay, because the daemon does not answer, or no fence can be left; the failure shows
+ * when the memory is given back the next time. NO_MEMORY: some of it stays, and may go by the next call. */
+int give_back_stream(struct cache *cache, const void *stream, bool *ret_stays);
 
 /* In a shortage: gives back all that lies idle in the stream heaps of a pool, in parts of any size. Waits for
  * no GPU work. Returns how many bytes. Memory that cannot go back stays. */

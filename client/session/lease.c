@@ -12,18 +12,11 @@
 #include "client/session/segment_kind.h"
 #include "client/session/session.h"
 
-/* Where there is no memory to wait for an answer, the lease goes without one. It is known to no other call,
- * which could give it back later. */
-static void release_surely(struct session *session, uint64_t lease, uint64_t generation) {
-    if (lease_release(session, lease, generation, 0, 0, FENCE_NONE) == GPUPOOL_E_NO_MEMORY)
-        (void)lease_release_one_way(session, lease, generation, 0, 0, FENCE_NONE);
-}
-
 void lease_give_back(struct session *session, const struct proto_lease *lease) {
     char text[ERROR_TEXT_SIZE];
 
     error_save(text);
-    release_surely(session, lease->lease, lease->generation);
+    (void)lease_release(session, lease->lease, lease->generation, 0, 0, FENCE_NONE);
     error_restore(text);
 }
 
@@ -131,7 +124,7 @@ void lease_give_back_segments(struct session *session, const struct segment_gran
     for (uint32_t i = 0; i + 1 < count; i++)
         (void)lease_release_one_way(session, grants[i].lease, grants[i].generation, 0, 0, FENCE_NONE);
     if (count > 0)
-        release_surely(session, grants[count - 1].lease, grants[count - 1].generation);
+        (void)lease_release(session, grants[count - 1].lease, grants[count - 1].generation, 0, 0, FENCE_NONE);
     error_restore(text);
 }
 
@@ -308,7 +301,9 @@ int lease_release(struct session *session, uint64_t lease, uint64_t generation, 
     struct request *request = connection_request(&session->connection, PROTO_RELEASE);
 
     if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
+        return size_bytes == 0 && fence.word == 0
+                   ? lease_release_one_way(session, lease, generation, 0, 0, FENCE_NONE)
+                   : GPUPOOL_E_NO_MEMORY;
     request->message.release = release_of(session, lease, generation, offset_bytes, size_bytes, fence);
     return exchange_or_trust(session, request);
 }

@@ -68,7 +68,8 @@ int lease_close_offered(struct session *session, uint32_t pool_id, uint64_t *ids
 /* Gives a part of a lease back; size 0: all of it. No session gets the memory before the fence is ready.
  * LIMIT: the daemon keeps no more for this session that is not ready; nothing was released. TIMED_OUT: the
  * daemon took no message. Where it took the message and does not answer, this returns 0: it reads its
- * messages in order, and refuses no whole lease that is the session's. */
+ * messages in order, and refuses no whole lease that is the session's. So one without a fence needs no memory
+ * to wait for the answer: it never returns NO_MEMORY. */
 int lease_release(struct session *session, uint64_t lease, uint64_t generation, uint64_t offset_bytes,
                   uint64_t size_bytes, struct fence fence);
 

@@ -53,7 +53,6 @@ static void draw_world(void) {
     world.growth_waits = draw_rate(8);
     world.growth_fails = one_in(2) ? 0 : 4 + (unsigned)random_below(8);
     world.memory_fails = one_in(4) ? 3 + (unsigned)random_below(60) : 0;
-    world.keeps_ended_streams = world.memory_fails > 0 && !is_unmended("ended_stream");
     world.gpu_fails = one_in(4) ? 20 + (unsigned)random_below(200) : 0;
 }
 

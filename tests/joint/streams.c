@@ -104,10 +104,8 @@ static struct stream *stream_of(void *handle) {
             if (streams[s].is_used && streams[s].handle == handle &&
                 (client == streams[s].client || client == JOINT_CLIENTS))
                 return &streams[s];
-        /* Where no fence could be left, or the daemon is gone, memory stays for a stream that ended. So it does
-         * where the client found no memory to give it back. */
-        must(world.gpu_fails > 0 || world.has_raced || world.daemon_sleeps || world.keeps_ended_streams ||
-                 world.clients[client].is_broken,
+        /* Where no fence could be left, or the daemon is gone, memory stays for a stream that ended. */
+        must(world.gpu_fails > 0 || world.has_raced || world.daemon_sleeps || world.clients[client].is_broken,
              "the driver is told of streams that there are");
         return NULL;
     }

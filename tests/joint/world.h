@@ -193,7 +193,6 @@ struct world {
     uint64_t daemon_wakes_ns;
     bool has_captures;
     bool has_sharing;
-    bool keeps_ended_streams; /* a client names streams that ended, where allocations have failed */
     bool has_dropped;     /* work of a killed client was never done */
     bool joins_by_clock;  /* memory beside a shared buffer joins it with the daemon's next question alone */
     bool has_raced;   /* a capture began while the client was about to leave a fence */

@@ -723,7 +723,9 @@ GPUPOOL_API int gpupool_lookup(const void *memory, struct gpupool_client **ret_c
 /** @return 0, DRIVER, FORKED, NO_GPU, or INVALID: there is no such device, or the daemon does not serve it */
 GPUPOOL_API int gpupool_stream_create(struct gpupool_client *client, int device, void **ret_stream);
 /** Also for a stream that CUDA made. Memory that was acquired on it is released before, see
- * gpupool_trim(). */
+ * gpupool_trim().
+ * @return 0, DRIVER, FORKED, NO_GPU, INVALID; NO_MEMORY: what is idle for the stream could not go back, and the
+ * stream was not destroyed */
 GPUPOOL_API int gpupool_stream_destroy(struct gpupool_client *client, int device, void *stream);
 GPUPOOL_API int gpupool_stream_synchronize(struct gpupool_client *client, int device,
                                            void *stream GPUPOOL_STREAM_OPTIONAL);
