@@ -196,6 +196,17 @@ static enum acquire_event ask_range(struct miss *miss) {
                           });
 }
 
+/* A place in what was granted beyond the piece; NULL: the piece has it all. */
+static const char *rest_of_grant(const struct miss *miss) {
+    const struct grant *grant = &miss->question.grant;
+    const char *start = grant->memory, *end = start + grant->lease.capacity_bytes;
+    const char *piece_end = miss->piece->memory + miss->piece->capacity_bytes;
+
+    if (miss->piece->memory != start)
+        return start;
+    return piece_end < end ? piece_end : NULL;
+}
+
 /* Adds the extent that the daemon has granted to the stream heap. */
 static enum acquire_event add(struct miss *miss) {
     struct cache *cache = miss->cache;
@@ -211,13 +222,16 @@ static enum acquire_event add(struct miss *miss) {
     int r = stream_heap_add_lease(cache, miss->stream_heap, grant, acquire->least_bytes, &miss->piece);
     if (r < 0)
         return miss_fail(miss, r);
-    return miss->piece != NULL ? ACQUIRE_HAS : ACQUIRE_LACKS;
+    if (miss->piece == NULL)
+        return ACQUIRE_LACKS;
+    miss->rest = rest_of_grant(miss);
+    return ACQUIRE_HAS;
 }
 
-/* The rest of what was granted may serve a request that waits. */
+/* The rest of what was granted may serve a request that waits, here or with what is beside it at the daemon. */
 static enum acquire_event count(struct miss *miss) {
     take_count(thread_cache_get(miss->cache, &miss->cache->threads), miss->stream_heap, miss->piece);
-    shortage_offer(miss->cache, miss->stream_heap, NULL);
+    shortage_offer(miss->cache, miss->stream_heap, miss->rest);
     return ACQUIRE_HAS;
 }
 

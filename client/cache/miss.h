@@ -44,6 +44,7 @@ struct miss {
     struct question question;
     bool is_queued;
     uint64_t collected_bytes; /* given back for it when it began to wait */
+    const char *rest;         /* a place in the lease that was granted, beyond the piece; NULL: it has none */
     uint64_t wait_ns;         /* how long the daemon is to wait */
     uint64_t retry_ns;        /* after so long, or twice as long each time, its arena is tried again */
     uint64_t retry_at_ns;     /* by clock_now_ns() */
