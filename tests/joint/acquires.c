@@ -3,7 +3,7 @@
 #include "client/core/target.h"
 #include "tests/joint/program.h"
 
-#define PASSES_BOUND (4 * TARGET_PASSES)
+#define PASSES_BOUND (2 * TARGET_PASSES)
 
 static uint64_t draw_size(uint32_t pool) {
     uint64_t limit = world.limits[pool - 1];

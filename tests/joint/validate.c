@@ -17,6 +17,16 @@ static bool arena_is_at_rest(const struct arena *arena) {
     return true;
 }
 
+/* Whether a pool is short for the client if the daemon marks it so, and the client's own thread has answered
+ * the newest question about it: from then on it keeps nothing that others wait for. */
+static bool is_short_as_asked(const struct cache *cache, uint32_t pool) {
+    const struct proto_page *page = cache->session->page.memory;
+
+    return !cache->purger.runs || page == NULL || (page->shortage.pools & shortage_bit(pool)) == 0 ||
+           cache->answering.pools[pool - 1].by_library != page->shortage.asked ||
+           shortage_is_on(&cache->shortage, pool);
+}
+
 static bool client_is_valid(struct gpupool_client *client, bool is_at_rest) {
     for (unsigned p = 0; p < world.n_pools; p++) {
         struct core_pool *pool = cache_pool(&client->cache, p + 1);
@@ -57,6 +67,7 @@ void validate_all(void) {
 void validate_turns(unsigned c, unsigned p) {
     struct gpupool_client *client = world.clients[c].client;
 
+    must(is_short_as_asked(&client->cache, p + 1), "a client that was asked for a pool has it as short");
     list_for_each_entry(const struct acquire, waiter, &cache_pool(&client->cache, p + 1)->waiting, link) {
         must(waiter->piece == NULL, "a request that was served goes on");
         must(!waiter->is_of_segments || waiter->stream_heap == NULL ||
