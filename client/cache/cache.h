@@ -62,6 +62,7 @@ struct cache {
     pthread_mutex_t give_lock; /* one giver-back at a time; guards pending */
     struct stream_heap_part *pending; /* taken out of stream heaps and not released yet */
     size_t pending_count, pending_capacity;
+    bool lacked_memory; /* for the list of these: some memory stayed that was to go */
     unsigned one_way; /* parts released since the daemon last had to answer one */
     bool is_at_limit; /* it said LIMIT: each is to be answered until one is accepted */
     bool unheard;     /* parts were released since it answered something that came after */

@@ -39,6 +39,8 @@ static bool pending_reserve(struct cache *cache) {
 
     if (pending != NULL)
         cache->pending = pending;
+    else
+        cache->lacked_memory = true;
     return pending != NULL;
 }
 
@@ -405,6 +407,7 @@ static int give_back(struct cache *cache, const struct choice *choice, uint64_t 
         offered = lease_close_named(cache->session);
     if (!choice->of_stream && choice->pool == 0)
         thread_caches_collect(&cache->threads, NULL, NULL, choice->idle_only);
+    cache->lacked_memory = false;
     int taken = take_out(cache, choice);
     int released = release_pending(cache, true, choice->pool == 0, ret_bytes);
     if (cache->unheard && released == 0)
@@ -412,8 +415,11 @@ static int give_back(struct cache *cache, const struct choice *choice, uint64_t 
     /* A trim offers at once. Segments that a fence keeps are offered again when memory decays. */
     if (choice->is_trim && released == 0)
         offered = offers_send(&cache->offers, cache->session);
+    bool lacked_memory = cache->lacked_memory;
     pthread_mutex_unlock(&cache->give_lock);
-    return released < 0 ? released : taken < 0 ? taken : offered;
+    if (released < 0 || taken < 0)
+        return released < 0 ? released : taken;
+    return lacked_memory ? error_no_memory() : offered;
 }
 
 int cache_give_back(struct cache *cache, bool idle_only, uint64_t *ret_bytes) {
