@@ -8,11 +8,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/cleanup.h"
 #include "base/high_fd.h"
 #include "base/units.h"
 #include "daemon/config/config.h"
 #include "daemon/config/config_place.h"
 #include "daemon/daemon.h"
+#include "daemon/keeper/keeper.h"
 #include "daemon/loop/log.h"
 #include "gpu/gpu.h"
 
@@ -34,8 +36,11 @@ struct command_line {
     const char *config_path;
     bool config_given;
     const char *values[KEYED];
-    bool private, check_config, print_config;
+    bool private, keeper, check_config, print_config;
     int ready_fd;
+    /* What a keeper's daemon is started with: the options without those that are the keeper's own. */
+    char **daemon_arguments;
+    int n_daemon_arguments;
 };
 
 static void print_help(const char *config_path) {
@@ -52,6 +57,7 @@ static void print_help(const char *config_path) {
            "                        (default info, with --private warning)\n"
            "  --check-config        read the configuration, say what is wrong with it, and exit\n"
            "  --print-config        print the configuration and where each value comes from, and exit\n"
+           "  --keeper              run the daemon in a process of its own, and start it again when it dies\n"
            "  --private             end with the last client, and remove the sockets' directory\n"
            "  --ready-fd N          write a byte to this descriptor when clients can connect\n"
            "  --help, --version\n\n"
@@ -65,12 +71,19 @@ static bool has_file(const struct command_line *line) {
     return line->config_given || (!line->private && access(line->config_path, F_OK) == 0);
 }
 
+/* Notes an option that was read, which are the arguments before argv[optind], for a keeper's daemon. */
+static void note_daemon_arguments(struct command_line *line, char **argv, int begin) {
+    while (begin < optind)
+        line->daemon_arguments[line->n_daemon_arguments++] = argv[begin++];
+}
+
 /* Returns -1 to go on, or the exit status. */
 static int parse_command_line(int argc, char **argv, struct command_line *line) {
-    struct option options[KEYED + 8] = {0};
+    struct option options[KEYED + 9] = {0};
     uint64_t number;
-    int option;
+    int option, begin = optind;
 
+    note_daemon_arguments(line, argv, 0);
     for (unsigned i = 0; i < KEYED; i++)
         options[i] = (struct option){keyed[i].option, required_argument, NULL, OPTION_KEY + (int)i};
     options[KEYED] = (struct option){"config", required_argument, NULL, 'c'};
@@ -80,7 +93,10 @@ static int parse_command_line(int argc, char **argv, struct command_line *line) 
     options[KEYED + 6] = (struct option){"print-config", no_argument, NULL, 'P'};
     options[KEYED + 4] = (struct option){"help", no_argument, NULL, 'h'};
     options[KEYED + 5] = (struct option){"version", no_argument, NULL, 'v'};
-    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+    options[KEYED + 7] = (struct option){"keeper", no_argument, NULL, 'K'};
+    for (; (option = getopt_long(argc, argv, "", options, NULL)) != -1; begin = optind) {
+        if (option != 'K' && option != 'r')
+            note_daemon_arguments(line, argv, begin);
         if (option >= OPTION_KEY) {
             line->values[option - OPTION_KEY] = optarg;
             continue;
@@ -92,6 +108,9 @@ static int parse_command_line(int argc, char **argv, struct command_line *line) 
             break;
         case 'p':
             line->private = true;
+            break;
+        case 'K':
+            line->keeper = true;
             break;
         case 'r':
             if (units_parse_number(optarg, 1 << 20, &number) < 0) {
@@ -120,6 +139,10 @@ static int parse_command_line(int argc, char **argv, struct command_line *line) 
     }
     if (optind < argc) {
         fprintf(stderr, "gpupoold: unexpected argument '%s'\nTry 'gpupoold --help'.\n", argv[optind]);
+        return EXIT_USAGE;
+    }
+    if (line->keeper && line->private) {
+        fprintf(stderr, "gpupoold: --keeper and --private: a private daemon ends with its program\n");
         return EXIT_USAGE;
     }
     return -1;
@@ -170,6 +193,11 @@ static int check_configuration(const struct command_line *line, struct config *c
     return EXIT_SUCCESS;
 }
 
+static int keep(const struct command_line *line, char **argv) {
+    const struct keeper_options options = {line->daemon_arguments, argv, line->ready_fd};
+    return keeper_run(&options);
+}
+
 int main(int argc, char **argv) {
     char config_path[PATH_MAX];
     struct command_line line = {.config_path = config_place(config_path), .ready_fd = -1};
@@ -180,9 +208,17 @@ int main(int argc, char **argv) {
         fprintf(stderr, "gpupoold: /dev/null: %s\n", strerror(errno));
         return EXIT_FAILURE;
     }
+    _cleanup_(freep) char **daemon_arguments = calloc((size_t)argc + 1, sizeof *argv);
+    line.daemon_arguments = daemon_arguments;
+    if (daemon_arguments == NULL) {
+        fprintf(stderr, "gpupoold: no memory\n");
+        return EXIT_FAILURE;
+    }
     int status = parse_command_line(argc, argv, &line);
     if (status >= 0)
         return status;
+    if (line.keeper && !line.check_config && !line.print_config) /* the daemon reads the configuration */
+        return keep(&line, argv);
     if (read_configuration(&line, &config, &mistakes) < 0) {
         config_mistakes_log(&mistakes);
         return EXIT_USAGE;

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_KEEPER_KEEPER_H
+#define DAEMON_KEEPER_KEEPER_H
+/*
+ * The keeper (gpupoold --keeper): one process with one thread, which starts the daemon, holds the descriptors
+ * that the daemon stores, and starts the daemon again when it dies. It speaks systemd's protocol
+ * (sd_notify(3), sd_listen_fds(3)), so the daemon does not know which of the two holds its descriptors.
+ *
+ * A daemon is started when the one before has ended and was waited for: there are never two. A message counts
+ * if the daemon sent it; what a daemon sent before its death counts, too.
+ *
+ * The keeper drops no descriptor by itself. It ends in these cases:
+ * - the daemon ends after a SIGTERM or SIGINT that the keeper forwarded, or either comes while no daemon runs;
+ * - the daemon ends by itself with status 0: it does so only when it was told to;
+ * - the very first daemon ends by itself before it is ready, such as by a mistake in the configuration.
+ *   Nothing is lost then.
+ * Its exit status is the daemon's, or 128 and the number of the signal that killed the daemon.
+ */
+struct keeper_options {
+    /* The arguments of the daemon with its name in front, and of the keeper. Both end with a NULL. Borrowed. */
+    char **daemon_arguments, **keeper_arguments;
+    int ready_fd; /* gets a byte once a daemon is ready; -1: none. Taken */
+};
+
+/* In the environment of a daemon: how many daemons before it died in a row before they were ready. */
+#define KEEPER_DEATHS "GPUPOOL_DEATHS_BEFORE_READY"
+
+/* Returns the exit status. */
+int keeper_run(const struct keeper_options *options);
+
+#endif
