@@ -53,42 +53,48 @@ static int daemon_start_workers(struct daemon *daemon) {
 
 /* --- sockets --- */
 
-static int daemon_open_sockets(struct daemon *daemon) {
-    char **names = NULL;
-    int n = sd_listen_fds_with_names(1, &names);
+/* Takes a socket that the service manager passed under this name. Returns 0, also where there is none. */
+static int daemon_adopt_socket(struct daemon *daemon, const char *name, struct listener *listener, int type) {
+    int fd = store_take(&daemon->store, name);
 
-    for (int i = 0; i < n; i++) {
-        bool is_admin = strcmp(names[i], "admin") == 0;
-        int fd = SD_LISTEN_FDS_START + i;
-        if (!is_admin && strcmp(names[i], "data") != 0 && strcmp(names[i], "unknown") != 0) {
-            log_warning("systemd passed a socket named '%s', which is neither data nor admin; it is not used",
-                        names[i]);
-            close_fd(fd);
-        } else if (listener_adopt(is_admin ? &daemon->admin_listener : &daemon->data_listener, fd,
-                                  is_admin ? SOCK_STREAM : SOCK_SEQPACKET) < 0) {
-            log_error("the socket that systemd passed as '%s' is not a listening %s Unix socket", names[i],
-                      is_admin ? "stream" : "seqpacket");
-            n = -EINVAL;
-        }
-    }
-    if (names != NULL)
-        for (char **name = names; *name != NULL; name++)
-            free(*name);
-    free(names);
-    if (n < 0)
-        return n;
+    if (fd < 0 || listener_adopt(listener, fd, type) == 0)
+        return 0;
+    close_fd(fd);
+    log_error("the socket that systemd passed as '%s' is not a listening %s Unix socket", name,
+              type == SOCK_STREAM ? "stream" : "seqpacket");
+    return -EINVAL;
+}
+
+static int daemon_open_sockets(struct daemon *daemon) {
+    struct store *store = &daemon->store;
+
+    int r = store_open(store, &daemon->notifier, daemon->options.private);
+    if (r == 0)
+        r = daemon_adopt_socket(daemon, "data", &daemon->data_listener, SOCK_SEQPACKET);
+    if (r == 0 && daemon->data_listener.fd < 0) /* without a name */
+        r = daemon_adopt_socket(daemon, "unknown", &daemon->data_listener, SOCK_SEQPACKET);
+    if (r == 0)
+        r = daemon_adopt_socket(daemon, "admin", &daemon->admin_listener, SOCK_STREAM);
+    if (r < 0)
+        return r;
     /* The private daemon's sockets lie in a directory that only its user can enter. */
     if (daemon->data_listener.fd < 0) {
-        int r = listener_open(&daemon->data_listener, daemon->config->socket, SOCK_SEQPACKET, 0660,
-                              daemon->config->group);
+        r = listener_open(&daemon->data_listener, store, daemon->config->socket, SOCK_SEQPACKET, 0660,
+                          daemon->config->group);
         if (r < 0)
             return r;
     }
     if (daemon->admin_listener.fd < 0) {
-        int r = listener_open(&daemon->admin_listener, daemon->config->admin_socket, SOCK_STREAM, 0666, "");
+        r = listener_open(&daemon->admin_listener, store, daemon->config->admin_socket, SOCK_STREAM, 0666,
+                          "");
         if (r < 0)
             return r;
     }
+    r = store_wait(store, STORE_WAIT_NS);
+    if (r < 0)
+        log_warning("the service manager does not say that it stores the sockets (%s): programs that connect "
+                    "while the daemon restarts can fail",
+                    strerror(-r));
     identity_note_admin_path(&daemon->identity, daemon->admin_listener.path);
     return 0;
 }
@@ -253,7 +259,8 @@ static void daemon_connect(struct daemon *daemon) {
                                         .scheduler = &daemon->scheduler,
                                         .closer = daemon->closer,
                                         .core = daemon->core,
-                                        .clients = &daemon->clients};
+                                        .clients = &daemon->clients,
+                                        .store = &daemon->store};
     const struct admin_terms admin = {.loop = &daemon->loop,
                                       .scheduler = &daemon->scheduler,
                                       .closer = daemon->closer,
@@ -407,6 +414,7 @@ void daemon_free(struct daemon *daemon) {
     pools_stop(daemon->core);
     reload_stop(&daemon->reload);
     worker_stop(&daemon->notifier.worker);
+    store_close(&daemon->store);
     uv_run(&daemon->loop, UV_RUN_NOWAIT); /* closing handles finish before the rest is closed */
     uv_walk(&daemon->loop, daemon_close_handle, NULL);
     uv_run(&daemon->loop, UV_RUN_DEFAULT);
@@ -480,9 +488,13 @@ int daemon_run(const struct daemon_options *options) {
         scope_json_restore(&daemon->scopes);
     }
     if (r == 0) {
+        store_settle(&daemon->store);
         uv_run(&daemon->loop, UV_RUN_DEFAULT);
         decisions_carry_out(daemon);
         notifier_tell(&daemon->notifier, "STOPPING=1");
+    } else { /* the next daemon may start: programs wait for it */
+        listener_leave(&daemon->data_listener);
+        listener_leave(&daemon->admin_listener);
     }
     if (r == -ENOMEM) /* other failures have been logged */
         log_error("the daemon cannot start: it has no memory");

@@ -24,6 +24,7 @@
 #include "daemon/loop/notifier.h"
 #include "daemon/loop/record_file.h"
 #include "daemon/loop/scheduler.h"
+#include "daemon/loop/store.h"
 #include "daemon/supply/pools.h"
 
 struct core;
@@ -49,6 +50,7 @@ struct daemon {
     struct identity identity;
     struct notices notices;
     struct core *core;
+    struct store store;
     struct listener data_listener, admin_listener;
     struct record_file record_file;
     struct closer *closer; /* of clients' sockets */

@@ -147,7 +147,7 @@ static int open_socket(struct scope_socket *socket) {
 
     int r = scopes_file(socket->scopes, socket->scope->terms.name, SOCKET_FILE, path, sizeof path);
     if (r == 0)
-        r = listener_make(&socket->listener, path, SOCK_SEQPACKET, 0666, "");
+        r = listener_make(&socket->listener, terms->store, path, SOCK_SEQPACKET, 0666, "");
     if (r == 0 && descriptors_are_short(socket->listener.fd))
         r = -EMFILE;
     if (r == 0)

@@ -25,6 +25,7 @@
 #include "daemon/loop/listener.h"
 
 struct clients;
+struct store;
 
 #define SCOPES_SUFFIX    ".scopes"
 #define SCOPES_SAVED     "scope.json"
@@ -37,6 +38,7 @@ struct scopes_terms {
     struct closer *closer;
     struct core *core;
     struct clients *clients;
+    struct store *store;
 };
 
 struct scopes {

@@ -94,7 +94,67 @@ static int lock_path(const char *path) {
     }
 }
 
-int listener_make(struct listener *listener, const char *path, int type, mode_t mode, const char *group) {
+/* The process that called listen(), as the kernel noted it. */
+static bool listening_process(int fd, struct ucred *ret) {
+    socklen_t size = sizeof *ret;
+    return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, ret, &size) == 0;
+}
+
+/* Whether a client that connects to the path reaches this socket. The kernel does not tell which file a socket
+ * is bound to. So this connects, and compares the processes that listen. (The connection is one that a client
+ * gave up.) A full backlog lets no connection in: it has clients, and they are not to be shut out. */
+static bool path_leads_to(const char *path, int type, int listener_fd) {
+    struct sockaddr_un address;
+    struct ucred here, there;
+
+    _cleanup_(close_fdp) int fd = unix_socket(type, path, &address);
+    if (fd < 0)
+        return false;
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) < 0)
+        return errno == EAGAIN;
+    return listening_process(listener_fd, &here) && listening_process(fd, &there) && here.pid == there.pid &&
+           here.uid == there.uid && here.gid == there.gid;
+}
+
+/* Whether the socket's file is open to those users to whom a new one would be. */
+static bool file_is_as_made(const char *path, mode_t mode, const char *group) {
+    struct stat status;
+    gid_t gid;
+
+    if (lstat(path, &status) < 0 || !S_ISSOCK(status.st_mode) || (status.st_mode & 07777) != mode ||
+        status.st_uid != geteuid())
+        return false;
+    if (*group != '\0')
+        return users_find_group(group, &gid) == 0 && status.st_gid == gid;
+    const struct group *service = geteuid() == 0 ? getgrnam(SERVICE_GROUP) : NULL;
+    return status.st_gid == getegid() || (service != NULL && status.st_gid == service->gr_gid);
+}
+
+/* Takes the socket that a daemon before has stored. Returns whether there is one; one that is of no use any
+ * more is removed from the store. */
+static bool take_stored(struct listener *listener, struct store *store, const char *path, int type,
+                        mode_t mode, const char *group) {
+    char name[STORE_NAME_SIZE];
+
+    _cleanup_(close_fdp) int fd = store_take_listener(store, path, type, name);
+    if (fd < 0)
+        return false;
+    if (!file_is_as_made(path, mode, group) || !path_leads_to(path, type, fd) ||
+        listen(fd, LISTEN_BACKLOG) < 0) {
+        log_info("%s is made anew: the one of the daemon before has another file or other users", path);
+        store_remove(store, name);
+        return false;
+    }
+    *listener = (struct listener){
+        .fd = take_fd(&fd), .lock_fd = -1, .spare_fd = -1, .owned = true, .taken_over = true, .store = store};
+    snprintf(listener->path, sizeof listener->path, "%s", path);
+    memcpy(listener->stored, name, sizeof name);
+    rights_refuse(listener->fd);
+    return true;
+}
+
+static int make_anew(struct listener *listener, struct store *store, const char *path, int type, mode_t mode,
+                     const char *group) {
     /* The file gets the mode of the socket with its making: another file could lie at the path afterwards. */
     bool is_for_all = *group == '\0' && (mode & S_IWOTH) != 0;
     struct sockaddr_un address;
@@ -123,12 +183,22 @@ int listener_make(struct listener *listener, const char *path, int type, mode_t 
         unlink(path);
         return r;
     }
-    *listener = (struct listener){.fd = take_fd(&fd), .lock_fd = -1, .spare_fd = -1, .owned = true};
+    *listener =
+        (struct listener){.fd = take_fd(&fd), .lock_fd = -1, .spare_fd = -1, .owned = true, .store = store};
     snprintf(listener->path, sizeof listener->path, "%s", path);
+    store_put(store, STORE_LISTENER, listener->fd, listener->stored);
     return 0;
 }
 
-int listener_open(struct listener *listener, const char *path, int type, mode_t mode, const char *group) {
+int listener_make(struct listener *listener, struct store *store, const char *path, int type, mode_t mode,
+                  const char *group) {
+    return take_stored(listener, store, path, type, mode, group)
+               ? 0
+               : make_anew(listener, store, path, type, mode, group);
+}
+
+int listener_open(struct listener *listener, struct store *store, const char *path, int type, mode_t mode,
+                  const char *group) {
     char lock[sizeof listener->path + sizeof ".lock"];
 
     snprintf(lock, sizeof lock, "%s.lock", path);
@@ -138,13 +208,14 @@ int listener_open(struct listener *listener, const char *path, int type, mode_t 
                   strerror(-lock_fd));
         return lock_fd;
     }
-    if (lock_fd < 0 || socket_is_served(path, type)) {
+    bool is_taken = lock_fd >= 0 && take_stored(listener, store, path, type, mode, group);
+    if (lock_fd < 0 || (!is_taken && socket_is_served(path, type))) {
         log_error(
             "another daemon serves %s: stop it, or choose another path with --socket and --admin-socket",
             path);
         return -EADDRINUSE;
     }
-    int r = listener_make(listener, path, type, mode, group);
+    int r = is_taken ? 0 : make_anew(listener, store, path, type, mode, group);
     if (r == 0)
         listener->lock_fd = take_fd(&lock_fd);
     return r;
@@ -252,6 +323,13 @@ static void listener_on_closed(uv_handle_t *handle) {
         listener->on_closed(listener);
 }
 
+void listener_leave(struct listener *listener) {
+    if (!listener->taken_over)
+        return;
+    listener->owned = false;
+    listener->stored[0] = '\0';
+}
+
 void listener_close(struct listener *listener) {
     char lock[sizeof listener->path + sizeof ".lock"];
     bool was_polling = listener->polling;
@@ -269,6 +347,9 @@ void listener_close(struct listener *listener) {
             unlink(lock);
         listener->owned = false;
     }
+    if (listener->stored[0] != '\0') /* last: what is in the store and has no path is thrown away */
+        store_remove(listener->store, listener->stored);
+    listener->stored[0] = '\0';
     listener->fd = close_fd(listener->fd);
     listener->lock_fd = close_fd(listener->lock_fd);
     listener->spare_fd = close_fd(listener->spare_fd);

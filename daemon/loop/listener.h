@@ -3,7 +3,9 @@
 #define DAEMON_LOOP_LISTENER_H
 /*
  * A listening Unix socket: made by the daemon itself, under a lock that keeps a second daemon off the same
- * path, or taken over from systemd. One is accepted a turn (daemon/loop/scheduler.h), so that many new
+ * path, or taken over from systemd. Where there is a store (daemon/loop/store.h), a socket that a daemon made
+ * is stored: after the daemon's death clients that connect wait in its backlog, and the next daemon takes it
+ * over. One is accepted a turn (daemon/loop/scheduler.h), so that many new
  * clients do not hold up those that are there. Accepted sockets are handed on non-blocking and close-on-exec;
  * when descriptors run out, the connection at the head of the line is closed instead of turning the loop
  * forever.
@@ -13,6 +15,7 @@
 #include <uv.h>
 
 #include "daemon/loop/scheduler.h"
+#include "daemon/loop/store.h"
 
 struct closer;
 
@@ -22,7 +25,10 @@ struct listener {
     int lock_fd;           /* flock on PATH.lock; -1: none */
     int spare_fd;          /* to be given up for an accept when there is no other descriptor */
     struct closer *closer; /* of connections that cannot be accepted */
-    bool owned;            /* made here: the path is removed at the end */
+    bool owned;            /* made here, or by a daemon before: the path is removed at the end */
+    struct store *store;   /* borrowed; NULL: none */
+    bool taken_over;       /* from a daemon before, by the store */
+    char stored[STORE_NAME_SIZE]; /* the name that it is stored under; "": it is not */
     uv_poll_t poll;
     struct turn turn;
     bool polling;    /* the handle is there */
@@ -36,13 +42,16 @@ struct listener {
 
 /* type: SOCK_SEQPACKET or SOCK_STREAM. mode: of the socket's file. group: its group, by name or number,
  * without which it is not opened; "": the service's group, where there is one and the file's mode lets its
- * members in. Removes a stale socket. Returns 0, -EADDRINUSE when another daemon serves the path, or a
- * negative errno; logs why. */
-int listener_open(struct listener *listener, const char *path, int type, mode_t mode, const char *group);
+ * members in. Takes the socket of a daemon before out of the store, if the path still leads to it and its file
+ * is as it would be made now. Else makes one and stores it. Removes a stale socket. store: borrowed; NULL:
+ * none. Returns 0, -EADDRINUSE when another daemon serves the path, or a negative errno; logs why. */
+int listener_open(struct listener *listener, struct store *store, const char *path, int type, mode_t mode,
+                  const char *group);
 
 /* As listener_open(), without a lock and without a look whether another daemon serves the path: in a
  * directory that is this daemon's own. */
-int listener_make(struct listener *listener, const char *path, int type, mode_t mode, const char *group);
+int listener_make(struct listener *listener, struct store *store, const char *path, int type, mode_t mode,
+                  const char *group);
 
 /* Takes a listening socket from systemd; checks its kind. Returns 0 or -EINVAL. */
 int listener_adopt(struct listener *listener, int fd, int type);
@@ -59,6 +68,10 @@ void listener_complain(struct listener *listener);
 
 /* Accepts again after a time in which that was not possible. To be called every few seconds. */
 void listener_retry(struct listener *listener);
+
+/* Before listener_close() of a daemon that could not start: a socket that it took over stays where it is, for
+ * the next one. */
+void listener_leave(struct listener *listener);
 
 /* Stops, closes and removes what it made. The loop needs the listener a little longer: until on_closed() is
  * called, which may free it. Accepts a listener with fd -1. */

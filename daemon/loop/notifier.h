@@ -22,4 +22,8 @@ int notifier_start(struct notifier *notifier, uv_loop_t *loop);
 #define NOTIFIER_WAITING_MAX 8u
 void notifier_tell(struct notifier *notifier, const char *text);
 
+/* As notifier_tell(), with a copy of a descriptor (-1: none), and however many wait: for what must not be lost.
+ * The notifier runs. Returns 0 or a negative errno. */
+int notifier_pass(struct notifier *notifier, const char *text, int fd);
+
 #endif

@@ -56,7 +56,7 @@ static void a_listener_leaves_nothing_behind(void **state) {
     int before = open_fds();
     (void)state;
 
-    assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0640, ""), 0);
+    assert_int_equal(listener_open(&listener, NULL, path_of("sock"), SOCK_SEQPACKET, 0640, ""), 0);
     assert_int_equal(lstat(path_of("sock"), &status), 0);
     assert_int_equal(status.st_mode & 07777, 0640);
     assert_true(fcntl(listener.fd, F_GETFD) & FD_CLOEXEC);
@@ -74,13 +74,13 @@ static void a_second_daemon_is_refused(void **state) {
     int before = open_fds();
     (void)state;
 
-    assert_int_equal(listener_open(&first, path_of("sock"), SOCK_STREAM, 0600, ""), 0);
-    assert_int_equal(listener_open(&second, path_of("sock"), SOCK_STREAM, 0600, ""), -EADDRINUSE);
+    assert_int_equal(listener_open(&first, NULL, path_of("sock"), SOCK_STREAM, 0600, ""), 0);
+    assert_int_equal(listener_open(&second, NULL, path_of("sock"), SOCK_STREAM, 0600, ""), -EADDRINUSE);
     _cleanup_(close_fdp) int client = connect_to(path_of("sock"), SOCK_STREAM); /* the first is unharmed */
     assert_true(client >= 0);
     /* one that was made without the lock (another program's, systemd's) is not taken away either */
     unlink(path_of("sock.lock"));
-    assert_int_equal(listener_open(&second, path_of("sock"), SOCK_STREAM, 0600, ""), -EADDRINUSE);
+    assert_int_equal(listener_open(&second, NULL, path_of("sock"), SOCK_STREAM, 0600, ""), -EADDRINUSE);
     assert_true(exists(path_of("sock")));
     client = close_fd(client);
     listener_close(&first);
@@ -98,7 +98,7 @@ static void a_stale_socket_is_replaced(void **state) {
     assert_int_equal(bind(dead, (struct sockaddr *)&address, sizeof address), 0);
     close(dead);
     close(open(path_of("sock.lock"), O_CREAT | O_RDWR | O_CLOEXEC, 0600)); /* as after a kill */
-    assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
+    assert_int_equal(listener_open(&listener, NULL, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
     _cleanup_(close_fdp) int client = connect_to(path_of("sock"), SOCK_SEQPACKET);
     assert_true(client >= 0);
     listener_close(&listener);
@@ -111,13 +111,13 @@ static void what_is_no_socket_is_not_removed(void **state) {
     (void)state;
 
     close(open(path_of("sock"), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
-    assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0600, ""), -EEXIST);
+    assert_int_equal(listener_open(&listener, NULL, path_of("sock"), SOCK_SEQPACKET, 0600, ""), -EEXIST);
     assert_int_equal(lstat(path_of("sock"), &status), 0);
     assert_true(S_ISREG(status.st_mode));
     assert_int_equal(unlink(path_of("sock")), 0);
     unlink(path_of("sock.lock"));
     assert_int_equal(open_fds(), before);
-    assert_int_equal(listener_open(&listener, path_of("none/sock"), SOCK_SEQPACKET, 0600, ""), -ENOENT);
+    assert_int_equal(listener_open(&listener, NULL, path_of("none/sock"), SOCK_SEQPACKET, 0600, ""), -ENOENT);
     assert_int_equal(open_fds(), before);
 }
 
@@ -133,7 +133,7 @@ static void only_a_listening_unix_socket_of_the_kind_is_adopted(void **state) {
     int pair[2], pipes[2], on = 1;
     (void)state;
 
-    assert_int_equal(listener_open(&made, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
+    assert_int_equal(listener_open(&made, NULL, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
     assert_int_equal(listener_adopt(&listener, made.fd, SOCK_STREAM), -EINVAL);
     assert_int_equal(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair), 0);
     assert_int_equal(listener_adopt(&listener, pair[0], SOCK_SEQPACKET), -EINVAL); /* does not listen */
@@ -200,7 +200,7 @@ static void door_make(struct door *door) {
     scheduler_init(&door->scheduler);
     assert_int_equal(uv_loop_init(&door->loop), 0);
     assert_int_equal(closer_new(&door->closer), 0);
-    assert_int_equal(listener_open(&door->listener, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
+    assert_int_equal(listener_open(&door->listener, NULL, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
 }
 
 static void door_open(struct door *door, bool (*make_room)(struct listener *listener)) {
@@ -503,7 +503,7 @@ static void a_dead_peers_pidfd_says_so(void **state) {
     int status, pidfd = -1;
     (void)state;
 
-    assert_int_equal(listener_open(&listener, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
+    assert_int_equal(listener_open(&listener, NULL, path_of("sock"), SOCK_SEQPACKET, 0600, ""), 0);
     snprintf(address.sun_path, sizeof address.sun_path, "%s", listener.path);
     pid_t child = fork();
     assert_true(child >= 0);

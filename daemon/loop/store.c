@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/loop/store.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <systemd/sd-daemon.h>
+
+#include "base/cleanup.h"
+#include "base/units.h"
+#include "daemon/loop/log.h"
+#include "daemon/loop/notifier.h"
+
+static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+#define BASE (sizeof digits - 1)
+
+_Static_assert(STORE_SLOTS <= 64 * 64 * 64, "a name is a letter and at most three digits");
+
+static void name_slot(enum store_kind kind, size_t slot, char name[STORE_NAME_SIZE]) {
+    char reversed[STORE_NAME_SIZE];
+    size_t n = 0, used = 0;
+
+    do {
+        reversed[n++] = digits[slot % BASE];
+        slot /= BASE;
+    } while (slot > 0);
+    name[used++] = (char)kind;
+    while (n > 0)
+        name[used++] = reversed[--n];
+    name[used] = '\0';
+}
+
+/* The slot that a name has; STORE_SLOTS: it is no name of this daemon's. */
+static size_t slot_of(const char *name) {
+    char same[STORE_NAME_SIZE];
+    size_t slot = 0;
+
+    if (name[0] != STORE_LISTENER || strlen(name) < 2 || strlen(name) >= STORE_NAME_SIZE)
+        return STORE_SLOTS;
+    for (const char *digit = name + 1; *digit != '\0'; digit++) {
+        const char *place = strchr(digits, *digit);
+        if (place == NULL)
+            return STORE_SLOTS;
+        slot = slot * BASE + (size_t)(place - digits);
+    }
+    if (slot >= STORE_SLOTS)
+        return STORE_SLOTS;
+    name_slot(STORE_LISTENER, slot, same);
+    return strcmp(same, name) == 0 ? slot : STORE_SLOTS; /* no leading zeros */
+}
+
+static size_t read_limit(void) {
+    const char *value = getenv("FDSTORE");
+    uint64_t limit;
+
+    if (value == NULL || getenv("NOTIFY_SOCKET") == NULL || units_parse_number(value, UINT32_MAX, &limit) < 0)
+        return 0;
+    return limit < STORE_SLOTS ? (size_t)limit : STORE_SLOTS;
+}
+
+int store_open(struct store *store, struct notifier *notifier, bool is_private) {
+    char **names = NULL;
+
+    *store = (struct store){.notifier = notifier, .limit = is_private ? 0 : read_limit()};
+    int n = sd_listen_fds_with_names(1, &names);
+    if (n <= 0)
+        return n;
+    store->inherited = calloc((size_t)n, sizeof *store->inherited);
+    for (int i = 0; i < n; i++) {
+        if (store->inherited != NULL)
+            store->inherited[store->n_inherited++] =
+                (struct store_inherited){take_ptr(&names[i]), SD_LISTEN_FDS_START + i};
+        else
+            free(names[i]);
+    }
+    free(names);
+    if (store->inherited == NULL)
+        return -ENOMEM;
+    for (size_t i = 0; i < store->n_inherited; i++) { /* later names are others than those that are there */
+        size_t slot = slot_of(store->inherited[i].name);
+        if (slot < STORE_SLOTS && store_is_there(store))
+            store->count += !store->is_used[slot];
+        if (slot < STORE_SLOTS)
+            store->is_used[slot] = true;
+    }
+    return 0;
+}
+
+void store_close(struct store *store) {
+    for (size_t i = 0; i < store->n_inherited; i++) {
+        close_fd(store->inherited[i].fd);
+        free(store->inherited[i].name);
+    }
+    free(store->inherited);
+    *store = (struct store){0};
+}
+
+int store_take(struct store *store, const char *name) {
+    for (size_t i = 0; i < store->n_inherited; i++)
+        if (store->inherited[i].fd >= 0 && strcmp(store->inherited[i].name, name) == 0)
+            return take_fd(&store->inherited[i].fd);
+    return -1;
+}
+
+/* Whether it is a listening Unix socket of this type that was bound to this path. */
+static bool is_listener_of(int fd, const char *path, int type) {
+    struct sockaddr_un address = {0};
+    socklen_t length = sizeof address, size = sizeof(int);
+    int actual_type = 0, listens = 0;
+
+    return getsockname(fd, (struct sockaddr *)&address, &length) == 0 && address.sun_family == AF_UNIX &&
+           strlen(path) < sizeof address.sun_path &&
+           strncmp(address.sun_path, path, sizeof address.sun_path) == 0 &&
+           getsockopt(fd, SOL_SOCKET, SO_TYPE, &actual_type, &size) == 0 && actual_type == type &&
+           getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens;
+}
+
+int store_take_listener(struct store *store, const char *path, int type, char ret_name[STORE_NAME_SIZE]) {
+    if (!store_is_there(store))
+        return -1;
+    for (size_t i = 0; i < store->n_inherited; i++) {
+        struct store_inherited *inherited = &store->inherited[i];
+        if (inherited->fd < 0 || slot_of(inherited->name) == STORE_SLOTS ||
+            !is_listener_of(inherited->fd, path, type))
+            continue;
+        strcpy(ret_name, inherited->name); /* a name with a slot is that short */
+        return take_fd(&inherited->fd);
+    }
+    return -1;
+}
+
+/* Sends a message, with a descriptor (-1: none) that stays the caller's. Returns 0 or a negative errno. */
+static int tell(const struct store *store, const char *text, int fd) {
+    if (store->notifier->worker.started)
+        return notifier_pass(store->notifier, text, fd);
+    int r = sd_pid_notify_with_fds(0, 0, text, &fd, fd >= 0 ? 1 : 0);
+    return r < 0 ? r : 0;
+}
+
+static int put(struct store *store, enum store_kind kind, int fd, char name[STORE_NAME_SIZE]) {
+    char text[64];
+    size_t slot = 0;
+
+    while (slot < STORE_SLOTS && store->is_used[slot])
+        slot++;
+    if (slot == STORE_SLOTS || store->count >= store->limit)
+        return -ENOSPC;
+    name_slot(kind, slot, name);
+    /* Else systemd drops a descriptor at a hang-up. */
+    snprintf(text, sizeof text, "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
+    int r = tell(store, text, fd);
+    if (r < 0)
+        return r;
+    store->is_used[slot] = true;
+    store->count++;
+    return 0;
+}
+
+void store_put(struct store *store, enum store_kind kind, int fd, char ret_name[STORE_NAME_SIZE]) {
+    ret_name[0] = '\0';
+    if (!store_is_there(store))
+        return;
+    int r = put(store, kind, fd, ret_name);
+    if (r == 0)
+        return;
+    ret_name[0] = '\0';
+    if (!store->complained)
+        log_warning(
+            "a socket is not stored, so programs cannot connect while the daemon restarts: %s (%zu of "
+            "%zu are stored; FileDescriptorStoreMax= of the unit)",
+            strerror(-r), store->count, store->limit);
+    store->complained = true;
+}
+
+void store_remove(struct store *store, const char *name) {
+    char text[64 + UINT8_MAX];
+
+    if (!store_is_there(store) || name[0] == '\0')
+        return;
+    size_t slot = slot_of(name);
+    if (slot < STORE_SLOTS && store->is_used[slot]) {
+        store->is_used[slot] = false;
+        store->count--;
+    }
+    snprintf(text, sizeof text, "FDSTOREREMOVE=1\nFDNAME=%s", name);
+    int r = tell(store, text, -1);
+    if (r < 0) /* the next daemon finds it, and removes it */
+        log_warning("the service manager does not hear that it need not store '%s' any more: %s", name,
+                    strerror(-r));
+}
+
+void store_settle(struct store *store) {
+    for (size_t i = 0; i < store->n_inherited; i++) {
+        struct store_inherited *inherited = &store->inherited[i];
+        if (inherited->fd < 0)
+            continue;
+        inherited->fd = close_fd(inherited->fd);
+        if (slot_of(inherited->name) == STORE_SLOTS)
+            log_warning(
+                "the service manager passed a descriptor named '%s', which this daemon does not know; "
+                "it is closed",
+                inherited->name);
+        store_remove(store, inherited->name);
+    }
+}
+
+int store_wait(const struct store *store, uint64_t timeout_ns) {
+    if (!store_is_there(store))
+        return 0;
+    assert(!store->notifier->worker.started); /* its messages would be behind the barrier */
+    int r = sd_notify_barrier(0, timeout_ns / NS_PER_US);
+    return r < 0 ? r : 0;
+}

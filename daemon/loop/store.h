@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_LOOP_STORE_H
+#define DAEMON_LOOP_STORE_H
+/*
+ * The store: descriptors that outlive the daemon. The service manager holds them (systemd, or gpupoold
+ * --keeper), and passes them to the next daemon by name. $FDSTORE says how many it holds at most. Without the
+ * variable there is no store: nothing is stored then, and all calls succeed.
+ *
+ * A name is a letter for the kind and a number in base 64, four characters at most: all names reach the next
+ * daemon in one string of its environment, which the kernel limits to 128 KiB.
+ *
+ * The protocol has no answer: store_wait() tells that all was heard, not that all was stored. The loop does
+ * not wait for the manager: once the notifier runs, it sends the store's messages.
+ */
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/clock.h"
+
+struct notifier;
+
+/* The most that the daemon stores: the listening sockets of SCOPES_MAX scopes and its own, and room. */
+#define STORE_SLOTS     2048u
+#define STORE_NAME_SIZE 5u
+/* As long as systemd's own tools wait for a barrier. */
+#define STORE_WAIT_NS (5 * NS_PER_S)
+
+/* The first letter of a name. */
+enum store_kind {
+    STORE_LISTENER = 'L', /* found again by its path */
+};
+
+struct store_inherited {
+    char *name;
+    int fd; /* -1: taken */
+};
+
+struct store {
+    struct notifier *notifier; /* borrowed; sends once it was started */
+    size_t limit, count;       /* of stored descriptors. limit 0: there is no store */
+    struct store_inherited *inherited;
+    size_t n_inherited;
+    bool complained; /* that no more can be stored */
+    bool is_used[STORE_SLOTS];
+};
+
+/* Takes what the service manager passed. is_private: the manager is that of another program, so there is no
+ * store. Returns 0 or a negative errno. */
+int store_open(struct store *store, struct notifier *notifier, bool is_private);
+
+/* Closes what was inherited and not taken, without a word to the manager. Accepts a zeroed store. */
+void store_close(struct store *store);
+
+static inline bool store_is_there(const struct store *store) {
+    return store != NULL && store->limit > 0;
+}
+
+/* Takes an inherited descriptor out by its name. Returns it, or -1. */
+int store_take(struct store *store, const char *name);
+
+/* Takes the listening Unix socket of this type and path out, which an earlier daemon stored. The socket need
+ * not be the one that the path leads to now. Returns the descriptor and the name that it is stored under, or
+ * -1. store: NULL: there is none. */
+int store_take_listener(struct store *store, const char *path, int type, char ret_name[STORE_NAME_SIZE]);
+
+/* Stores a descriptor, which stays the caller's. Returns the name, "" where it is not stored: then the log says
+ * why, unless there is no store. store: NULL: there is none. */
+void store_put(struct store *store, enum store_kind kind, int fd, char ret_name[STORE_NAME_SIZE]);
+
+/* Removes a descriptor from the store. name "": does nothing. */
+void store_remove(struct store *store, const char *name);
+
+/* Closes and removes all that was inherited and not taken: an earlier configuration's, or an unknown version's.
+ */
+void store_settle(struct store *store);
+
+/* Before the notifier runs: waits until the manager has read all messages. Returns 0, -ETIMEDOUT or another
+ * negative errno. */
+int store_wait(const struct store *store, uint64_t timeout_ns);
+
+#endif
