@@ -1,0 +1,469 @@
+# SPDX-License-Identifier: Apache-2.0
+"""gpupoold --keeper: its daemon dies, is stopped, reloads and is upgraded; what it holds for the daemon stays."""
+import contextlib
+import os
+import pathlib
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import unittest
+
+from gpupool_system import DAEMON, HOLDER, WAIT_S, Daemon, ctl, holding, wait_until
+
+CONFIG = "[host]\nlimit = 256MiB\n"
+# HELLO of a client without a GPU, as docs/wire.md has it, and the operation of its reply.
+HELLO = bytes.fromhex("0100000020000000" "0100000000000000" "4750504c" "0100" "0100" "02000000" "00000000")
+# Deaths in a row after which the keeper says that no start succeeds.
+MANY = 10
+
+# Begins a program that says something to the keeper in the daemon's place. store() sends descriptors.
+SAYS = f"""#!{sys.executable}
+import os, socket, sys
+keeper = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+keeper.connect(os.environ["NOTIFY_SOCKET"])
+def store(name, *fds):
+    socket.send_fds(keeper, [f"FDSTORE=1\\nFDPOLL=0\\nFDNAME={{name}}".encode()], list(fds))
+"""
+GOES_ON = f"\nos.execv({DAEMON!r}, sys.argv)\n"
+
+
+def environment(pid):
+    """The variables that a process was started with."""
+    pairs = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    return dict(pair.decode().split("=", 1) for pair in pairs if pair)
+
+
+class Kept(Daemon):
+    """A daemon with a keeper. The keeper's program is a copy, which a test can replace."""
+
+    def __init__(self, config=CONFIG, **keywords):
+        self.programs = pathlib.Path(keywords.pop("programs"))
+        self.program = self.programs / "gpupoold"
+        shutil.copy(DAEMON, self.program)
+        keywords["environment"] = {"XDG_RUNTIME_DIR": str(self.programs), **keywords.get("environment", {})}
+        super().__init__(config, arguments=["--keeper", *keywords.pop("arguments", [])], **keywords)
+
+    def command(self):
+        return [str(self.program) if word == DAEMON else word for word in super().command()]
+
+    def replace(self, text=None):
+        """Puts another program in the place of the daemon's, in one step; without a text the daemon's own."""
+        fresh = self.programs / "fresh"
+        if text is None:
+            shutil.copy(DAEMON, fresh)
+        else:
+            fresh.write_text(text)
+            fresh.chmod(0o755)
+        fresh.replace(self.program)
+
+    def pid(self):
+        """The daemon's, which answers."""
+        return self.ask("ping")["daemon"]["pid"]
+
+    def kill_daemon(self):
+        """Returns the number of the daemon that serves then."""
+        before = self.pid()
+        os.kill(before, signal.SIGKILL)
+        return self.pid()
+
+    def files(self):
+        """The open files of the keeper."""
+        folder, found = pathlib.Path(f"/proc/{self.process.pid}/fd"), []
+        for entry in folder.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                found.append(os.readlink(entry))
+        return sorted(found)
+
+    def start(self):
+        super().start()
+        wait_until(lambda: not any(name.startswith("pipe:") for name in self.files()), "the keeper closes --ready-fd")
+
+    def close(self):
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+        super().close()
+
+
+class Keeper(unittest.TestCase):
+    def folder(self):
+        directory = tempfile.TemporaryDirectory(prefix="gpupool-keeper-")
+        self.addCleanup(directory.cleanup)
+        return pathlib.Path(directory.name)
+
+    def start(self, config=CONFIG, **keywords):
+        daemon = Kept(config, programs=self.folder(), **keywords)
+        self.addCleanup(daemon.close)
+        return daemon
+
+    def away(self, daemon):
+        """Ends the daemon, and has the keeper not start another one until it gets a SIGCONT."""
+        pid = daemon.pid()
+        end = os.pidfd_open(pid)
+        self.addCleanup(os.close, end)
+        daemon.process.send_signal(signal.SIGSTOP)
+        os.kill(pid, signal.SIGKILL)
+        self.assertTrue(select.select([end], [], [], WAIT_S)[0])
+
+    def names(self, daemon):
+        """Of the descriptors that the daemon was started with."""
+        variables = environment(daemon.pid())
+        names = variables["LISTEN_FDNAMES"].split(":")
+        self.assertEqual(len(names), int(variables["LISTEN_FDS"]))
+        return names
+
+
+class Deaths(Keeper):
+    def test_a_killed_daemon_is_started_again_with_its_sockets(self):
+        daemon = self.start()
+        before = [os.stat(path).st_ino for path in (daemon.socket, daemon.admin_socket)]
+        pids = {daemon.pid()}
+        for _ in range(5):
+            pids.add(daemon.kill_daemon())  # asks without a pause: no connection is refused
+        self.assertEqual(len(pids), 6)
+        self.assertEqual([os.stat(path).st_ino for path in (daemon.socket, daemon.admin_socket)], before)
+        self.assertEqual(len(self.names(daemon)), 2)
+        with holding(daemon):
+            self.assertEqual(len(daemon.ask("sessions")["sessions"]), 1)
+
+    def test_clients_that_come_while_the_daemon_is_away_are_served(self):
+        daemon = self.start()
+        self.away(daemon)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.settimeout(WAIT_S)
+            client.connect(str(daemon.socket))
+            client.send(HELLO)
+            variables = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0"}
+            with subprocess.Popen([HOLDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables) as holder:
+                files = pathlib.Path(f"/proc/{holder.pid}/fd")
+                wait_until(lambda: any("socket:" in os.readlink(entry) for entry in files.iterdir()), "the client connects")
+                self.assertEqual(select.select([client, holder.stdout], [], [], 0)[0], [])
+                daemon.process.send_signal(signal.SIGCONT)
+                self.assertEqual(int.from_bytes(client.recv(2048)[:2], "little"), 64)  # HELLO_REPLY
+                self.assertEqual(holder.stdout.readline(), b"holding\n")
+
+    def test_scopes_keep_their_sockets(self):
+        daemon = self.start()
+        for name in ("first", "second"):
+            self.assertEqual(ctl("scope", "add", name, socket_path=daemon.admin_socket).returncode, 0)
+        sockets = {scope["scope"]: scope["socket"] for scope in daemon.ask("scopes")["scopes"]}
+        before = {name: os.stat(path).st_ino for name, path in sockets.items()}
+        daemon.kill_daemon()
+        self.assertEqual(len(self.names(daemon)), 4)
+        with holding(daemon, GPUPOOL_SOCKET=sockets["first"]):
+            self.assertEqual({name: os.stat(path).st_ino for name, path in sockets.items()}, before)
+        self.assertEqual(ctl("scope", "drop", "second", socket_path=daemon.admin_socket).returncode, 0)
+        daemon.kill_daemon()
+        self.assertEqual(len(self.names(daemon)), 3)
+
+    def test_a_socket_whose_file_is_gone_is_made_anew(self):
+        daemon = self.start()
+        daemon.socket.unlink()
+        daemon.kill_daemon()
+        with holding(daemon):
+            self.assertTrue(daemon.socket.is_socket())
+        daemon.kill_daemon()
+        self.assertEqual(len(self.names(daemon)), 2)  # the old one is not stored any more
+        self.assertEqual(daemon.log_text().count("is made anew"), 1)
+
+    def test_a_socket_whose_file_is_another_ones_is_made_anew(self):
+        daemon = self.start()
+        daemon.socket.unlink()
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as other:
+            other.bind(str(daemon.socket))
+            daemon.socket.chmod(0o660)  # as the daemon's own has it
+            other.listen()
+            os.kill(daemon.pid(), signal.SIGKILL)
+            wait_until(lambda: "another daemon serves" in daemon.log_text(), "the daemon leaves the other one's file alone")
+        daemon.pid()
+        with holding(daemon):
+            self.assertEqual(len(daemon.ask("sessions")["sessions"]), 1)
+        self.assertIn("is made anew", daemon.log_text())
+
+    def test_a_daemon_that_dies_again_and_again_does_not_have_the_keeper_spin(self):
+        daemon = self.start()
+        starts = daemon.programs / "starts"
+        daemon.replace(f'#!/bin/sh\necho "$GPUPOOL_DEATHS_BEFORE_READY" >> {starts}\nexit 3\n')
+        os.kill(daemon.pid(), signal.SIGKILL)
+        wait_until(lambda: f"died {MANY} times in a row" in daemon.log_text(), "the keeper says that no start succeeds")
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+            client.settimeout(WAIT_S)
+            client.connect(str(daemon.socket))
+            client.send(HELLO)
+            count = len(starts.read_text().splitlines())
+            self.assertLessEqual(count, MANY + 1)  # it pauses now, and a look takes no second
+            wait_until(lambda: len(starts.read_text().splitlines()) > count, "the keeper goes on")
+            daemon.replace()
+            self.assertEqual(int.from_bytes(client.recv(2048)[:2], "little"), 64)
+        told = [int(line) for line in starts.read_text().splitlines()]
+        self.assertEqual(told, list(range(len(told))))
+        self.assertLess(daemon.processor_ticks(), os.sysconf("SC_CLK_TCK"))
+        daemon.replace(f'#!/bin/sh\necho "$GPUPOOL_DEATHS_BEFORE_READY" >> {starts}\nexec {DAEMON} "$@"\n')
+        daemon.kill_daemon()
+        self.assertEqual(starts.read_text().splitlines()[-1], "0")  # one was ready since
+
+    def test_a_configuration_that_got_bad_meanwhile_waits_for_its_mend(self):
+        daemon = self.start()
+        before = os.stat(daemon.socket).st_ino
+        daemon.config.write_text("nonsense = 1\n")
+        os.kill(daemon.pid(), signal.SIGKILL)
+        wait_until(lambda: "ended with status 2 before it was ready" in daemon.log_text(), "the daemon finds the mistake")
+        daemon.config.write_text(CONFIG)
+        daemon.pid()
+        self.assertEqual(os.stat(daemon.socket).st_ino, before)
+
+    def test_a_daemon_that_fails_after_it_took_the_sockets_over_leaves_them_to_the_next(self):
+        daemon = self.start()
+        before = os.stat(daemon.socket).st_ino
+        daemon.replace(f'#!/bin/sh\nexec {DAEMON} "$@" --gpu cuda\n')
+        if subprocess.run([DAEMON, "--check-config", "--gpu", "cuda"], capture_output=True, check=False, timeout=WAIT_S).returncode == 0:
+            self.skipTest("there is a GPU")
+        os.kill(daemon.pid(), signal.SIGKILL)
+        wait_until(lambda: "before it was ready" in daemon.log_text(), "a start fails")
+        self.assertEqual(os.stat(daemon.socket).st_ino, before)
+        daemon.replace()
+        daemon.pid()
+        self.assertEqual(os.stat(daemon.socket).st_ino, before)
+
+
+class Ends(Keeper):
+    def ended(self, daemon, status=0):
+        self.assertEqual(daemon.process.wait(WAIT_S), status, daemon.log_text())
+        daemon.process = None
+        self.assertFalse(daemon.socket.exists() or daemon.admin_socket.exists())
+        self.assertEqual([entry.name for entry in daemon.programs.iterdir()], ["gpupoold"])  # nor one for messages
+
+    def test_a_stop_ends_both_and_leaves_no_socket(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(number):
+                daemon = self.start()
+                pid = daemon.pid()
+                end = os.pidfd_open(pid)
+                self.addCleanup(os.close, end)
+                daemon.process.send_signal(number)
+                self.ended(daemon)
+                self.assertTrue(select.select([end], [], [], 0)[0])
+
+    def test_a_stop_after_a_restart_leaves_no_socket_either(self):
+        daemon = self.start()
+        daemon.kill_daemon()
+        daemon.process.send_signal(signal.SIGTERM)
+        self.ended(daemon)
+
+    def test_a_daemon_that_was_told_to_stop_ends_the_keeper(self):
+        daemon = self.start()
+        os.kill(daemon.pid(), signal.SIGTERM)
+        self.ended(daemon)
+
+    def test_a_stop_ends_a_keeper_whose_daemon_cannot_start(self):
+        daemon = self.start()
+        daemon.replace("#!/bin/sh\nexit 3\n")
+        os.kill(daemon.pid(), signal.SIGKILL)
+        wait_until(lambda: f"died {MANY} times in a row" in daemon.log_text(), "no daemon runs")
+        daemon.process.send_signal(signal.SIGTERM)
+        self.assertEqual(daemon.process.wait(WAIT_S), 3)
+        daemon.process = None
+
+    def test_a_mistake_at_the_first_start_ends_the_keeper_with_the_daemons_status(self):
+        for config, arguments in (("nonsense = 1\n", []), (CONFIG, ["--socket", "/nowhere/at/all"])):
+            with self.subTest(arguments):
+                daemon = self.start(config, start=False, arguments=arguments)
+                with open(daemon.log, "ab") as log:
+                    alone = [word for word in daemon.command() if word != "--keeper"]
+                    status = subprocess.run(alone, stdout=log, stderr=log, check=False, timeout=WAIT_S, env=daemon.variables()).returncode
+                    kept = subprocess.run(daemon.command(), stdout=log, stderr=log, check=False, timeout=WAIT_S, env=daemon.variables())
+                self.assertNotEqual(status, 0)
+                self.assertEqual(kept.returncode, status, daemon.log_text())
+                self.assertNotIn("started again", daemon.log_text())
+
+    def test_a_private_daemon_has_no_keeper(self):
+        done = subprocess.run([DAEMON, "--keeper", "--private"], check=False, capture_output=True, text=True, timeout=WAIT_S)
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("--private", done.stderr)
+
+
+class Signals(Keeper):
+    def test_a_reload_reaches_the_daemon(self):
+        daemon = self.start()
+        daemon.config.write_text("[daemon]\nsessions_limit = 77\n" + CONFIG)
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: daemon.ask("stats")["daemon"]["sessions_limit"] == 77, "the limit changes")
+
+    def test_a_reload_before_the_daemon_is_ready_waits_for_it(self):
+        daemon = self.start()
+        here, go_on = daemon.programs / "here", daemon.programs / "go_on"
+        daemon.replace(f'#!/bin/sh\ntouch {here}\nuntil test -e {go_on}; do sleep 0.01; done\nexec {DAEMON} "$@"\n')
+        os.kill(daemon.pid(), signal.SIGKILL)
+        wait_until(here.exists, "the next one begins")
+        daemon.process.send_signal(signal.SIGHUP)
+        go_on.touch()
+        wait_until(lambda: "configuration read again" in daemon.log_text(), "the daemon reads it again")
+        self.assertEqual(daemon.log_text().count("is started again"), 1)
+
+    def upgrade(self, daemon):
+        count = daemon.log_text().count("keeps process")
+        daemon.process.send_signal(signal.SIGUSR2)
+        wait_until(lambda: daemon.log_text().count("keeps process") > count, "the keeper executes itself")
+
+    def test_a_keeper_that_executes_itself_keeps_daemon_and_descriptors(self):
+        daemon = self.start()
+        files, pid = daemon.files(), daemon.pid()
+        with holding(daemon):
+            for _ in range(3):
+                self.upgrade(daemon)
+            self.assertEqual((daemon.files(), daemon.pid()), (files, pid))
+            self.assertEqual(len(daemon.ask("sessions")["sessions"]), 1)
+        self.assertNotEqual(daemon.kill_daemon(), pid)
+        self.upgrade(daemon)
+        self.assertEqual(len(self.names(daemon)), 2)
+        daemon.process.send_signal(signal.SIGHUP)
+        wait_until(lambda: "configuration read again" in daemon.log_text(), "signals arrive")
+
+    def test_a_keeper_that_cannot_be_executed_goes_on(self):
+        daemon = self.start()
+        files, pid = daemon.files(), daemon.pid()
+        daemon.program.unlink()
+        daemon.process.send_signal(signal.SIGUSR2)
+        wait_until(lambda: "this keeper goes on" in daemon.log_text(), "the keeper says that it cannot")
+        self.assertEqual((daemon.files(), daemon.pid()), (files, pid))
+        daemon.replace()
+        self.assertNotEqual(daemon.kill_daemon(), pid)
+
+    def test_the_new_file_is_started_after_an_upgrade(self):
+        daemon = self.start()
+        mark = daemon.programs / "mark"
+        daemon.replace(f'#!/bin/sh\ntouch {mark}\nexec {DAEMON} "$@"\n')
+        self.assertFalse(mark.exists())
+        daemon.kill_daemon()
+        self.assertTrue(mark.exists())
+
+
+class Store(Keeper):
+    """The protocol of the descriptor store."""
+
+    def say(self, daemon, program):
+        """Has a program speak in the place of the next daemon, which goes on in its process."""
+        daemon.replace(SAYS + program + GOES_ON)
+        daemon.kill_daemon()
+        daemon.replace()
+
+    def stored_names(self, daemon):
+        daemon.kill_daemon()
+        return self.names(daemon)
+
+    def passed(self, daemon):
+        """The names that the next daemon gets beside the two of its sockets."""
+        return sorted(name for name in self.stored_names(daemon) if not name.startswith("L"))
+
+    def test_a_foreign_process_is_not_heard(self):
+        daemon = self.start()
+        path = environment(daemon.pid())["NOTIFY_SOCKET"]
+        self.assertEqual(os.stat(os.path.dirname(path)).st_mode & 0o777, 0o700)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as foreign, open(os.devnull, "rb") as null:
+            foreign.connect(path)
+            socket.send_fds(foreign, [b"FDSTORE=1\nFDNAME=odd"], [null.fileno()])
+            for name in self.stored_names(daemon):
+                foreign.send(f"FDSTOREREMOVE=1\nFDNAME={name}".encode())
+        wait_until(lambda: daemon.log_text().count("which is not the daemon, is ignored") >= 3, "the keeper says so")
+        self.assertEqual(self.passed(daemon), [])
+        self.assertEqual(len(self.names(daemon)), 2)
+
+    def test_an_unknown_descriptor_is_closed_and_removed(self):
+        daemon = self.start()
+        count = len(daemon.files())
+        self.say(daemon, "r, w = os.pipe()\nstore('odd', 0, r)\nstore('L!', w)\nstore('LAAA', os.memfd_create('x'))\n"
+                         "store('LZ', os.memfd_create('y'))\n")
+        self.assertEqual(len(daemon.files()), count + 5)
+        self.assertEqual(self.passed(daemon), ["odd", "odd"])
+        wait_until(lambda: "named 'odd', which this daemon does not know" in daemon.log_text(), "the daemon says so")
+        wait_until(lambda: len(daemon.files()) == count, "the keeper closes it")
+        self.assertEqual(sorted(self.stored_names(daemon)), ["LA", "LB"])
+
+    def test_an_open_file_is_stored_once(self):
+        daemon = self.start()
+        self.say(daemon, "a, b = os.pipe()\nstore('one', a, os.dup(a))\nstore('two', a)\nstore('one', b)\n")
+        self.assertEqual(self.passed(daemon), ["one", "one"])
+
+    def test_a_removal_takes_all_of_a_name(self):
+        daemon = self.start()
+        self.say(daemon, "store('one', *os.pipe())\nstore('two', *os.pipe())\nkeeper.send(b'FDSTOREREMOVE=1\\nFDNAME=one')\n")
+        self.assertEqual(self.passed(daemon), ["two", "two"])
+
+    def test_a_descriptor_without_a_sound_name_has_systemds_or_is_refused(self):
+        daemon = self.start()
+        self.say(daemon, "socket.send_fds(keeper, [b'FDSTORE=1'], [0])\nstore('a:b', 1)\nstore('x' * 256, 1)\n")
+        self.assertEqual(self.passed(daemon), ["stored"])
+
+    def test_a_barrier_comes_back_when_all_before_it_is_done(self):
+        daemon = self.start()
+        self.say(daemon, "import select\nr, w = os.pipe()\nstore('one', *os.pipe())\nsocket.send_fds(keeper, [b'BARRIER=1'], [w])\n"
+                         f"os.close(w)\nassert select.select([r], [], [], {WAIT_S})[0]\nos.close(r)\n")
+        self.assertEqual(self.passed(daemon), ["one", "one"])
+
+    def test_what_a_daemon_stored_just_before_its_death_is_kept(self):
+        daemon = self.start()
+        mark, pid = daemon.programs / "mark", daemon.pid()
+        daemon.replace(SAYS + f"store('one', *os.pipe())\nopen({str(mark)!r}, 'x')\nos.kill(os.getpid(), 9)\n")
+        daemon.process.send_signal(signal.SIGSTOP)
+        os.kill(pid, signal.SIGKILL)
+        daemon.process.send_signal(signal.SIGCONT)
+        wait_until(mark.exists, "the program says what it has to say")
+        daemon.replace()
+        self.assertIn("one", self.names(daemon))
+
+    def test_names_that_would_not_fit_into_an_environment_are_refused(self):
+        daemon = self.start()
+        self.say(daemon, "for i in range(300):\n    store(f'{i:0250}', *os.pipe())\nkeeper.close()\n")
+        wait_until(lambda: "a descriptor is not stored" in daemon.log_text(), "the keeper says so")
+        self.assertGreater(len(self.passed(daemon)), 400)  # and the daemon starts
+        wait_until(lambda: len(daemon.files()) < 100, "the daemon has all of them removed")
+        self.assertEqual(self.passed(daemon), [])
+
+
+class Manager(Keeper):
+    """A keeper under a service manager."""
+
+    def test_its_manager_hears_what_the_daemon_says(self):
+        folder = self.folder()
+        notify = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self.addCleanup(notify.close)
+        notify.bind(f"{folder}/notify")
+        notify.settimeout(WAIT_S)
+        daemon = self.start(environment={"NOTIFY_SOCKET": f"{folder}/notify"})
+
+        def hears(word):
+            while word not in notify.recv(4096).decode().split("\n"):
+                pass
+
+        hears("READY=1")
+        daemon.process.send_signal(signal.SIGHUP)
+        hears("RELOADING=1")
+        hears("READY=1")
+        daemon.kill_daemon()
+        hears("READY=1")
+        daemon.process.send_signal(signal.SIGTERM)
+        hears("STOPPING=1")
+        self.assertEqual(daemon.process.wait(WAIT_S), 0)
+        daemon.process = None
+
+    def test_its_managers_sockets_are_passed_on(self):
+        daemon = self.start(start=False)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as admin:
+            admin.bind(str(daemon.admin_socket))
+            admin.listen()
+            before = os.stat(daemon.admin_socket).st_ino
+            daemon.prefix = ["/bin/bash", "-c", f"exec 3<&{admin.fileno()}; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=admin exec \"$@\"", "bash"]
+            with open(daemon.log, "ab") as log:
+                daemon.process = subprocess.Popen(daemon.command(), pass_fds=[admin.fileno()], env=daemon.variables(), stdout=log, stderr=log)
+        for _ in range(3):
+            daemon.kill_daemon()
+        self.assertEqual(sorted(self.names(daemon)), ["LA", "admin"])
+        self.assertEqual(daemon.stop(), 0)
+        self.assertEqual(os.stat(daemon.admin_socket).st_ino, before)  # it is the manager's
+
+
+if __name__ == "__main__":
+    unittest.main()
