@@ -3,16 +3,20 @@
 import configparser
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
 import unittest
 
+SOURCE = pathlib.Path(os.environ["GPUPOOL_SOURCE"])
 UNITS = pathlib.Path(os.environ["GPUPOOL_UNITS"])
 SYSTEM_UNITS = pathlib.Path("/usr/lib/systemd/system")
 NAMES = ("gpupoold.service", "gpupool-exporter.service", "gpupoold.socket", "gpupoold-admin.socket")
 # Ten is no protection at all, in systemd-analyze's tenths.
 EXPOSURE_LIMIT = 15
+# Keys of systemd 254 and 258, which older ones ignore.
+NEW_KEYS = ("FileDescriptorStorePreserve", "RestartSteps", "RestartMaxDelaySec", "AcceptFileDescriptors")
 
 
 def read_unit(name):
@@ -40,9 +44,8 @@ class Units(unittest.TestCase):
         done = subprocess.run(["systemd-analyze", "verify", "--man=no", f"--root={root}", *NAMES], check=False,
                               capture_output=True, text=True, timeout=120)
         said = done.stdout + done.stderr
-        # a key of systemd 258, which older ones ignore
         said = "".join(line for line in said.splitlines(keepends=True)
-                       if not ("AcceptFileDescriptors" in line and "Unknown key" in line))
+                       if not ("Unknown key" in line and any(key in line for key in NEW_KEYS)))
         return done.returncode, said
 
     def test_systemd_has_nothing_to_say_about_the_units(self):
@@ -81,6 +84,16 @@ class Units(unittest.TestCase):
                          ("admin", "0666", "gpupoold.service"))
         self.assertEqual((data["AcceptFileDescriptors"], admin["AcceptFileDescriptors"]), ("no", "no"))
 
+    def test_the_daemon_is_started_again_at_once_and_its_descriptors_are_kept(self):
+        unit = read_unit("gpupoold.service")
+        service = unit["Service"]
+        self.assertEqual(unit["Unit"]["StartLimitIntervalSec"], "0")
+        self.assertEqual((service["Restart"], service["RestartSec"], service["RestartPreventExitStatus"]), ("on-failure", "100ms", "2"))
+        self.assertEqual(service["FileDescriptorStorePreserve"], "yes")
+        slots = re.search(r"#define STORE_SLOTS +(\d+)u", (SOURCE / "daemon/loop/store.h").read_text())[1]
+        self.assertEqual(service["FileDescriptorStoreMax"], slots)
+        self.assertEqual(service["NotifyAccess"], "main")
+
     def test_clients_keep_their_uids_and_names(self):
         service = read_unit("gpupoold.service")["Service"]
         self.assertNotIn("PrivateUsers", service)
@@ -89,7 +102,7 @@ class Units(unittest.TestCase):
 
 class SystemFiles(unittest.TestCase):
     def test_the_user_and_the_directory_can_be_made(self):
-        source = pathlib.Path(os.environ["GPUPOOL_SOURCE"]) / "systemd"
+        source = SOURCE / "systemd"
         with tempfile.TemporaryDirectory() as directory:
             users = pathlib.Path(directory) / "etc"
             users.mkdir()
