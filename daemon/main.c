@@ -38,7 +38,7 @@ struct command_line {
     const char *values[KEYED];
     bool private, keeper, check_config, print_config;
     int ready_fd;
-    /* What a keeper's daemon is started with: the options without those that are the keeper's own. */
+    /* The arguments of a keeper's daemon: the program's name and all options but the keeper's own. */
     char **daemon_arguments;
     int n_daemon_arguments;
 };

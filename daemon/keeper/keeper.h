@@ -7,7 +7,7 @@
  * (sd_notify(3), sd_listen_fds(3)), so the daemon does not know which of the two holds its descriptors.
  *
  * A daemon is started when the one before has ended and was waited for: there are never two. A message counts
- * if the daemon sent it; what a daemon sent before its death counts, too.
+ * if the daemon sent it, also shortly before its death.
  *
  * The keeper drops no descriptor by itself. It ends in these cases:
  * - the daemon ends after a SIGTERM or SIGINT that the keeper forwarded, or either comes while no daemon runs;

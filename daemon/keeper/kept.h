@@ -15,14 +15,14 @@
 
 #include "base/array.h"
 
-/* The longest string of an environment, with its NUL: MAX_ARG_STRLEN of Linux. */
+/* The longest string of an environment, with its NUL: 32 pages (execve(2)). */
 #define KEPT_STRING_MAX (128u << 10)
 #define KEPT_NAMES      "LISTEN_FDNAMES="
-/* The longest name that systemd takes (FDNAME_MAX there). */
+/* The longest name that systemd takes. */
 #define KEPT_NAME_MAX 255u
 /* With names of four characters and their colons, 24,000 descriptors fill 120,000 bytes of KEPT_STRING_MAX. */
 #define KEPT_MAX 24000u
-/* The number of the first descriptor that is passed: SD_LISTEN_FDS_START of sd-daemon.h. */
+/* The number of the first descriptor that is passed: SD_LISTEN_FDS_START. */
 #define KEPT_FIRST_FD 3
 
 struct kept_fd {

@@ -2,9 +2,9 @@
 #ifndef DAEMON_KEEPER_STATE_H
 #define DAEMON_KEEPER_STATE_H
 /*
- * What the keeper knows, as data, and how it gets to the program that the keeper executes in its own place: as
- * text in a memory file, whose number a variable of the environment has. Lines that the other program does
- * not know are ignored, so an older and a newer keeper understand each other.
+ * The keeper's knowledge, as data, and its way to the program that the keeper executes in its own place: text in
+ * a memory file, whose number a variable of the environment has. Lines that the other program does not know
+ * are ignored, so an older and a newer keeper understand each other.
  */
 #include <limits.h>
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpupoold --keeper: its daemon dies, is stopped, reloads and is upgraded; what it holds for the daemon stays."""
+"""gpupoold --keeper: its daemon dies, is stopped, reloads and is upgraded, and the descriptors that it holds stay."""
 import contextlib
 import os
 import pathlib
