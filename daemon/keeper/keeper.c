@@ -45,6 +45,7 @@ struct keeper {
     sigset_t signals;
     int signal_fd;
     int exit_status; /* or GOES_ON */
+    bool complained; /* that a descriptor was refused, since one was stored */
 };
 
 /* --- messages of the daemon --- */
@@ -83,9 +84,10 @@ static void read_assignments(char *text, struct assignments *ret) {
 static void store(struct keeper *keeper, struct inbox_message *message, const char *name) {
     for (unsigned i = 0; i < message->n_fds; i++) {
         int r = kept_add(&keeper->state.kept, take_fd(&message->fds[i]), name != NULL ? name : "stored");
-        if (r < 0)
+        if (r < 0 && !keeper->complained)
             say(SAY_WARNING, "a descriptor is not stored: %s (%zu are; RLIMIT_NOFILE bounds their number)",
                 strerror(-r), keeper->state.kept.count);
+        keeper->complained = r < 0;
     }
 }
 
@@ -311,8 +313,13 @@ static size_t raise_descriptors(void) {
         return 0;
     limit.rlim_cur = limit.rlim_max;
     (void)setrlimit(RLIMIT_NOFILE, &limit);
-    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur <= OWN_DESCRIPTORS)
+    if (getrlimit(RLIMIT_NOFILE, &limit) < 0 || limit.rlim_cur <= OWN_DESCRIPTORS) {
+        say(SAY_WARNING,
+            "nothing can be held for the daemon: RLIMIT_NOFILE allows %u descriptors at most, "
+            "which the keeper itself may need; raise the hard limit (ulimit -Hn)",
+            OWN_DESCRIPTORS);
         return 0;
+    }
     return limit.rlim_cur - OWN_DESCRIPTORS;
 }
 

@@ -3,8 +3,10 @@
 
 #include <poll.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -13,12 +15,22 @@
 static const char *const level_names[] = {"error", "warning", "info"};
 static const char priorities[] = {'3', '4', '6'};
 
+/* True: the journal reads stderr. The variable can be one that another program was meant to have. */
+static bool journal_reads(void) {
+    const char *stream = getenv("JOURNAL_STREAM");
+    unsigned long long device, inode;
+    struct stat status;
+
+    return stream != NULL && sscanf(stream, "%llu:%llu", &device, &inode) == 2 &&
+           fstat(STDERR_FILENO, &status) == 0 && status.st_dev == device && status.st_ino == inode;
+}
+
 /* The journal adds the time by itself. */
 static size_t put_prefix(char *line, size_t size, enum say_level level) {
     time_t now = time(NULL);
     struct tm local = {0};
 
-    if (getenv("JOURNAL_STREAM") != NULL)
+    if (journal_reads())
         return (size_t)snprintf(line, size, "<%c>keeper: ", priorities[level]);
     localtime_r(&now, &local);
     size_t used = strftime(line, size, "%Y-%m-%dT%H:%M:%S%z", &local);

@@ -129,10 +129,13 @@ int state_pass(const struct keeper_state *state) {
     int fd = memfd_create("gpupool-keeper", 0);
     if (fd < 0)
         return -errno;
-    FILE *file = fdopen(fcntl(fd, F_DUPFD_CLOEXEC, KEPT_FIRST_FD), "w");
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, KEPT_FIRST_FD);
+    FILE *file = copy < 0 ? NULL : fdopen(copy, "w");
     if (file == NULL) {
+        int r = -errno;
+        close_fd(copy);
         close_fd(fd);
-        return -ENOMEM;
+        return r;
     }
     for (size_t i = 0; i < ARRAY_LENGTH(rows); i++)
         write_row(file, state, i);

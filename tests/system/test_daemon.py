@@ -626,6 +626,48 @@ class ServiceManager(unittest.TestCase):
             for _ in range(3):
                 self.wait_for("WATCHDOG=1", daemon)
 
+    def messages(self, daemon, last):
+        """The messages of the daemon, with the number of descriptors of each message, up to the one that has this line. The
+        descriptors are closed, which answers a barrier."""
+        said = []
+        while True:
+            self.assertTrue(select.select([self.notify], [], [], WAIT_S)[0], daemon.log_text())
+            text, fds, _, _ = socket.recv_fds(self.notify, 4096, 16)
+            for fd in fds:
+                os.close(fd)
+            said.append((text.decode().split("\n"), len(fds)))
+            if last in said[-1][0]:
+                return said
+
+    def test_it_stores_its_sockets_before_it_is_ready_and_removes_them_at_its_end(self):
+        daemon = Daemon(CONFIG, environment={"NOTIFY_SOCKET": self.path, "FDSTORE": "10"}, start=False)
+        self.addCleanup(daemon.close)
+        with open(daemon.log, "ab") as log:
+            daemon.process = subprocess.Popen(daemon.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=daemon.variables())
+        said = self.messages(daemon, "READY=1")
+        self.assertEqual(said, [*((["FDSTORE=1", "FDPOLL=0", f"FDNAME={name}"], 1) for name in ("LA", "LB")), (["BARRIER=1"], 1),
+                                (["READY=1"], 0)])
+        daemon.process.send_signal(signal.SIGTERM)
+        said = self.messages(daemon, "FDNAME=LB")
+        self.assertEqual(said, [(["STOPPING=1"], 0), *((["FDSTOREREMOVE=1", f"FDNAME={name}"], 0) for name in ("LA", "LB"))])
+        self.assertEqual(daemon.process.wait(WAIT_S), 0)
+        daemon.process = None
+
+    def test_it_stores_nothing_where_there_is_no_store(self):
+        for variables in ({}, {"FDSTORE": "0"}, {"FDSTORE": "many"}):
+            with self.subTest(variables), Daemon(CONFIG, environment={"NOTIFY_SOCKET": self.path, **variables}) as daemon:
+                self.assertEqual(self.messages(daemon, "READY=1"), [(["READY=1"], 0)])
+            while select.select([self.notify], [], [], 0)[0]:
+                self.assertNotIn(b"FDSTORE", self.notify.recv(4096))
+
+    def test_a_store_that_is_full_is_told_of(self):
+        with Daemon(CONFIG, environment={"NOTIFY_SOCKET": self.path, "FDSTORE": "1"}, start=False) as daemon:
+            with open(daemon.log, "ab") as log:
+                daemon.process = subprocess.Popen(daemon.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=daemon.variables())
+            stored = [lines for lines, n_fds in self.messages(daemon, "READY=1") if "FDSTORE=1" in lines]
+            self.assertEqual(len(stored), 1)
+            self.assertIn("a socket is not stored", daemon.log_text())
+
     def test_it_takes_its_sockets_from_the_manager(self):
         with Daemon(CONFIG, start=False) as daemon:
             listeners = []

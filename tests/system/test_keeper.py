@@ -3,6 +3,7 @@
 import contextlib
 import os
 import pathlib
+import resource
 import select
 import shutil
 import signal
@@ -64,10 +65,20 @@ class Kept(Daemon):
         """The daemon's, which answers."""
         return self.ask("ping")["daemon"]["pid"]
 
+    def end_daemon(self, number=signal.SIGKILL):
+        """Sends the daemon a signal that ends it, and waits for its end."""
+        pid = self.pid()
+        end = os.pidfd_open(pid)
+        try:
+            os.kill(pid, number)
+            if not select.select([end], [], [], WAIT_S)[0]:
+                raise AssertionError("the daemon does not end:\n" + self.log_text())
+        finally:
+            os.close(end)
+
     def kill_daemon(self):
         """Returns the number of the daemon that serves then."""
-        before = self.pid()
-        os.kill(before, signal.SIGKILL)
+        self.end_daemon()
         return self.pid()
 
     def files(self):
@@ -77,6 +88,10 @@ class Kept(Daemon):
             with contextlib.suppress(FileNotFoundError):  # closed meanwhile
                 found.append(os.readlink(entry))
         return sorted(found)
+
+    def wait_for_files(self, count):
+        """The daemon's messages reach the keeper while the daemon goes on."""
+        wait_until(lambda: len(self.files()) == count, f"the keeper has {count} open files")
 
     def start(self):
         super().start()
@@ -101,12 +116,8 @@ class Keeper(unittest.TestCase):
 
     def away(self, daemon):
         """Ends the daemon, and has the keeper not start another one until it gets a SIGCONT."""
-        pid = daemon.pid()
-        end = os.pidfd_open(pid)
-        self.addCleanup(os.close, end)
         daemon.process.send_signal(signal.SIGSTOP)
-        os.kill(pid, signal.SIGKILL)
-        self.assertTrue(select.select([end], [], [], WAIT_S)[0])
+        daemon.end_daemon()
 
     def names(self, daemon):
         """Of the descriptors that the daemon was started with."""
@@ -147,15 +158,18 @@ class Deaths(Keeper):
 
     def test_scopes_keep_their_sockets(self):
         daemon = self.start()
+        count = len(daemon.files())
         for name in ("first", "second"):
             self.assertEqual(ctl("scope", "add", name, socket_path=daemon.admin_socket).returncode, 0)
         sockets = {scope["scope"]: scope["socket"] for scope in daemon.ask("scopes")["scopes"]}
         before = {name: os.stat(path).st_ino for name, path in sockets.items()}
+        daemon.wait_for_files(count + 2)
         daemon.kill_daemon()
         self.assertEqual(len(self.names(daemon)), 4)
         with holding(daemon, GPUPOOL_SOCKET=sockets["first"]):
             self.assertEqual({name: os.stat(path).st_ino for name, path in sockets.items()}, before)
         self.assertEqual(ctl("scope", "drop", "second", socket_path=daemon.admin_socket).returncode, 0)
+        daemon.wait_for_files(count + 1)
         daemon.kill_daemon()
         self.assertEqual(len(self.names(daemon)), 3)
 
@@ -176,7 +190,7 @@ class Deaths(Keeper):
             other.bind(str(daemon.socket))
             daemon.socket.chmod(0o660)  # as the daemon's own has it
             other.listen()
-            os.kill(daemon.pid(), signal.SIGKILL)
+            daemon.end_daemon()
             wait_until(lambda: "another daemon serves" in daemon.log_text(), "the daemon leaves the other one's file alone")
         daemon.pid()
         with holding(daemon):
@@ -187,7 +201,7 @@ class Deaths(Keeper):
         daemon = self.start()
         starts = daemon.programs / "starts"
         daemon.replace(f'#!/bin/sh\necho "$GPUPOOL_DEATHS_BEFORE_READY" >> {starts}\nexit 3\n')
-        os.kill(daemon.pid(), signal.SIGKILL)
+        daemon.end_daemon()
         wait_until(lambda: f"died {MANY} times in a row" in daemon.log_text(), "the keeper says that no start succeeds")
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
             client.settimeout(WAIT_S)
@@ -198,6 +212,7 @@ class Deaths(Keeper):
             wait_until(lambda: len(starts.read_text().splitlines()) > count, "the keeper goes on")
             daemon.replace()
             self.assertEqual(int.from_bytes(client.recv(2048)[:2], "little"), 64)
+        wait_until(lambda: "the daemon serves again" in daemon.log_text(), "the keeper knows that a daemon is ready")
         told = [int(line) for line in starts.read_text().splitlines()]
         self.assertEqual(told, list(range(len(told))))
         self.assertLess(daemon.processor_ticks(), os.sysconf("SC_CLK_TCK"))
@@ -209,7 +224,7 @@ class Deaths(Keeper):
         daemon = self.start()
         before = os.stat(daemon.socket).st_ino
         daemon.config.write_text("nonsense = 1\n")
-        os.kill(daemon.pid(), signal.SIGKILL)
+        daemon.end_daemon()
         wait_until(lambda: "ended with status 2 before it was ready" in daemon.log_text(), "the daemon finds the mistake")
         daemon.config.write_text(CONFIG)
         daemon.pid()
@@ -221,7 +236,7 @@ class Deaths(Keeper):
         daemon.replace(f'#!/bin/sh\nexec {DAEMON} "$@" --gpu cuda\n')
         if subprocess.run([DAEMON, "--check-config", "--gpu", "cuda"], capture_output=True, check=False, timeout=WAIT_S).returncode == 0:
             self.skipTest("there is a GPU")
-        os.kill(daemon.pid(), signal.SIGKILL)
+        daemon.end_daemon()
         wait_until(lambda: "before it was ready" in daemon.log_text(), "a start fails")
         self.assertEqual(os.stat(daemon.socket).st_ino, before)
         daemon.replace()
@@ -261,7 +276,7 @@ class Ends(Keeper):
     def test_a_stop_ends_a_keeper_whose_daemon_cannot_start(self):
         daemon = self.start()
         daemon.replace("#!/bin/sh\nexit 3\n")
-        os.kill(daemon.pid(), signal.SIGKILL)
+        daemon.end_daemon()
         wait_until(lambda: f"died {MANY} times in a row" in daemon.log_text(), "no daemon runs")
         daemon.process.send_signal(signal.SIGTERM)
         self.assertEqual(daemon.process.wait(WAIT_S), 3)
@@ -278,6 +293,18 @@ class Ends(Keeper):
                 self.assertNotEqual(status, 0)
                 self.assertEqual(kept.returncode, status, daemon.log_text())
                 self.assertNotIn("started again", daemon.log_text())
+
+    def test_a_daemon_goes_on_without_its_keeper_and_no_second_one_starts_beside_it(self):
+        daemon = self.start()
+        pid, keeper = daemon.pid(), daemon.process
+        keeper.kill()
+        keeper.wait(WAIT_S)
+        second = subprocess.run(daemon.command(), check=False, capture_output=True, text=True, timeout=WAIT_S, env=daemon.variables())
+        self.assertEqual((second.returncode, daemon.pid()), (1, pid), second.stderr)
+        self.assertIn("another daemon serves", second.stderr)
+        daemon.end_daemon(signal.SIGTERM)
+        self.assertFalse(daemon.socket.exists())
+        daemon.process = None
 
     def test_a_private_daemon_has_no_keeper(self):
         done = subprocess.run([DAEMON, "--keeper", "--private"], check=False, capture_output=True, text=True, timeout=WAIT_S)
@@ -296,7 +323,7 @@ class Signals(Keeper):
         daemon = self.start()
         here, go_on = daemon.programs / "here", daemon.programs / "go_on"
         daemon.replace(f'#!/bin/sh\ntouch {here}\nuntil test -e {go_on}; do sleep 0.01; done\nexec {DAEMON} "$@"\n')
-        os.kill(daemon.pid(), signal.SIGKILL)
+        daemon.end_daemon()
         wait_until(here.exists, "the next one begins")
         daemon.process.send_signal(signal.SIGHUP)
         go_on.touch()
@@ -379,7 +406,7 @@ class Store(Keeper):
         self.assertEqual(len(daemon.files()), count + 5)
         self.assertEqual(self.passed(daemon), ["odd", "odd"])
         wait_until(lambda: "named 'odd', which this daemon does not know" in daemon.log_text(), "the daemon says so")
-        wait_until(lambda: len(daemon.files()) == count, "the keeper closes it")
+        daemon.wait_for_files(count)
         self.assertEqual(sorted(self.stored_names(daemon)), ["LA", "LB"])
 
     def test_an_open_file_is_stored_once(self):
@@ -414,12 +441,40 @@ class Store(Keeper):
         daemon.replace()
         self.assertIn("one", self.names(daemon))
 
+    def test_the_soft_limit_of_descriptors_becomes_the_hard_one(self):
+        daemon = self.start(prefix=["prlimit", "--nofile=100:4096"])
+        for pid in (daemon.process.pid, daemon.pid()):
+            self.assertEqual(resource.prlimit(pid, resource.RLIMIT_NOFILE), (4096, 4096))
+        self.assertLess(int(environment(daemon.pid())["FDSTORE"]), 4096)
+
+    def test_no_more_is_stored_than_the_limit_of_descriptors_allows(self):
+        daemon = self.start(prefix=["prlimit", "--nofile=320:320"])
+        limit = int(environment(daemon.pid())["FDSTORE"])
+        count = len(daemon.files())
+        self.say(daemon, "for i in range(50):\n    store('one', *os.pipe())\nkeeper.close()\n")
+        wait_until(lambda: "a descriptor is not stored" in daemon.log_text(), "the keeper says so")
+        self.assertEqual(len(self.stored_names(daemon)), limit)
+        daemon.wait_for_files(count)
+
+    def test_a_limit_without_room_is_told_of(self):
+        daemon = self.start(prefix=["prlimit", "--nofile=200:200"])
+        self.assertIn("nothing can be held", daemon.log_text())
+        daemon.end_daemon()
+
+        def is_served():
+            with contextlib.suppress(ConnectionRefusedError, FileNotFoundError):
+                return daemon.pid() > 0
+            return False
+
+        wait_until(is_served, "another daemon serves, at a new socket")
+
     def test_names_that_would_not_fit_into_an_environment_are_refused(self):
         daemon = self.start()
+        count = len(daemon.files())
         self.say(daemon, "for i in range(300):\n    store(f'{i:0250}', *os.pipe())\nkeeper.close()\n")
         wait_until(lambda: "a descriptor is not stored" in daemon.log_text(), "the keeper says so")
         self.assertGreater(len(self.passed(daemon)), 400)  # and the daemon starts
-        wait_until(lambda: len(daemon.files()) < 100, "the daemon has all of them removed")
+        daemon.wait_for_files(count)
         self.assertEqual(self.passed(daemon), [])
 
 
