@@ -44,8 +44,9 @@ struct keeper {
     struct keeper_state state;
     sigset_t signals;
     int signal_fd;
-    int exit_status; /* or GOES_ON */
-    bool complained; /* that a descriptor was refused, since one was stored */
+    int exit_status;   /* or GOES_ON */
+    bool must_execute; /* the program, in this process */
+    bool complained;   /* that a descriptor was refused, since one was stored */
 };
 
 /* --- messages of the daemon --- */
@@ -83,7 +84,7 @@ static void read_assignments(char *text, struct assignments *ret) {
 /* Stores the descriptors of a message. The protocol has no answer, so a refusal is a line in the log. */
 static void store(struct keeper *keeper, struct inbox_message *message, const char *name) {
     for (unsigned i = 0; i < message->n_fds; i++) {
-        int r = kept_add(&keeper->state.kept, take_fd(&message->fds[i]), name != NULL ? name : "stored");
+        int r = kept_add(&keeper->state.kept, take_fd(&message->fds[i]), name);
         if (r < 0 && !keeper->complained)
             say(SAY_WARNING, "a descriptor is not stored: %s (%zu are; RLIMIT_NOFILE bounds their number)",
                 strerror(-r), keeper->state.kept.count);
@@ -101,7 +102,7 @@ static void note_ready(struct keeper *keeper) {
 
     if (state->is_ready)
         return; /* a reload has ended */
-    state->is_ready = state->was_ready = true;
+    state->is_ready = true;
     state->ready_ns = clock_now_ns();
     state->deaths = 0;
     if (state->starts > 1)
@@ -162,11 +163,11 @@ static void start_daemon(struct keeper *keeper) {
         .unblocked = &keeper->signals,
     };
 
-    state->starts++;
     state->is_ready = false;
     pid_t child = spawn_run(&spawn);
     if (child > 0) {
         state->child = child;
+        state->starts++;
         return;
     }
     say(SAY_ERROR, "a process for the daemon cannot be made: %s", strerror(-child));
@@ -261,7 +262,7 @@ static void take_signal(struct keeper *keeper, const struct signalfd_siginfo *in
             tell_child(keeper, number);
         break;
     case SIGUSR2:
-        execute_anew(keeper);
+        keeper->must_execute = true;
         break;
     default: /* SIGCHLD: after each turn */
         break;
@@ -344,7 +345,7 @@ static int open_signals(struct keeper *keeper) {
     sigemptyset(&keeper->signals);
     for (size_t i = 0; i < ARRAY_LENGTH(taken); i++)
         sigaddset(&keeper->signals, taken[i]);
-    signal(SIGCHLD, SIG_DFL); /* ignored ones leave no status */
+    signal(SIGCHLD, SIG_DFL); /* where it is ignored, children leave no status. One that is pending goes */
     signal(SIGPIPE, SIG_IGN);
     if (sigprocmask(SIG_BLOCK, &keeper->signals, NULL) < 0)
         return -errno;
@@ -379,8 +380,11 @@ static int begin(struct keeper *keeper) {
 /* One turn: starts the daemon where it is time, waits, and does what there is to do. */
 static void turn(struct keeper *keeper) {
     struct keeper_state *state = &keeper->state;
-    uint64_t left_ns = clock_left_ns(state->next_start_ns);
 
+    reap(keeper); /* also what died while this process executed the program: no signal tells of it any more */
+    if (keeper->exit_status != GOES_ON)
+        return;
+    uint64_t left_ns = clock_left_ns(state->next_start_ns);
     if (state->child == 0 && left_ns == 0) {
         start_daemon(keeper);
         left_ns = clock_left_ns(state->next_start_ns);
@@ -393,6 +397,10 @@ static void turn(struct keeper *keeper) {
     drain_inbox(keeper);
     take_signals(keeper);
     reap(keeper);
+    /* Last: the next program does not know which signals were taken. All that they led to is in the state. */
+    if (keeper->must_execute && keeper->exit_status == GOES_ON)
+        execute_anew(keeper);
+    keeper->must_execute = false;
 }
 
 int keeper_run(const struct keeper_options *options) {

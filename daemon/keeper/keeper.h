@@ -10,7 +10,8 @@
  * if the daemon sent it, also shortly before its death.
  *
  * The keeper drops no descriptor by itself. It ends in these cases:
- * - the daemon ends after a SIGTERM or SIGINT that the keeper forwarded, or either comes while no daemon runs;
+ * - the daemon ends after a SIGTERM or SIGINT that the keeper forwarded, or either comes while no daemon runs
+ *   (the sockets' files stay then);
  * - the daemon ends by itself with status 0: it does so only when it was told to;
  * - the very first daemon ends by itself before it is ready, such as by a mistake in the configuration.
  *   Nothing is lost then.

@@ -13,6 +13,8 @@
 
 #include "base/cleanup.h"
 
+#define NAMELESS "stored"
+
 void kept_init(struct kept *kept, size_t limit) {
     *kept = (struct kept){.limit = limit < KEPT_MAX ? limit : KEPT_MAX};
 }
@@ -54,8 +56,8 @@ int kept_add(struct kept *kept, int fd, const char *name) {
     _cleanup_(close_fdp) int owned = fd;
     struct stat status;
 
-    if (!name_is_sound(name))
-        return -EINVAL;
+    if (name == NULL || !name_is_sound(name))
+        name = NAMELESS;
     if (fstat(fd, &status) < 0)
         return -errno;
     if (kept->count >= kept->limit)

@@ -42,9 +42,8 @@ struct kept {
 void kept_init(struct kept *kept, size_t limit);
 void kept_deinit(struct kept *kept);
 
-/* Takes fd. Returns 1; 0: the open file is there already; or a negative errno, as those that follow; fd is
- * closed then.
- * -EINVAL: the name is empty, too long, or has a character that no name may have.
+/* Takes fd. name: NULL, and a name that systemd would not take: "stored", as there. Returns 1; 0: the open file
+ * is there already; or a negative errno, as those that follow. In the last two cases fd is closed.
  * -ENOSPC: there are as many descriptors as there may be.
  * -E2BIG: the names of all would not fit into an environment. */
 int kept_add(struct kept *kept, int fd, const char *name);

@@ -35,7 +35,6 @@ static const struct {
     {"inbox_path", TEXT_INBOX, offsetof(struct keeper_state, inbox.path)},
     {"child", NUMBER, offsetof(struct keeper_state, child)},
     {"is_ready", BOOLEAN, offsetof(struct keeper_state, is_ready)},
-    {"was_ready", BOOLEAN, offsetof(struct keeper_state, was_ready)},
     {"is_stopping", BOOLEAN, offsetof(struct keeper_state, is_stopping)},
     {"must_reload", BOOLEAN, offsetof(struct keeper_state, must_reload)},
     {"starts", NUMBER, offsetof(struct keeper_state, starts)},

@@ -20,7 +20,6 @@ struct keeper_state {
     struct kept kept;
     pid_t child;            /* the daemon; 0: none runs */
     bool is_ready;          /* it said so */
-    bool was_ready;         /* it, or one before it */
     bool is_stopping;       /* a stop was forwarded */
     bool must_reload;       /* a SIGHUP came before the daemon could take it */
     unsigned starts;        /* of daemons */

@@ -116,6 +116,21 @@ static bool path_leads_to(const char *path, int type, int listener_fd) {
            here.uid == there.uid && here.gid == there.gid;
 }
 
+/* Whether a new file beside this one gets the group: the directory gives its files its own, or the process
+ * does. As root the socket then gets the service's. */
+static bool is_group_of_new(const char *path, gid_t gid) {
+    const struct group *service = geteuid() == 0 ? getgrnam(SERVICE_GROUP) : NULL;
+    char directory[sizeof(((struct listener *)NULL)->path)] = ".";
+    const char *slash = strrchr(path, '/');
+    struct stat status;
+
+    if (gid == getegid() || (service != NULL && gid == service->gr_gid))
+        return true;
+    if (slash != NULL)
+        snprintf(directory, sizeof directory, "%.*s", (int)(slash - path) + 1, path);
+    return stat(directory, &status) == 0 && (status.st_mode & S_ISGID) != 0 && status.st_gid == gid;
+}
+
 /* Whether the socket's file is open to those users to whom a new one would be. */
 static bool file_is_as_made(const char *path, mode_t mode, const char *group) {
     struct stat status;
@@ -126,8 +141,7 @@ static bool file_is_as_made(const char *path, mode_t mode, const char *group) {
         return false;
     if (*group != '\0')
         return users_find_group(group, &gid) == 0 && status.st_gid == gid;
-    const struct group *service = geteuid() == 0 ? getgrnam(SERVICE_GROUP) : NULL;
-    return status.st_gid == getegid() || (service != NULL && status.st_gid == service->gr_gid);
+    return (mode & S_IWOTH) != 0 || is_group_of_new(path, status.st_gid);
 }
 
 /* Takes the socket that a daemon before has stored. Returns whether there is one; one that is of no use any
