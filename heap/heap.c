@@ -52,6 +52,7 @@ static struct heap_range *node_new(struct heap *heap) {
     __builtin_prefetch(heap->spare_nodes.next, 1); /* where several are taken in a row */
     list_init(&node->user_link);
     node->user = NULL;
+    node->record = 0;
     return node;
 }
 
@@ -324,6 +325,7 @@ void heap_open_span(struct heap_span *span) {
 static void range_mark_taken(struct heap *heap, struct heap_range *range) {
     range->free = false;
     range->user = NULL;
+    range->record = 0;
     list_init(&range->user_link);
     range->span->taken_bytes += range->size;
     heap->taken_bytes += range->size;

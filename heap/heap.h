@@ -59,6 +59,7 @@ struct heap_range {
     uint64_t offset, size;
     struct heap_span *span;
     bool free;
+    uint32_t record; /* the owner's, as user; 0 when it is handed out */
     void *user;
     struct list user_link;
     /* below: the heap's own */

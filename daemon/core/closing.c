@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <limits.h>
 
+#include "daemon/core/kept.h"
 #include "daemon/core/plan.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/segment.h"
@@ -98,6 +99,7 @@ static void begin(struct segment *segment) {
     if (pool->takes_descriptors)
         charge_force(&segment->own_charge, quota, QUOTA_SEGMENTS, 1);
     segment->state = SEGMENT_CLOSING;
+    kept_change(pool->core, segment->record);
     segment_settle(segment);
     list_append(&pool->closing, &segment->shelf_link);
     pool->unassigned_bytes -= segment->size_bytes;
@@ -112,6 +114,7 @@ static void set_keeper(struct segment *segment, struct tenant *keeper) {
     if (tenant == NULL)
         return;
     segment->keeper = keeper;
+    kept_change(segment->pool->core, segment->record);
     segment->pool->kept_bytes += bytes;
     tenant_heap_find(tenant, segment->pool)->kept_bytes += bytes;
 }
@@ -222,12 +225,26 @@ void closing_take_offer(struct session *session, struct pool *pool, const struct
     }
 }
 
+void closing_restore(struct segment *segment, struct tenant *keeper) {
+    begin(segment);
+    set_keeper(segment, keeper);
+    list_for_each_entry(struct session, session, &segment->pool->core->sessions, link) {
+        session->pools[segment->pool->id - 1].n_untold += session_has_mapped(session, segment);
+    }
+}
+
+void closing_restore_told(struct session *session, struct segment *segment) {
+    session_note_told(session, segment);
+    session->pools[segment->pool->id - 1].n_untold--;
+}
+
 /* The last mapper of a CLOSING segment has closed it or is gone. */
 static void end(struct segment *segment) {
     struct pool *pool = segment->pool;
     assert(segment->state == SEGMENT_CLOSING && segment->mappers == 0);
     list_remove(&segment->shelf_link);
     segment->state = SEGMENT_UNASSIGNED;
+    kept_change(pool->core, segment->record);
     segment_settle(segment);
     pool->closing_bytes -= segment->size_bytes;
     charge_free(&segment->charge);

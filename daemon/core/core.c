@@ -10,6 +10,7 @@
 
 #include "daemon/core/collect.h"
 #include "daemon/core/explain.h"
+#include "daemon/core/kept.h"
 #include "daemon/core/lease.h"
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
@@ -47,11 +48,11 @@ int core_new(struct core **ret_core) {
 
 static void segment_forget(struct segment *segment) {
     struct pool *pool = segment->pool;
-    pool->core->segments[segment->slot] = NULL;
-    pool->core->free_slots[pool->core->n_free_slots++] = segment->slot;
+    segment_leave_slot(segment);
     pool->reserved_bytes -= segment->size_bytes;
     pool->n_retiring -= segment->state == SEGMENT_RETIRING;
     segment_leave(segment);
+    kept_end(pool->core, &segment->record);
     free(segment);
 }
 
@@ -197,27 +198,6 @@ void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint
     core_serve(pool->core, now_ns);
 }
 
-/* Makes sure that there is a slot that no segment has. Returns 0 or -ENOMEM. */
-static int core_reserve_slot(struct core *core) {
-    if (core->n_free_slots > 0)
-        return 0;
-    size_t slots = core->segment_slots == 0 ? 64 : core->segment_slots * 2;
-    struct segment **segments = realloc(core->segments, slots * sizeof *segments);
-    if (segments == NULL)
-        return -ENOMEM;
-    core->segments = segments;
-    uint32_t *free_slots = realloc(core->free_slots, slots * sizeof *free_slots);
-    if (free_slots == NULL)
-        return -ENOMEM;
-    core->free_slots = free_slots;
-    for (size_t slot = slots; slot-- > core->segment_slots;) { /* the lowest one on top */
-        segments[slot] = NULL;
-        free_slots[core->n_free_slots++] = (uint32_t)slot;
-    }
-    core->segment_slots = slots;
-    return 0;
-}
-
 static void pool_growth_over(struct pool *pool) {
     assert(pool->growth.bytes > 0 && !pool->growth.is_decided);
     pool->growth.bytes = 0;
@@ -236,7 +216,10 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
         segment->size_bytes = size_bytes;
         segment->backing = backing;
     }
-    if (segment == NULL || core_reserve_slot(core) < 0 || segment_join(segment) < 0) {
+    if (segment == NULL || segment_reserve_slot(core) < 0 ||
+        kept_add(core, KEPT_SEGMENT, segment, &segment->record) < 0 || segment_join(segment) < 0) {
+        if (segment != NULL)
+            kept_end(core, &segment->record);
         free(segment);
         core_growth_failed(pool, "the daemon has no memory for its bookkeeping", now_ns);
         return -ENOMEM;
@@ -245,8 +228,8 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
     pool_growth_over(pool);
     histogram_add(&pool->stats.growing, pool->growth.decided_ns, now_ns);
     core->next_segment_id = segment->id;
-    segment->slot = core->free_slots[--core->n_free_slots];
-    core->segments[segment->slot] = segment;
+    kept_number(core);
+    segment_take_slot(segment, core->free_slots[core->n_free_slots - 1]);
     pool->n_segments++;
     pool->stats.n_grows++;
     pool->reserved_bytes += size_bytes;

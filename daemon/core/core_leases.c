@@ -7,6 +7,7 @@
 #include "daemon/core/closing.h"
 #include "daemon/core/collect.h"
 #include "daemon/core/fence.h"
+#include "daemon/core/kept.h"
 #include "daemon/core/lease.h"
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
@@ -193,6 +194,7 @@ static void put_on_board(struct lease *lease, const struct proto_release *releas
                                                     .word = release->board_word - 1,
                                                     .value = release->board_value};
     lease->is_on_board = true;
+    kept_change(lease->session->core, lease->record);
 }
 
 static int release(struct session *session, const struct proto_release *release, bool is_one_way,
@@ -314,8 +316,10 @@ static int share(struct session *session, const struct proto_share *wanted, cons
     }
     if (is_part)
         lease_end_split(&part, own);
-    if (wanted->size_bytes > 0)
+    if (wanted->size_bytes > 0) {
         lease->block->size_bytes = wanted->size_bytes;
+        kept_change(lease->session->core, lease->block->record);
+    }
     *ret_lease = lease;
     return 0;
 }

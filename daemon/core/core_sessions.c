@@ -14,6 +14,7 @@
 #include "daemon/core/closing.h"
 #include "daemon/core/explain.h"
 #include "daemon/core/fence.h"
+#include "daemon/core/kept.h"
 #include "daemon/core/lease.h"
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
@@ -89,10 +90,13 @@ static int session_open(struct core *core, const struct peer *peer, uint64_t now
         return PROTO_E_LIMIT;
     struct session *session =
         calloc(1, sizeof *session + core->n_pools * sizeof session->answers[0]); /* no pool comes later */
-    if (session == NULL)
+    if (session == NULL || kept_add(core, KEPT_SESSION, session, &session->record) < 0) {
+        free(session);
         return -ENOMEM;
+    }
     int r = tenant_get(core, peer_tenant(peer), &tenant);
     if (r < 0) {
+        kept_end(core, &session->record);
         free(session);
         return r;
     }
@@ -103,24 +107,17 @@ static int session_open(struct core *core, const struct peer *peer, uint64_t now
         tenant_note_refusal(tenant);
         tenant_apply_policy(tenant, NULL);
         tenant_drop_if_unused(tenant);
+        kept_end(core, &session->record);
         free(session);
         return r;
     }
-    tenant->sessions++;
     session->core = core;
     session->pools_allowed = policy_pools(core->policy, peer);
-    session->tenant = tenant;
     session->id = ++core->next_session_id;
+    kept_number(core);
     session->peer = *peer;
     session->connected_ns = now_ns;
-    list_init(&session->leases);
-    list_init(&session->requests);
-    list_init(&session->held);
-    list_init(&session->fenced);
-    list_init(&session->reclaim_link);
-    list_append(&tenant->members, &session->tenant_link);
-    list_append(&core->sessions, &session->link);
-    core->n_sessions++;
+    session_enter(session, tenant);
     record(core, &(struct recorded){.kind = PROTO_RECORD_OPEN, .session = session});
     tenant_mark_ready(tenant); /* its groups may have raised the quota */
     *ret_session = session;
@@ -185,6 +182,7 @@ void core_session_drop_reply(struct session *session, uint64_t bytes) {
 
 void core_session_name(struct session *session, const char *name, uint64_t now_ns) {
     snprintf(session->peer.command, sizeof session->peer.command, "%s", name);
+    kept_change(session->core, session->record);
     if (session->has_said_name) /* the records have one name of a session: otherwise it could fill them */
         return;
     session->has_said_name = true;
@@ -195,6 +193,7 @@ void core_session_name(struct session *session, const char *name, uint64_t now_n
 void core_session_want_reclaim(struct session *session) {
     assert(session->n_leases == 0);
     session->wants_reclaim = true;
+    kept_change(session->core, session->record);
 }
 
 void core_session_set_page(struct session *session, struct proto_page *page) {
@@ -209,6 +208,7 @@ bool core_has_tenant(struct core *core, struct tenant_id id) {
 
 void core_session_set_board(struct session *session, uint32_t slot) {
     session->board_slot = slot + 1;
+    kept_change(session->core, session->record);
 }
 
 /* Whether the session has memory of the pool, or a segment of it mapped. */
@@ -259,6 +259,9 @@ static void session_free(struct session *session, uint64_t now_ns) {
     core->n_sessions--;
     charge_free(&session->replies);
     charge_free(&session->charge);
+    for (size_t word = 0; word < session->n_segment_words; word++)
+        kept_end(core, &session->segments[word].record);
+    kept_end(core, &session->record);
     free(session->segments);
     free(session);
     if (core->policy != NULL && core->policy->has_group_rules)
@@ -315,6 +318,7 @@ void core_session_lose(struct session *session, uint64_t now_ns, const char *rea
     session_fall_silent(session);
     session->state = SESSION_QUARANTINED;
     session->lost_ns = now_ns;
+    kept_change(session->core, session->record);
     for (unsigned i = 0; i < session->core->n_pools; i++)
         if (has_of(session, session->core->pools[i]))
             session->core->pools[i]->reclaim.lost_ns = now_ns;

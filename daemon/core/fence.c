@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/kept.h"
 #include "daemon/core/tenant.h"
 #include "proto/page.h"
 
@@ -44,8 +45,10 @@ int fence_queue_get(struct session *session, struct pool *pool, uint32_t word,
         queue = queue->next;
     if (queue == NULL) {
         queue = calloc(1, sizeof *queue);
-        if (queue == NULL)
+        if (queue == NULL || kept_add(session->core, KEPT_FENCES, queue, &queue->record) < 0) {
+            free(queue);
             return -ENOMEM;
+        }
         queue->session = session;
         queue->heap = tenant_heap_find(session->tenant, pool);
         queue->word = word;
@@ -67,6 +70,7 @@ void fence_queue_add(struct fence_queue *queue, struct lease *lease, uint64_t va
     }
     lease->fence = queue;
     lease->fence_value = value;
+    kept_change(lease->session->core, lease->record);
     list_append(&queue->leases, &lease->fence_link);
 }
 
@@ -74,6 +78,7 @@ void fence_queue_remove(struct lease *lease) {
     struct fence_queue *queue = lease->fence;
     list_remove(&lease->fence_link);
     lease->fence = NULL;
+    kept_change(lease->session->core, lease->record);
     if (list_is_empty(&queue->leases)) {
         list_remove(&queue->session_link);
         list_remove(&queue->heap_link);
@@ -84,6 +89,7 @@ void fence_queue_withhold(struct fence_queue *queue, uint64_t value) {
     if (!queue->withholds || (int64_t)(value - queue->withheld_value) > 0)
         queue->withheld_value = value;
     queue->withholds = true;
+    kept_change(queue->session->core, queue->record);
 }
 
 struct fence_queue *fence_queue_next_withheld(const struct session *session, const struct pool *pool,
@@ -95,6 +101,7 @@ struct fence_queue *fence_queue_next_withheld(const struct session *session, con
             if (!fence_is_ready(session, word, queue->withheld_value))
                 return queue;
             queue->withholds = false;
+            kept_change(session->core, queue->record);
         }
     return NULL;
 }
@@ -105,6 +112,7 @@ void fences_free(struct session *session) {
         while (session->fence_queues[word] != NULL) {
             struct fence_queue *queue = session->fence_queues[word];
             session->fence_queues[word] = queue->next;
+            kept_end(session->core, &queue->record);
             free(queue);
         }
     free(session->fence_queues);

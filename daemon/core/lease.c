@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "daemon/core/fence.h"
+#include "daemon/core/kept.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/recorder.h"
 #include "daemon/core/row.h"
@@ -29,9 +30,7 @@ void lease_table_deinit(struct lease_table *table) {
     memset(table, 0, sizeof *table);
 }
 
-static int lease_table_reserve(struct lease_table *table) {
-    if (table->used < table->capacity)
-        return 0;
+static int lease_table_grow(struct lease_table *table) {
     uint32_t capacity = table->capacity == 0 ? 64 : table->capacity * 2;
     if (capacity < table->capacity)
         return -ENOMEM;
@@ -46,10 +45,30 @@ static int lease_table_reserve(struct lease_table *table) {
     for (uint32_t slot = table->capacity; slot < capacity; slot++)
         slots[slot] = NULL;
     /* the lowest slot on top, so that ids stay small */
-    for (uint32_t i = 0; i < capacity - table->capacity; i++)
+    uint32_t n_free = table->capacity - table->used, more = capacity - table->capacity;
+    memmove(&free_slots[more], free_slots, n_free * sizeof *free_slots);
+    for (uint32_t i = 0; i < more; i++)
         free_slots[i] = capacity - 1 - i;
     table->capacity = capacity;
     return 0;
+}
+
+static int lease_table_reserve(struct lease_table *table) {
+    return table->used < table->capacity ? 0 : lease_table_grow(table);
+}
+
+/* Takes a slot out of the free ones, the top of them at once. False: it is not among them. */
+static bool lease_table_take(struct lease_table *table, uint32_t slot) {
+    uint32_t n_free = table->capacity - table->used, place = n_free;
+
+    while (place > 0 && table->free_slots[place - 1] != slot)
+        place--;
+    if (place == 0)
+        return false;
+    memmove(&table->free_slots[place - 1], &table->free_slots[place],
+            (n_free - place) * sizeof *table->free_slots);
+    table->used++;
+    return true;
 }
 
 static void lease_table_insert(struct lease_table *table, struct lease *lease) {
@@ -116,6 +135,7 @@ static void ranges_give(struct list *ranges) {
     list_for_each_entry_safe(struct heap_range, range, ranges, user_link) {
         struct segment *segment = range->span->user;
         list_remove(&range->user_link);
+        kept_end(segment->pool->core, &range->record);
         heap_give(range);
         segment_settle(segment);
         pool_wake(segment->pool);
@@ -132,6 +152,7 @@ static void block_free(struct core *core, struct block *block) {
     ranges_give(&block->ranges);
     charge_free(&block->ranges_charge);
     charge_free(&block->charge);
+    kept_end(core, &block->record);
     free(block);
 }
 
@@ -141,7 +162,7 @@ static void block_free_if_unused(struct core *core, struct block *block) {
 }
 
 void block_hold(struct block *block) {
-    assert(block->shared && !list_is_empty(&block->leases));
+    assert(block->shared);
     block_charge(block, -block->held_bytes);
     block->n_parcels++;
     block->segment->pool->n_parcels++;
@@ -158,18 +179,10 @@ void block_drop(struct block *block) {
     block_free_if_unused(block->segment->pool->core, block);
 }
 
-int lease_join(struct session *session, struct block *block, struct lease **ret_lease) {
-    struct core *core = session->core;
-    int r = lease_table_reserve(&core->leases);
-    if (r < 0)
-        return r;
-    struct lease *lease = calloc(1, sizeof *lease);
-    if (lease == NULL)
-        return -ENOMEM;
+/* The session has a lease on the block. */
+static void lease_enter(struct lease *lease, struct session *session, struct block *block) {
     lease->block = block;
     lease->session = session;
-    lease->taken_ns = core->recorder.now_ns;
-    lease_table_insert(&core->leases, lease);
     charge_force(&lease->charge, &session->tenant->quota, QUOTA_LEASES, 1);
     list_init(&lease->fence_link);
     list_append(&session->leases, &lease->session_link);
@@ -180,7 +193,71 @@ int lease_join(struct session *session, struct block *block, struct lease **ret_
     session_hold(session, block, block->held_bytes);
     block->segment->pool->n_leases++;
     block->segment->pool->stats.n_acquires++; /* attached ones too, so that it goes with n_releases */
+}
+
+int lease_join(struct session *session, struct block *block, struct lease **ret_lease) {
+    struct core *core = session->core;
+    int r = lease_table_reserve(&core->leases);
+    if (r < 0)
+        return r;
+    struct lease *lease = calloc(1, sizeof *lease);
+    if (lease == NULL || kept_add(core, KEPT_LEASE, lease, &lease->record) < 0) {
+        free(lease);
+        return -ENOMEM;
+    }
+    lease->taken_ns = core->recorder.now_ns;
+    lease_table_insert(&core->leases, lease);
+    kept_number(core);
+    lease_enter(lease, session, block);
     *ret_lease = lease;
+    return 0;
+}
+
+int lease_restore(struct session *session, struct block *block, const struct lease *wanted,
+                  struct lease **ret_lease) {
+    struct core *core = session->core;
+    struct lease_table *table = &core->leases;
+    int r = 0;
+
+    while (r == 0 && (wanted->id > table->capacity || table->used == table->capacity))
+        r = lease_table_grow(table);
+    if (r < 0)
+        return r;
+    struct lease *lease = malloc(sizeof *lease);
+    if (lease == NULL)
+        return -ENOMEM;
+    if (wanted->id == 0 || !lease_table_take(table, (uint32_t)(wanted->id - 1))) {
+        free(lease);
+        return -EBADMSG;
+    }
+    *lease = *wanted;
+    table->slots[lease->id - 1] = lease;
+    lease_enter(lease, session, block);
+    *ret_lease = lease;
+    return 0;
+}
+
+void lease_restore_fence(struct lease *lease, struct fence_queue *queue) {
+    struct block *block = lease->block;
+
+    block_count(block, -1, +1, 0);
+    session_hold(lease->session, block, -block->held_bytes);
+    session_count_fenced(lease->session, block, block->held_bytes);
+    fence_queue_add(queue, lease, lease->fence_value);
+}
+
+int block_restore(struct block *block, struct tenant *tenant) {
+    struct core *core = block->segment->pool->core;
+
+    if (block->shared && tsearch(block, &core->tokens, block_compare_tokens) == NULL)
+        return -ENOMEM;
+    list_for_each_entry(const struct heap_range, range, &block->ranges, user_link) {
+        block->held_bytes += range->size;
+        block->n_ranges++;
+    }
+    charge_force(&block->charge, &tenant->quota, quota_item_of_pool(block->segment->pool->id),
+                 block->held_bytes);
+    charge_force(&block->ranges_charge, &tenant->quota, QUOTA_RANGES, block->n_ranges);
     return 0;
 }
 
@@ -211,9 +288,14 @@ static int lease_open_block(struct session *session, struct segment *segment, ui
     block->capacity_bytes = block->held_bytes = capacity_bytes;
     list_init(&block->ranges);
     list_init(&block->leases);
-    int r = lease_join(session, block, ret_lease);
+    int r = kept_add(session->core, KEPT_BLOCK, block, &block->record);
     if (r < 0)
         return r;
+    r = lease_join(session, block, ret_lease);
+    if (r < 0) {
+        kept_end(session->core, &block->record);
+        return r;
+    }
     charge_force(&block->charge, &session->tenant->quota, quota_item_of_pool(segment->pool->id),
                  capacity_bytes);
     block = NULL; /* the lease has it */
@@ -222,9 +304,14 @@ static int lease_open_block(struct session *session, struct segment *segment, ui
 
 int lease_open(struct session *session, struct heap_range *range, uint64_t size_bytes,
                struct lease **ret_lease) {
-    int r = lease_open_block(session, range->span->user, range->offset, size_bytes, range->size, ret_lease);
+    int r = kept_add(session->core, KEPT_RANGE, range, &range->record);
     if (r < 0)
         return r;
+    r = lease_open_block(session, range->span->user, range->offset, size_bytes, range->size, ret_lease);
+    if (r < 0) {
+        kept_end(session->core, &range->record);
+        return r;
+    }
     struct block *block = (*ret_lease)->block;
     range->user = block;
     list_append(&block->ranges, &range->user_link);
@@ -254,6 +341,7 @@ void lease_close(struct lease *lease) {
     pool->n_leases--;
     pool->stats.n_releases++;
     charge_free(&lease->charge);
+    kept_end(core, &lease->record);
     free(lease);
     block_free_if_unused(core, block);
 }
@@ -302,10 +390,18 @@ static struct heap_range *block_find_end(const struct block *block, struct heap_
 static int range_divide(struct session *session, struct heap_range *range, uint64_t offset,
                         struct heap_range **ret_upper) {
     struct block *block = range->user;
-    int r = heap_split(range, offset - range->offset, ret_upper);
+    uint32_t record;
+    int r = kept_add(session->core, KEPT_RANGE, NULL, &record);
     if (r < 0)
         return r;
+    r = heap_split(range, offset - range->offset, ret_upper);
+    if (r < 0) {
+        kept_end(session->core, &record);
+        return r;
+    }
     (*ret_upper)->user = block;
+    kept_give(session->core, record, *ret_upper, &(*ret_upper)->record);
+    kept_change(session->core, range->record);
     list_insert_before(range->user_link.next, &(*ret_upper)->user_link);
     block_add_ranges(session, block, 1);
     return 0;
@@ -366,10 +462,18 @@ static int part_mark(struct lease_part *part) {
 static void give_up_if_withheld(struct lease *lease) {
     uint64_t held_bytes = lease->block->held_bytes;
 
-    if (lease->withheld_bytes > held_bytes) /* a part was withheld, and was then given back once more */
+    if (lease->withheld_bytes > held_bytes) { /* a part was withheld, and was then given back once more */
         lease->withheld_bytes = held_bytes;
+        kept_change(lease->session->core, lease->record);
+    }
     if (lease->withheld_bytes == held_bytes)
         lease_give_up(lease, NULL, 0);
+}
+
+/* The range is another block's of the session, in whose list it is by now. */
+static void range_move(const struct session *session, struct heap_range *range, struct block *block) {
+    range->user = block;
+    kept_change(session->core, range->record);
 }
 
 /* Moves the ranges of a marked part from the lease's block to a list, in order; the charge goes with them.
@@ -392,6 +496,7 @@ static unsigned part_cut(const struct lease_part *part, struct list *ranges) {
         moved++;
     }
     block_lose_ranges(lease->session, block, moved);
+    kept_change(lease->session->core, block->record);
     if (list_is_empty(&block->ranges)) {
         lease_close(lease);
         return moved;
@@ -424,6 +529,8 @@ static bool range_join_next(struct session *session, struct heap_range *range) {
     if (next == NULL || range_end(range) != next->offset)
         return false;
     list_remove(&next->user_link);
+    kept_end(session->core, &next->record);
+    kept_change(session->core, range->record);
     heap_join(range);
     block_lose_ranges(session, range->user, 1);
     return true;
@@ -440,7 +547,7 @@ static void block_take_ranges(struct session *session, struct block *block, stru
             position = position->previous;
         list_remove(&range->user_link);
         list_insert_before(position, &range->user_link);
-        range->user = block;
+        range_move(session, range, block);
         block_add_ranges(session, block, 1);
         (void)range_join_next(session, range);
         position = &range->user_link;
@@ -477,8 +584,10 @@ bool lease_join_fenced(struct lease_part *part, struct fence_queue *queue, uint6
                             *highest = container_of(block->ranges.previous, struct heap_range, user_link);
     block->offset_bytes = lowest->offset;
     block->size_bytes = block->capacity_bytes = range_end(highest) - lowest->offset;
+    kept_change(session->core, block->record);
     if (is_later)
         last->fence_value = value;
+    kept_change(session->core, last->record);
     return true;
 }
 
@@ -489,6 +598,7 @@ int lease_withhold(const struct lease_part *part, struct fence_queue *queue, uin
     if (size_bytes > lease->block->held_bytes - lease->withheld_bytes)
         return PROTO_E_INVALID;
     lease->withheld_bytes += size_bytes;
+    kept_change(lease->session->core, lease->record);
     if (queue != NULL) {
         lease->is_withheld_by_fences = true;
         fence_queue_withhold(queue, value);
@@ -511,7 +621,7 @@ void lease_end_split(struct lease_part *part, struct lease *lease) {
 
     block_add_ranges(lease->session, block, part_cut(part, &block->ranges));
     list_for_each_entry(struct heap_range, range, &block->ranges, user_link) {
-        range->user = block;
+        range_move(lease->session, range, block);
     }
 }
 
@@ -565,10 +675,11 @@ static int lease_append(struct lease *lease, struct lease *other) {
     struct heap_range *range = container_of(from->ranges.next, struct heap_range, user_link);
     list_remove(&range->user_link);
     list_append(&block->ranges, &range->user_link);
-    range->user = block;
+    range_move(lease->session, range, block);
     block->is_row = true;
     block->capacity_bytes += range->size;
     block->size_bytes = block->capacity_bytes;
+    kept_change(lease->session->core, block->record);
     block_take_over(block, other);
     return 0;
 }
@@ -593,12 +704,14 @@ int lease_merge(struct lease *lease, struct lease *other, unsigned spare) {
             position = position->next;
         list_remove(&range->user_link);
         list_insert_before(position, &range->user_link);
-        range->user = block;
+        range_move(lease->session, range, block);
     }
     const struct heap_range *last = container_of(block->ranges.previous, struct heap_range, user_link);
     block->size_bytes = block->capacity_bytes = last->offset + last->size - block->offset_bytes;
     lease->withheld_bytes += other->withheld_bytes;
     lease->is_withheld_by_fences = lease->is_withheld_by_fences || other->is_withheld_by_fences;
+    kept_change(lease->session->core, lease->record);
+    kept_change(lease->session->core, block->record);
     block_take_over(block, other);
     block_join_ranges(lease->session, block);
     return 0;
@@ -683,6 +796,7 @@ int block_share(struct core *core, struct block *block, const struct proto_token
         if (tsearch(block, &core->tokens, block_compare_tokens) == NULL)
             return -ENOMEM;
         block->shared = true;
+        kept_change(core, block->record);
         list_for_each_entry(struct lease, lease, &block->leases, block_link) { /* one: others need a token */
             lease->session->pools[block->segment->pool->id - 1].shared_bytes += block->held_bytes;
         }

@@ -40,6 +40,18 @@ int lease_open(struct session *session, struct heap_range *range, uint64_t size_
 /* Opens a further lease on a block that another session holds. Returns 0 or -ENOMEM. */
 int lease_join(struct session *session, struct block *block, struct lease **ret_lease);
 
+/* For inherit.c. A block whose ranges are in its list is charged to its tenant, and found by its token. Returns 0
+ * or -ENOMEM. */
+int block_restore(struct block *block, struct tenant *tenant);
+
+/* For inherit.c. Opens a lease with the id, the generation and what else a predecessor's had: wanted. Of one
+ * session they come in the order of their generations. Returns 0, -ENOMEM, or -EBADMSG: another one has the id. */
+int lease_restore(struct session *session, struct block *block, const struct lease *wanted,
+                  struct lease **ret_lease);
+
+/* For inherit.c. The lease waits for its fence_value in the queue. */
+void lease_restore_fence(struct lease *lease, struct fence_queue *queue);
+
 /* Ends a lease. With the last lease of its block, the block's memory returns to the heap, and the pool is
  * marked as ready. */
 void lease_close(struct lease *lease);

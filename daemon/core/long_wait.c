@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/core/long_wait.h"
 
+#include "daemon/core/kept.h"
 #include "daemon/core/reach.h"
 #include "daemon/core/request.h"
 
@@ -50,6 +51,7 @@ static void tell(struct request *request) {
     if (request->is_told)
         return;
     request->is_told = true;
+    kept_change(request->session->core, request->record);
     list_append(&request->session->core->long_waits, &request->long_link);
 }
 

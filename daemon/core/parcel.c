@@ -9,6 +9,7 @@
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "daemon/core/kept.h"
 #include "daemon/core/lease.h"
 #include "daemon/core/recorder.h"
 #include "daemon/core/tenant.h"
@@ -108,8 +109,12 @@ int parcel_open(struct session *session, struct block *block, const struct proto
                               .sender = session->id,
                               .pid = session->peer.pid};
     list_init(&parcel->held_link);
-    if (tsearch(parcel, &table->by_token, parcel_compare_tokens) == NULL)
+    if (kept_add(session->core, KEPT_PARCEL, parcel, &parcel->record) < 0)
         return -ENOMEM;
+    if (tsearch(parcel, &table->by_token, parcel_compare_tokens) == NULL) {
+        kept_end(session->core, &parcel->record);
+        return -ENOMEM;
+    }
     charge_force(&parcel->charge, &tenant->quota, QUOTA_LEASES, 1);
     block_hold(block);
     tenant->n_parcels++;
@@ -125,6 +130,30 @@ int parcel_open(struct session *session, struct block *block, const struct proto
     return 0;
 }
 
+int parcel_restore(struct core *core, const struct parcel *wanted, struct session *sender,
+                   struct parcel **ret_parcel) {
+    struct parcel_table *table = &core->parcels;
+    struct tenant *tenant = parcel_tenant(wanted);
+
+    if (reserve(table) < 0)
+        return -ENOMEM;
+    _cleanup_(freep) struct parcel *parcel = malloc(sizeof *parcel);
+    if (parcel == NULL)
+        return -ENOMEM;
+    *parcel = *wanted;
+    list_init(&parcel->held_link);
+    if (tsearch(parcel, &table->by_token, parcel_compare_tokens) == NULL)
+        return -ENOMEM;
+    charge_force(&parcel->charge, &tenant->quota, QUOTA_LEASES, 1);
+    block_hold(parcel->block);
+    tenant->n_parcels++;
+    if (sender != NULL)
+        list_append(&sender->held, &parcel->held_link);
+    *ret_parcel = parcel;
+    insert(table, take_ptr(&parcel));
+    return 0;
+}
+
 struct parcel *parcel_find(const struct core *core, const struct proto_token *token) {
     struct parcel key = {.token = *token};
     struct parcel **found = tfind(&key, &core->parcels.by_token, parcel_compare_tokens);
@@ -132,6 +161,7 @@ struct parcel *parcel_find(const struct core *core, const struct proto_token *to
 }
 
 void parcel_take(struct core *core, struct parcel *parcel) {
+    kept_change(core, parcel->record);
     if (--parcel->takers == 0)
         parcel_close(core, parcel);
 }
@@ -146,6 +176,7 @@ static void parcel_free(struct core *core, struct parcel *parcel) {
     list_remove(&parcel->held_link);
     tdelete(parcel, &core->parcels.by_token, parcel_compare_tokens);
     charge_free(&parcel->charge);
+    kept_end(core, &parcel->record);
     block_drop(parcel->block);
     free(parcel);
 }
@@ -182,6 +213,7 @@ void parcels_let_go(struct session *session, uint64_t now_ns) {
         struct parcel *parcel = container_of(session->held.next, struct parcel, held_link);
         list_remove(&parcel->held_link);
         parcel->deadline_ns = clock_deadline_ns(now_ns, parcel->lifetime_ns);
+        kept_change(session->core, parcel->record);
         move_up(&session->core->parcels, parcel);
     }
 }

@@ -27,6 +27,11 @@
 int parcel_open(struct session *session, struct block *block, const struct proto_token *token,
                 const struct proto_send *send, uint64_t now_ns);
 
+/* For inherit.c. Opens a parcel as a predecessor's: wanted. sender: the session that holds it; NULL: its time has
+ * begun. Returns 0 or -ENOMEM. */
+int parcel_restore(struct core *core, const struct parcel *wanted, struct session *sender,
+                   struct parcel **ret_parcel);
+
 /* The parcel of a token, or NULL. */
 struct parcel *parcel_find(const struct core *core, const struct proto_token *token);
 

@@ -5,6 +5,7 @@
 #include <errno.h>
 
 #include "daemon/core/account.h"
+#include "daemon/core/kept.h"
 #include "daemon/core/recorder.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/tenant.h"
@@ -207,6 +208,7 @@ void pool_retire(struct segment *segment) {
 
     assert(segment->state == SEGMENT_UNASSIGNED && segment->mappers == 0);
     segment->state = SEGMENT_RETIRING;
+    kept_change(pool->core, segment->record);
     segment_settle(segment);
     pool->unassigned_bytes -= segment->size_bytes;
     list_remove(&segment->link);

@@ -3,6 +3,8 @@
 
 #include <stdatomic.h>
 
+#include "daemon/core/kept.h"
+
 static struct session_answers *answers_of(struct session *session, const struct pool *pool) {
     return &session->answers[pool->id - 1];
 }
@@ -18,6 +20,7 @@ bool question_is_open(const struct session *session, const struct pool *pool) {
 
 static void begin(struct session *session, struct session_answers *answers, uint64_t now_ns) {
     answers->question = ++session->n_questions;
+    kept_change(session->core, session->record);
     if (session->page != NULL)
         atomic_store_explicit(&session->page->shortage.asked, session->n_questions, memory_order_release);
     answers->n_asked++;

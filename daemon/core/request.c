@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <sys/types.h>
 
+#include "daemon/core/kept.h"
 #include "daemon/core/recorder.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
@@ -14,8 +15,10 @@
 int request_new(struct session *session, struct pool *pool, uint64_t id, const struct proto_acquire *acquire,
                 uint64_t now_ns, struct request **ret_request) {
     struct request *request = calloc(1, sizeof *request);
-    if (request == NULL)
+    if (request == NULL || kept_add(session->core, KEPT_REQUEST, request, &request->record) < 0) {
+        free(request);
         return -ENOMEM;
+    }
     request->session = session;
     request->pool = pool;
     request->id = id;
@@ -30,6 +33,7 @@ int request_new(struct session *session, struct pool *pool, uint64_t id, const s
     request->look_ns = clock_deadline_ns(now_ns, session->core->long_wait_ns);
     request->quota_item = -1;
     request->number = ++session->core->next_request_number;
+    kept_number(session->core);
     list_init(&request->link);
     list_init(&request->overdue_link);
     list_init(&request->special_link);
@@ -61,8 +65,10 @@ static void request_end_wait(struct request *request) {
 static void request_mark_leases(const struct request *request, bool unanswered) {
     struct lease *lease = request->lease;
 
-    for (unsigned n = request_n_leases(request); n > 0; n--, lease = session_next_lease(lease))
+    for (unsigned n = request_n_leases(request); n > 0; n--, lease = session_next_lease(lease)) {
         lease->unanswered = unanswered;
+        kept_change(lease->session->core, lease->record);
+    }
 }
 
 void request_free(struct request *request) {
@@ -72,6 +78,7 @@ void request_free(struct request *request) {
         request_mark_leases(request, false);
     list_remove(&request->session_link);
     request->session->n_requests--;
+    kept_end(request->session->core, &request->record);
     free(request);
 }
 
@@ -79,6 +86,7 @@ void request_grant(struct request *request, struct lease *lease) {
     assert(request->state == REQUEST_WAITING);
     request_end_wait(request);
     request->state = REQUEST_GRANTED;
+    kept_change(request->session->core, request->record);
     request->lease = lease;
     request_mark_leases(request, true);
     list_append(&request->session->core->answered, &request->link);
@@ -119,6 +127,7 @@ void request_refuse(struct request *request, enum proto_error error) {
     request_end_wait(request);
     request->state = REQUEST_REFUSED;
     request->error = error;
+    kept_change(request->session->core, request->record);
     if (request->pool != NULL && request_is_probe(request))
         request->pool->stats.n_probes++;
     else if (request->pool != NULL)
@@ -129,6 +138,7 @@ void request_refuse(struct request *request, enum proto_error error) {
 
 void request_refuse_for_quota(struct request *request, enum proto_error error, unsigned item) {
     request->quota_item = (int)item;
+    kept_change(request->session->core, request->record);
     request_refuse(request, error);
     if (request_is_probe(request))
         return;

@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
+#include <string.h>
 
 static struct shelf *shelf_of_node(const struct tree_node *node) {
     return node == NULL ? NULL : container_of(node, struct shelf, node);
@@ -36,6 +37,54 @@ static void shelf_drop(struct tree *shelves, struct shelf *shelf) {
     assert(list_is_empty(&shelf->empty) && list_is_empty(&shelf->used) && shelf->n_empty == 0);
     tree_remove(shelves, &shelf->node);
     free(shelf);
+}
+
+int segment_reserve_slot(struct core *core) {
+    return core->n_free_slots > 0 ? 0 : segment_grow_slots(core);
+}
+
+int segment_grow_slots(struct core *core) {
+    size_t slots = core->segment_slots == 0 ? 64 : core->segment_slots * 2;
+    struct segment **segments = realloc(core->segments, slots * sizeof *segments);
+    if (segments == NULL)
+        return -ENOMEM;
+    core->segments = segments;
+    uint32_t *free_slots = realloc(core->free_slots, slots * sizeof *free_slots);
+    if (free_slots == NULL)
+        return -ENOMEM;
+    core->free_slots = free_slots;
+    size_t more = slots - core->segment_slots;
+    memmove(&free_slots[more], free_slots, core->n_free_slots * sizeof *free_slots);
+    for (size_t i = 0; i < more; i++) { /* the lowest one on top */
+        free_slots[i] = (uint32_t)(slots - 1 - i);
+        segments[slots - 1 - i] = NULL;
+    }
+    core->n_free_slots += more;
+    core->segment_slots = slots;
+    return 0;
+}
+
+bool segment_take_slot(struct segment *segment, uint32_t slot) {
+    struct core *core = segment->pool->core;
+    size_t place = core->n_free_slots;
+
+    while (place > 0 && core->free_slots[place - 1] != slot)
+        place--;
+    if (place == 0)
+        return false;
+    core->n_free_slots--;
+    memmove(&core->free_slots[place - 1], &core->free_slots[place],
+            (core->n_free_slots - (place - 1)) * sizeof *core->free_slots);
+    segment->slot = slot;
+    core->segments[slot] = segment;
+    return true;
+}
+
+void segment_leave_slot(const struct segment *segment) {
+    struct core *core = segment->pool->core;
+
+    core->segments[segment->slot] = NULL;
+    core->free_slots[core->n_free_slots++] = segment->slot;
 }
 
 int segment_join(struct segment *segment) {

@@ -28,6 +28,17 @@ static inline uint64_t segment_bytes_for(uint64_t bytes) {
     return (bytes + SEGMENT_GRANULE - 1) / SEGMENT_GRANULE * SEGMENT_GRANULE;
 }
 
+/* Makes sure that there is a slot that no segment has. Returns 0 or -ENOMEM. */
+int segment_reserve_slot(struct core *core);
+
+/* Makes more slots. Returns 0 or -ENOMEM. */
+int segment_grow_slots(struct core *core);
+
+/* The segment has a slot from now on, until it leaves it. Constant time for the top of core->free_slots. False:
+ * there is no such slot, or another one has it. */
+bool segment_take_slot(struct segment *segment, uint32_t slot);
+void segment_leave_slot(const struct segment *segment);
+
 /* Puts a new segment, with its pool, id and size, among those of the pool. Returns 0 or -ENOMEM, and nothing
  * has changed. */
 int segment_join(struct segment *segment);

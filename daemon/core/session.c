@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/core/kept.h"
 #include "daemon/core/question.h"
 #include "daemon/core/segment.h"
 
@@ -15,17 +16,47 @@ struct lease *session_next_lease(const struct lease *lease) {
     return next == &lease->session->leases ? NULL : container_of(next, struct lease, session_link);
 }
 
+void session_enter(struct session *session, struct tenant *tenant) {
+    struct core *core = session->core;
+
+    tenant->sessions++;
+    session->tenant = tenant;
+    list_init(&session->leases);
+    list_init(&session->requests);
+    list_init(&session->held);
+    list_init(&session->fenced);
+    list_init(&session->reclaim_link);
+    list_append(&tenant->members, &session->tenant_link);
+    list_append(&core->sessions, &session->link);
+    core->n_sessions++;
+}
+
 int session_reserve_segment(struct session *session, const struct segment *segment) {
-    size_t words = (size_t)segment->slot / 64 + 1;
+    return session_reserve_word(session, segment->slot / 64);
+}
+
+int session_reserve_word(struct session *session, uint32_t word_needed) {
+    size_t words = (size_t)word_needed + 1;
     if (words <= session->n_segment_words)
         return 0;
     struct segment_bits *segments = realloc(session->segments, words * sizeof *segments);
     if (segments == NULL)
         return -ENOMEM;
-    memset(segments + session->n_segment_words, 0, (words - session->n_segment_words) * sizeof *segments);
     session->segments = segments;
-    session->n_segment_words = words;
+    for (size_t word = 0; word < session->n_segment_words; word++) /* they have moved */
+        kept_give(session->core, segments[word].record, &segments[word], &segments[word].record);
+    for (; session->n_segment_words < words; session->n_segment_words++) {
+        struct segment_bits *bits = &segments[session->n_segment_words];
+        *bits = (struct segment_bits){.session = session, .word = (uint32_t)session->n_segment_words};
+        if (kept_add(session->core, KEPT_MAPPED, bits, &bits->record) < 0)
+            return -ENOMEM;
+    }
     return 0;
+}
+
+/* The record of the segment's word has to be written. */
+static void change_word(const struct session *session, const struct segment *segment) {
+    kept_change(session->core, session->segments[segment->slot / 64].record);
 }
 
 static uint64_t bit_of(const struct segment *segment) {
@@ -44,6 +75,7 @@ bool session_map_segment(struct session *session, struct segment *segment) {
         return false;
     bool was_askable = session_can_be_asked(session, segment->pool);
     session->segments[segment->slot / 64].mapped |= bit;
+    change_word(session, segment);
     session->n_segments++;
     session->pools[segment->pool->id - 1].n_mapped++;
     segment->mappers++;
@@ -79,6 +111,7 @@ void session_unmap_segment(struct session *session, struct segment *segment) {
         session->pools[segment->pool->id - 1].n_untold--;
     session->segments[segment->slot / 64].mapped &= ~bit_of(segment);
     session->segments[segment->slot / 64].told &= ~bit_of(segment);
+    change_word(session, segment);
     session->n_segments--;
     session->pools[segment->pool->id - 1].n_mapped--;
     segment->mappers--;
@@ -96,6 +129,7 @@ bool session_was_told(const struct session *session, const struct segment *segme
 void session_note_told(struct session *session, struct segment *segment) {
     assert(session_has_mapped(session, segment) && !session_was_told(session, segment));
     session->segments[segment->slot / 64].told |= bit_of(segment);
+    change_word(session, segment);
     session_count_closing(session, segment->pool, segment->size_bytes);
 }
 

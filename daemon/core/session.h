@@ -32,6 +32,12 @@ bool session_may_use(const struct session *session, const struct pool *pool);
 /* The lease that the session got after this one, of those that it still has. NULL: none. */
 struct lease *session_next_lease(const struct lease *lease);
 
+/* The session, whose core is set, is one of its tenant's. */
+void session_enter(struct session *session, struct tenant *tenant);
+
+/* Makes room for 64 segments, and those before them. Returns 0 or -ENOMEM. */
+int session_reserve_word(struct session *session, uint32_t word);
+
 /* Makes room to remember the segment. Returns 0 or -ENOMEM. */
 int session_reserve_segment(struct session *session, const struct segment *segment);
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 
 #include "daemon/core/account.h"
+#include "daemon/core/kept.h"
 #include "daemon/core/policy.h"
 #include "daemon/core/scope.h"
 #include "daemon/core/segment.h"
@@ -124,6 +125,7 @@ int tenant_adopt(struct tenant *tenant, struct segment *segment) {
     heap->segments++;
     segment->owner = heap;
     segment->state = SEGMENT_ASSIGNED;
+    kept_change(segment->pool->core, segment->record);
     if (segment->pool->takes_descriptors)
         charge_force(&segment->own_charge, &tenant->quota, QUOTA_SEGMENTS, 1);
     segment->pool->unassigned_bytes -= segment->size_bytes;
@@ -180,6 +182,7 @@ void tenant_disown(struct segment *segment) {
     segment->span = NULL;
     segment->owner = NULL;
     segment->state = SEGMENT_UNASSIGNED;
+    kept_change(segment->pool->core, segment->record);
     segment->pool->unassigned_bytes += segment->size_bytes;
     segment_settle(segment);
     segment_drop_owner(segment, owner);

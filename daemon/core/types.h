@@ -6,6 +6,7 @@
  * and what can be done with it. The files of the core stand on floors, and a file includes nothing of a floor
  * above its own:
  *
+ *   inherit                             a core that begins with what another one kept
  *   core, core_sessions, core_leases, core_valid
  *                                       entry points; validators of all objects
  *   explain                             texts for people: they read all objects
@@ -21,6 +22,7 @@
  *   account
  *   scope
  *   session, question, policy, segment, death, use, row, recorder
+ *   kept
  *   types
  *   quota, histogram, limits, tenant_id
  *
@@ -45,6 +47,7 @@
 
 struct account;
 struct core;
+struct estate;
 struct fence_queue;
 struct lease;
 struct parcel;
@@ -107,6 +110,9 @@ struct session_answers {
 struct segment_bits {
     uint64_t mapped; /* the session has the segment mapped */
     uint64_t told;   /* the session was told to close it */
+    struct session *session;
+    uint32_t word;   /* its place in session->segments */
+    uint32_t record; /* kept.h */
 };
 
 /* See session.h. */
@@ -143,6 +149,7 @@ struct session {
     struct fence_queue **fence_queues; /* by word, each the first of a chain */
     uint32_t n_fence_words;
     struct list fenced;       /* fence_queue.session_link: queues with leases, in turns */
+    uint32_t record;          /* kept.h */
     struct charge charge;     /* one session, to the tenant */
     struct charge replies;    /* bytes of replies that the shell keeps for it */
     void *owner;              /* the shell's */
@@ -252,6 +259,7 @@ struct fence_queue {
     struct session *session;
     struct tenant_heap *heap;
     uint32_t word;
+    uint32_t record;                     /* kept.h */
     struct list leases;                  /* lease.fence_link, in order of arrival */
     bool withholds;                      /* parts of leases that live wait for it, */
     uint64_t withheld_value;             /* and all of them have come when the word has this value */
@@ -424,6 +432,7 @@ struct segment {
     unsigned mappers;          /* sessions that have it mapped */
     unsigned deaf_mappers;     /* mappers that cannot be told to close it */
     unsigned lost_mappers;     /* those of them that are in quarantine: they end by themselves */
+    uint32_t record;           /* kept.h */
     uintptr_t mappers_sum;     /* exclusive or of the mappers' addresses: of one mapper it is the address */
     struct shelf *size_shelf;  /* the pool's of its size */
     struct shelf *owner_shelf; /* the owner's of its size; NULL unless ASSIGNED */
@@ -457,6 +466,7 @@ struct block {
     struct charge ranges_charge;        /* n_ranges, likewise */
     bool is_row;                        /* its ranges lie in several segments: row.h */
     bool shared;
+    uint32_t record; /* kept.h */
     struct proto_token token;
 };
 
@@ -466,6 +476,7 @@ struct lease {
     uint64_t id, generation;
     uint64_t taken_ns;         /* the time of its grant, its attaching or its split */
     bool unanswered;           /* it was granted to a request whose answer is still to be taken */
+    uint32_t record;           /* kept.h */
     struct fence_queue *fence; /* fenced: the queue that it is in; else NULL */
     uint64_t fence_value;      /* fenced: the value that the word has to reach */
     struct proto_board_fence board_fence; /* fenced: as others of the block see it */
@@ -493,6 +504,7 @@ struct parcel {
     uint64_t deadline_ns; /* NS_FOREVER while it is held */
     uint64_t sender;      /* the session's id; it may be gone */
     pid_t pid;            /* the sender's */
+    uint32_t record;      /* kept.h */
     size_t place;         /* in core->parcels.entries */
     struct list held_link; /* in session->held of the sender */
     struct charge charge; /* one lease, to the tenant */
@@ -540,6 +552,7 @@ struct request {
     struct charge charge;       /* one waiting request, to the tenant; until it is answered */
     struct tenant_heap *heap;   /* WAITING: the heap that has the queue */
     unsigned passes; /* later requests that were given memory that it could have used: wait_queue.h */
+    uint32_t record; /* kept.h */
     struct segment *target; /* overdue: what later requests leave to it, if it keeps no room; NULL: nothing */
     struct list overdue_link;   /* in pool->waiters.overdue when those are too many */
     struct list special_link;   /* while it waits, if no_reclaim: in pool->waiters.for_growth or
@@ -599,6 +612,8 @@ struct core {
     uint32_t passes_limit;      /* PASSES_MAX; smaller in simulations */
     uint64_t long_wait_ns;      /* LONG_WAIT_NS; smaller in simulations */
     struct policy *policy;      /* NULL: nothing is limited or forbidden */
+    struct estate *estate;      /* borrowed; NULL: nothing is kept for a successor */
+    uint32_t record;            /* kept.h: of its numbers */
     struct recorder recorder;
 };
 

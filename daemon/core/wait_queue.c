@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <stddef.h>
 
+#include "daemon/core/kept.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/session.h"
@@ -109,6 +110,7 @@ void wait_queue_enter(struct request *request, struct tenant_heap *heap, enum wa
     insert_by_arrival(&queue->requests, request, offsetof(struct request, link));
     request->heap = heap;
     request->queue = kind;
+    kept_change(request->session->core, request->record);
     if (kind == WAIT_QUEUE_ROOM && list_is_empty(&heap->waiting_link))
         list_append(&pool->waiters.queues, &heap->waiting_link);
     if (kind == WAIT_QUEUE_QUOTA && list_is_empty(&heap->pressed_link))
@@ -152,6 +154,7 @@ void wait_queue_leave(struct request *request) {
     note_queues(heap);
     request->queue = WAIT_QUEUE_NONE;
     request->heap = NULL;
+    kept_change(request->session->core, request->record);
 }
 
 struct request *wait_queue_oldest(const struct pool *pool) {
@@ -327,18 +330,24 @@ static bool could_use_some(const struct request *waiter, const struct request *g
     return false;
 }
 
+/* Counts a pass. Returns how many there were. */
+static unsigned pass(struct request *passed) {
+    kept_change(passed->session->core, passed->record);
+    return ++passed->passes;
+}
+
 void wait_queue_count_passes(const struct request *request) {
+    const struct core *core = request->session->core;
     struct request *first = wait_queue_first(&request->lease->block->segment->owner->held);
 
-    if (first != NULL && first->number < request->number &&
-        ++first->passes == request->session->core->passes_limit)
+    if (first != NULL && first->number < request->number && pass(first) == core->passes_limit)
         note_queues(first->heap); /* its tenant's later requests wait behind it from now on */
     list_for_each_entry(const struct tenant_heap, heap, &request->pool->waiters.queues, waiting_link) {
         first = wait_queue_first(&heap->waiting);
         assert(first != NULL); /* see above: wait_queue_oldest() */
         if (first->number > request->number || !could_use_some(first, request))
             continue;
-        first->passes++;
+        pass(first);
         overdue_enter(first);
     }
 }

@@ -7,6 +7,7 @@
 
 #include "daemon/core/collect.h"
 #include "daemon/core/idle_wait.h"
+#include "daemon/core/kept.h"
 #include "daemon/core/lease.h"
 #include "daemon/core/long_wait.h"
 #include "daemon/core/plan.h"
@@ -572,6 +573,7 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
      * they may be. */
     if (request->deadline_ns > now_ns) {
         request->waited = true;
+        kept_change(request->session->core, request->record);
         record(pool->core, &(struct recorded){.kind = PROTO_RECORD_WAIT,
                                               .pool = pool,
                                               .session = request->session,

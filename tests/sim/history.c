@@ -11,6 +11,8 @@
 #define END_ROUNDS_MAX                                                                                       \
     10000u /* of the kernel's events and the shell's, until everybody is gone: some hundred do */
 
+#define HEIR_STEPS 64u /* of each so many steps, a successor inherits after one */
+
 static const struct {
     const char *name;
     void (*run)(struct world *world);
@@ -136,6 +138,7 @@ static void world_make(struct world *world) {
         add_pool(world, p);
     scopes_begin(world);
     records_begin(world);
+    heirs_begin(world);
 }
 
 static void step_any(struct world *world) {
@@ -208,7 +211,9 @@ static void world_end(struct world *world) {
         free(world->segments[g].owners);
         free(world->segments[g].hot);
     }
+    heirs_end_step(world, true);
     core_free(world->core);
+    heirs_end(world);
     records_end(world);
 }
 
@@ -230,6 +235,9 @@ void history(uint64_t seed, uint64_t n_steps, unsigned validate_every, struct ta
             shell_drain(world);
         check_all(world);
         records_check(world);
+        heirs_end_step(world, world->step % validate_every == 0);
+        if (world->step % HEIR_STEPS == world->seed % HEIR_STEPS)
+            heirs_check(world);
         if (world->step % validate_every == 0)
             must(core_is_valid(world->core), "the core is not valid");
         tally->out_of_memory += memory_failed();

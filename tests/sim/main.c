@@ -88,6 +88,7 @@ static const struct campaign_count counts[] = {
     {"requests that were passed too often", offsetof(struct tally, overdue)},
     {"turns between tenants", offsetof(struct tally, turns)},
     {"scopes dropped", offsetof(struct tally, scopes)},
+    {"successors that inherited", offsetof(struct tally, heirs)},
     {"devices lost", offsetof(struct tally, devices_lost)},
     {"policies set", offsetof(struct tally, policies)},
     {"refusals for a quota", offsetof(struct tally, quota_refusals)},

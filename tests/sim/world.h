@@ -14,6 +14,7 @@
  *   model.c    the reference model: the owner of each grain, the waiting requests, the answers
  *   turns.c    the order in which the model serves requests
  *   records.c  what the flight recorder says of each session's memory
+ *   heirs.c    the estate: its records agree with the core after each step
  *   alone.c    requests that no other process can serve
  *   check.c    the invariants that hold between steps
  *   history.c  one seed's world from its first step to its last
@@ -33,8 +34,11 @@
 
 #include "daemon/core/core.h"
 #include "daemon/core/death.h"
+#include "daemon/core/kept.h"
 #include "daemon/core/pool.h"
+#include "daemon/core/segment.h"
 #include "daemon/core/session.h"
+#include "daemon/core/tenant.h"
 #include "daemon/core/wait_queue.h"
 #include "tests/failing_memory.h"
 #include "tests/random.h"
@@ -248,7 +252,7 @@ struct tally {
         sends, taken, revoked, too_late, fences, joined, withheld, rows, described, arrivals, aheads, growths,
         failures, retirements, reclaims, byes, breaks, kills, forks, reaped, behind_child, by_holders, forced,
         policies, quota_refusals, held, devices_lost, out_of_memory, segments, closings, offered,
-        answered_early, closed, passes, overdue, turns, cancels, alone, long_waits, scopes;
+        answered_early, closed, passes, overdue, turns, cancels, alone, long_waits, scopes, heirs;
 };
 
 /* The last lease of which a part was released behind a fence, and that fence (0: none was). */
@@ -260,6 +264,7 @@ struct model_followed {
 };
 
 struct world {
+    struct estate estate;
     uint64_t seed, random_state;
     uint64_t step;
     const char *step_name;
@@ -486,6 +491,15 @@ void step_reply(struct world *world);
 
 /* --- check.c: the core and the model agree, and no request waits that could be served now. */
 void check_all(struct world *world);
+
+/* --- heirs.c */
+/* The core keeps its records from now on. */
+void heirs_begin(struct world *world);
+void heirs_end(struct world *world);
+/* The step ends. check: the records are compared with the core. */
+void heirs_end_step(struct world *world, bool checks);
+/* Between steps: a successor inherits everything. */
+void heirs_check(struct world *world);
 
 /* The core records from now on; nothing is left of that at the end. */
 void records_begin(struct world *world);

@@ -1,0 +1,657 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/inherit.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/cleanup.h"
+#include "daemon/core/closing.h"
+#include "daemon/core/fence.h"
+#include "daemon/core/lease.h"
+#include "daemon/core/long_wait.h"
+#include "daemon/core/parcel.h"
+#include "daemon/core/policy.h"
+#include "daemon/core/pool.h"
+#include "daemon/core/request.h"
+#include "daemon/core/segment.h"
+#include "daemon/core/session.h"
+#include "daemon/core/tenant.h"
+#include "daemon/core/wait_queue.h"
+
+/* The estate that is read, and the core that is made of it. */
+struct heir {
+    struct core *core;
+    struct estate *estate;
+    const struct inherit_shell *shell;
+    const char *reason;
+};
+
+static int refuse(struct heir *heir, const char *reason) {
+    heir->reason = reason;
+    return -EBADMSG;
+}
+
+/* Goes through the records of a kind. each: gets the record's number and its payload. */
+static int for_each(struct heir *heir, enum kept_kind kind,
+                    int (*each)(struct heir *heir, uint32_t record, const void *payload)) {
+    _Alignas(8) char payload[1024];
+    struct estate_found found = {0};
+    int r = 0;
+
+    _Static_assert(sizeof payload >= sizeof(struct kept_session), "a payload has room");
+    while (r == 0 && estate_next(heir->estate, kind, found.record, &found)) {
+        if (found.is_damaged)
+            return refuse(heir, "a record is damaged");
+        estate_read(heir->estate, &found, payload);
+        r = each(heir, found.record, payload);
+    }
+    return r;
+}
+
+/* The object is the record's from now on. */
+static void bind(const struct heir *heir, uint32_t record, void *object, uint32_t *ret_record) {
+    estate_bind(heir->estate, record, object);
+    *ret_record = record;
+}
+
+static void *object_of(const struct heir *heir, uint32_t record, enum kept_kind kind) {
+    return estate_object(heir->estate, record, kind);
+}
+
+static struct pool *pool_of(const struct heir *heir, uint32_t id) {
+    return core_find_pool(heir->core, id);
+}
+
+static int get_tenant(struct heir *heir, const struct kept_tenant *kept, struct tenant **ret_tenant) {
+    int r = tenant_get(heir->core, (struct tenant_id){.uid = kept->uid, .scope = kept->scope}, ret_tenant);
+    return r == -ESRCH ? refuse(heir, "a scope is missing") : r;
+}
+
+/* --- segments --- */
+
+static int make_segment(struct heir *heir, const struct kept_segment *kept, struct segment **ret_segment) {
+    struct pool *pool = pool_of(heir, kept->pool);
+    if (pool == NULL)
+        return refuse(heir, "a segment is of a pool that is not there");
+    _cleanup_(freep) struct segment *segment = calloc(1, sizeof *segment);
+    if (segment == NULL)
+        return -ENOMEM;
+    segment->pool = pool;
+    segment->id = kept->id;
+    segment->size_bytes = kept->size_bytes;
+    int r = heir->shell->take_segment(heir->shell->argument, segment);
+    while (r == 0 && kept->slot >= heir->core->segment_slots)
+        r = segment_grow_slots(heir->core);
+    if (r == 0)
+        r = segment_join(segment);
+    if (r < 0)
+        return r;
+    if (!segment_take_slot(segment, kept->slot)) {
+        segment_leave(segment);
+        return refuse(heir, "two segments have one slot");
+    }
+    pool->n_segments++;
+    pool->reserved_bytes += segment->size_bytes;
+    pool->unassigned_bytes += segment->size_bytes;
+    *ret_segment = take_ptr(&segment);
+    return 0;
+}
+
+static int add_segment(struct heir *heir, uint32_t record, const void *payload) {
+    const struct kept_segment *kept = payload;
+    struct segment *segment;
+    struct tenant *tenant;
+
+    int r = make_segment(heir, kept, &segment);
+    if (r < 0)
+        return r;
+    bind(heir, record, segment, &segment->record);
+    switch (kept->state) {
+    case SEGMENT_UNASSIGNED:
+        return 0;
+    case SEGMENT_RETIRING:
+        pool_retire(segment);
+        return 0;
+    case SEGMENT_ASSIGNED:
+    case SEGMENT_CLOSING: /* it is, once its mappers are known */
+        r = get_tenant(heir, &kept->owner, &tenant);
+        return r < 0 ? r : tenant_adopt(tenant, segment);
+    default:
+        return refuse(heir, "a segment is in no state");
+    }
+}
+
+static int close_segment(struct heir *heir, uint32_t record, const void *payload) {
+    const struct kept_segment *kept = payload;
+    struct segment *segment = object_of(heir, record, KEPT_SEGMENT);
+    struct tenant *keeper = NULL;
+
+    if (kept->state != SEGMENT_CLOSING)
+        return 0;
+    if (segment->mappers == 0 || segment->span->taken_bytes > 0)
+        return refuse(heir, "a segment is closed that no session has mapped");
+    int r = kept->has_keeper ? get_tenant(heir, &kept->keeper, &keeper) : 0;
+    if (r == 0)
+        closing_restore(segment, keeper);
+    return r;
+}
+
+/* --- sessions --- */
+
+static struct session *make_session(struct core *core, struct tenant *tenant,
+                                    const struct kept_session *kept) {
+    struct session *session = calloc(1, sizeof *session + core->n_pools * sizeof session->answers[0]);
+
+    if (session == NULL)
+        return NULL;
+    session->core = core;
+    session->id = kept->id;
+    session->peer = (struct peer){.pid = kept->pid, .uid = kept->uid, .scope = kept->scope, .gid = kept->gid};
+    memcpy(session->peer.command, kept->command, sizeof session->peer.command - 1);
+    session->wants_reclaim = kept->wants_reclaim;
+    session->has_said_name = kept->has_said_name;
+    session->connected_ns = kept->connected_ns;
+    session->lost_ns = kept->lost_ns;
+    session->n_questions = kept->n_questions;
+    session->board_slot = kept->board_slot;
+    session_enter(session, tenant);
+    return session;
+}
+
+static int add_session(struct heir *heir, uint32_t record, const void *payload) {
+    const struct kept_session *kept = payload;
+    struct tenant *tenant;
+
+    int r = get_tenant(heir, &(struct kept_tenant){.uid = kept->uid, .scope = kept->scope}, &tenant);
+    if (r < 0)
+        return r;
+    struct session *session = make_session(heir->core, tenant, kept);
+    if (session == NULL)
+        return -ENOMEM;
+    charge_force(&session->charge, &tenant->quota, QUOTA_SESSIONS, 1);
+    bind(heir, record, session, &session->record);
+    r = heir->shell->take_session(heir->shell->argument, session, kept);
+    if (r < 0)
+        return r;
+    session->pools_allowed = policy_pools(heir->core->policy, &session->peer);
+    tenant_apply_policy(tenant, NULL);
+    return 0;
+}
+
+/* The session is lost, once its leases are there. */
+static int lose_session(struct heir *heir, uint32_t record, const void *payload) {
+    const struct kept_session *kept = payload;
+    struct session *session = object_of(heir, record, KEPT_SESSION);
+
+    if (kept->state == SESSION_ACTIVE)
+        return 0;
+    list_for_each_entry(struct lease, lease, &session->leases, session_link) {
+        lease_quarantine(lease);
+    }
+    session_fall_silent(session);
+    session->state = SESSION_QUARANTINED;
+    session->quarantine_reason = "";
+    return 0;
+}
+
+static int map_segments(struct heir *heir, uint32_t record, const void *payload) {
+    const struct kept_mapped *kept = payload;
+    struct session *session = object_of(heir, kept->session, KEPT_SESSION);
+    struct core *core = heir->core;
+
+    if (session == NULL)
+        return refuse(heir, "segments are mapped by a session that is not there");
+    int r = session_reserve_word(session, kept->word);
+    if (r < 0)
+        return r;
+    for (size_t word = 0; word < session->n_segment_words; word++) /* they may have moved */
+        if (session->segments[word].record != 0)
+            estate_bind(heir->estate, session->segments[word].record, &session->segments[word]);
+    for (uint64_t bits = kept->mapped; bits != 0; bits &= bits - 1) {
+        size_t slot = (size_t)kept->word * 64 + (unsigned)__builtin_ctzll(bits);
+        if (slot >= core->segment_slots || core->segments[slot] == NULL)
+            return refuse(heir, "a session has a segment mapped that is not there");
+        session_map_segment(session, core->segments[slot]);
+    }
+    bind(heir, record, &session->segments[kept->word], &session->segments[kept->word].record);
+    return 0;
+}
+
+static int tell_session(struct heir *heir, uint32_t record, const void *payload) {
+    const struct kept_mapped *kept = payload;
+    struct session *session = object_of(heir, kept->session, KEPT_SESSION);
+
+    (void)record;
+    if ((kept->told & ~kept->mapped) != 0)
+        return refuse(heir, "a session was told to close what it has not mapped");
+    for (uint64_t bits = kept->told; bits != 0; bits &= bits - 1) {
+        struct segment *segment = heir->core->segments[kept->word * 64 + (unsigned)__builtin_ctzll(bits)];
+        if (segment->state != SEGMENT_CLOSING)
+            return refuse(heir, "a session was told to close a segment that is in use");
+        closing_restore_told(session, segment);
+    }
+    return 0;
+}
+
+/* --- blocks --- */
+
+static int add_block(struct heir *heir, uint32_t record, const void *payload) {
+    const struct kept_block *kept = payload;
+    struct segment *segment = object_of(heir, kept->segment, KEPT_SEGMENT);
+
+    if (segment == NULL || segment->owner == NULL)
+        return refuse(heir, "a block is in a segment that is not there");
+    struct block *block = calloc(1, sizeof *block);
+    if (block == NULL)
+        return -ENOMEM;
+    block->segment = segment;
+    block->offset_bytes = kept->offset_bytes;
+    block->size_bytes = kept->size_bytes;
+    block->capacity_bytes = kept->capacity_bytes;
+    block->is_row = kept->is_row;
+    block->shared = kept->is_shared;
+    memcpy(block->token.bytes, kept->token, sizeof block->token.bytes);
+    list_init(&block->ranges);
+    list_init(&block->leases);
+    bind(heir, record, block, &block->record);
+    return 0;
+}
+
+static int add_range(struct heir *heir, uint32_t record, const void *payload) {
+    const struct kept_range *kept = payload;
+    struct block *block = object_of(heir, kept->block, KEPT_BLOCK);
+    struct segment *segment = object_of(heir, kept->segment, KEPT_SEGMENT);
+    struct heap_range *range;
+
+    if (block == NULL || segment == NULL || segment->owner == NULL ||
+        segment->owner != block->segment->owner || (!block->is_row && segment != block->segment))
+        return refuse(heir, "a range is of a block that is not there");
+    struct heap_range *around = heap_range_at(segment->span, kept->offset_bytes);
+    if (around == NULL || !around->free || kept->size_bytes == 0 ||
+        kept->size_bytes > around->offset + around->size - kept->offset_bytes ||
+        kept->offset_bytes % HEAP_GRANULE != 0 || kept->size_bytes % HEAP_GRANULE != 0)
+        return refuse(heir, "two blocks have one range");
+    int r = heap_claim_part(around, kept->offset_bytes, kept->size_bytes, &range);
+    if (r < 0)
+        return r;
+    range->user = block;
+    bind(heir, record, range, &range->record);
+    segment_settle(segment);
+    return 0;
+}
+
+/* The record of the range before a row's range; 0: it is the first. */
+static uint32_t previous_of(const struct heir *heir, uint32_t record) {
+    struct estate_found found;
+    struct kept_range kept;
+
+    (void)estate_next(heir->estate, KEPT_RANGE, record - 1, &found); /* it is there, and not damaged */
+    estate_read(heir->estate, &found, &kept);
+    return kept.previous;
+}
+
+/* The ranges of a row lie in segments of any order: each says which one is before it. n_left: so many are before
+ * it at most. */
+static int link_behind(struct heir *heir, struct heap_range *range, unsigned n_left) {
+    struct block *block = range->user;
+    uint32_t record = previous_of(heir, range->record);
+    struct heap_range *previous = object_of(heir, record, KEPT_RANGE);
+
+    if (!list_is_empty(&range->user_link))
+        return 0;
+    if (record == 0 ? !list_is_empty(&block->ranges)
+                    : previous == NULL || previous->user != block || n_left == 0)
+        return refuse(heir, "a row is broken");
+    int r = previous != NULL ? link_behind(heir, previous, n_left - 1) : 0;
+    if (r == 0 && previous != NULL && previous->user_link.next != &block->ranges)
+        return refuse(heir, "a row is broken");
+    if (r == 0)
+        list_append(&block->ranges, &range->user_link);
+    return r;
+}
+
+static int link_row(struct heir *heir, uint32_t record, const void *payload) {
+    struct heap_range *range = object_of(heir, record, KEPT_RANGE);
+    const struct block *block = range->user;
+
+    (void)payload;
+    return block->is_row ? link_behind(heir, range, PROTO_ROW_PARTS_MAX) : 0;
+}
+
+/* The other blocks have their ranges in the order of the segment. */
+static void link_ranges(const struct core *core) {
+    for (size_t slot = 0; slot < core->segment_slots; slot++) {
+        const struct segment *segment = core->segments[slot];
+        if (segment == NULL || segment->span == NULL)
+            continue;
+        for (struct heap_range *range = segment->span->lowest; range != NULL; range = range->upper) {
+            struct block *block = range->user;
+            if (!range->free && block != NULL && !block->is_row)
+                list_append(&block->ranges, &range->user_link);
+        }
+    }
+}
+
+static int end_block(struct heir *heir, uint32_t record, const void *payload) {
+    struct block *block = object_of(heir, record, KEPT_BLOCK);
+
+    (void)payload;
+    if (list_is_empty(&block->ranges))
+        return refuse(heir, "a block has no memory");
+    return block_restore(block, block->segment->owner->tenant);
+}
+
+/* --- leases --- */
+
+/* A lease that was found: they come in the order of their generations. */
+struct found_lease {
+    uint32_t record;
+    struct kept_lease kept;
+};
+
+struct found_leases {
+    struct found_lease *list;
+    size_t count;
+};
+
+static int compare_generations(const void *a, const void *b) {
+    const struct found_lease *left = a, *right = b;
+    return (left->kept.generation > right->kept.generation) -
+           (left->kept.generation < right->kept.generation);
+}
+
+/* Of one word in the order in which its values come. */
+static int compare_fences(const void *a, const void *b) {
+    const struct found_lease *left = a, *right = b;
+    int64_t later = (int64_t)(left->kept.fence_value - right->kept.fence_value);
+
+    if (left->kept.session != right->kept.session)
+        return left->kept.session < right->kept.session ? -1 : 1;
+    if (left->kept.fence_word != right->kept.fence_word)
+        return left->kept.fence_word < right->kept.fence_word ? -1 : 1;
+    return later != 0 ? (later > 0) - (later < 0) : compare_generations(a, b);
+}
+
+static int find_leases(struct heir *heir, struct found_leases *ret_leases) {
+    struct estate_found found = {0};
+    size_t room = 0;
+
+    while (estate_next(heir->estate, KEPT_LEASE, found.record, &found)) {
+        if (found.is_damaged)
+            return refuse(heir, "a record is damaged");
+        if (ret_leases->count == room) {
+            size_t more = room == 0 ? 64 : 2 * room;
+            struct found_lease *list = realloc(ret_leases->list, more * sizeof *list);
+            if (list == NULL)
+                return -ENOMEM;
+            ret_leases->list = list;
+            room = more;
+        }
+        struct found_lease *lease = &ret_leases->list[ret_leases->count++];
+        lease->record = found.record;
+        estate_read(heir->estate, &found, &lease->kept);
+    }
+    return 0;
+}
+
+static int add_lease(struct heir *heir, const struct found_lease *found) {
+    const struct kept_lease *kept = &found->kept;
+    struct session *session = object_of(heir, kept->session, KEPT_SESSION);
+    struct block *block = object_of(heir, kept->block, KEPT_BLOCK);
+    struct lease *lease;
+
+    if (session == NULL || block == NULL || block->segment->owner->tenant != session->tenant)
+        return refuse(heir, "a lease is of a session that is not there");
+    const struct lease wanted = {
+        .id = kept->id,
+        .generation = kept->generation,
+        .taken_ns = kept->taken_ns,
+        .withheld_bytes = kept->withheld_bytes,
+        .fence_value = kept->fence_value,
+        .unanswered = kept->is_unanswered,
+        .is_withheld_by_fences = kept->is_withheld_by_fences,
+        .is_on_board = kept->is_on_board,
+        .board_fence = kept->board_fence,
+    };
+    int r = lease_restore(session, block, &wanted, &lease);
+    if (r == -EBADMSG)
+        return refuse(heir, "two leases have one name");
+    if (r == 0)
+        bind(heir, found->record, lease, &lease->record);
+    return r;
+}
+
+static int fence_lease(struct heir *heir, const struct found_lease *found) {
+    struct lease *lease = object_of(heir, found->record, KEPT_LEASE);
+    struct fence_queue *queue;
+
+    if (found->kept.fence_word == 0)
+        return 0;
+    if (found->kept.fence_word > PROTO_PAGE_FENCES || lease->session->page == NULL)
+        return refuse(heir, "a lease waits for a fence that is not there");
+    int r = fence_queue_get(lease->session, lease->block->segment->pool, found->kept.fence_word - 1, &queue);
+    if (r == 0)
+        lease_restore_fence(lease, queue);
+    return r;
+}
+
+static int add_leases(struct heir *heir) {
+    struct found_leases leases = {0};
+    int r = find_leases(heir, &leases);
+
+    if (r == 0 && leases.count > 0)
+        qsort(leases.list, leases.count, sizeof *leases.list, compare_generations);
+    for (size_t i = 0; r == 0 && i < leases.count; i++)
+        r = add_lease(heir, &leases.list[i]);
+    if (r == 0 && leases.count > 0)
+        qsort(leases.list, leases.count, sizeof *leases.list, compare_fences);
+    for (size_t i = 0; r == 0 && i < leases.count; i++)
+        r = fence_lease(heir, &leases.list[i]);
+    free(leases.list);
+    return r;
+}
+
+/* Before the leases: these find their queues by then. */
+static int add_fences(struct heir *heir, uint32_t record, const void *payload) {
+    const struct kept_fences *kept = payload;
+    struct session *session = object_of(heir, kept->session, KEPT_SESSION);
+    struct pool *pool = pool_of(heir, kept->pool);
+    struct fence_queue *queue;
+    struct tenant_heap *own;
+
+    if (session == NULL || pool == NULL || kept->word >= PROTO_PAGE_FENCES)
+        return refuse(heir, "fences are of a session that is not there");
+    int r = tenant_heap_get(session->tenant, pool, &own);
+    if (r == 0)
+        r = fence_queue_get(session, pool, kept->word, &queue);
+    if (r < 0)
+        return r;
+    queue->withholds = kept->withholds != 0;
+    queue->withheld_value = kept->withheld_value;
+    bind(heir, record, queue, &queue->record);
+    return 0;
+}
+
+/* --- parcels and requests --- */
+
+static struct session *find_session(const struct core *core, uint64_t id) {
+    list_for_each_entry(struct session, session, &core->sessions, link) {
+        if (session->id == id)
+            return session;
+    }
+    return NULL;
+}
+
+static int add_parcel(struct heir *heir, uint32_t record, const void *payload) {
+    const struct kept_parcel *kept = payload;
+    struct block *block = object_of(heir, kept->block, KEPT_BLOCK);
+    struct session *sender = NULL;
+    struct parcel *parcel;
+
+    if (block == NULL || !block->shared || kept->takers == 0)
+        return refuse(heir, "a parcel is of a block that is not there");
+    if (kept->deadline_ns == NS_FOREVER && (sender = find_session(heir->core, kept->sender)) == NULL)
+        return refuse(heir, "a parcel is held by a session that is not there");
+    struct parcel wanted = {
+        .block = block,
+        .takers = kept->takers,
+        .sent_ns = kept->sent_ns,
+        .lifetime_ns = kept->lifetime_ns,
+        .deadline_ns = kept->deadline_ns,
+        .sender = kept->sender,
+        .pid = kept->pid,
+    };
+    memcpy(wanted.token.bytes, kept->token, sizeof wanted.token.bytes);
+    int r = parcel_restore(heir->core, &wanted, sender, &parcel);
+    if (r == 0)
+        bind(heir, record, parcel, &parcel->record);
+    return r;
+}
+
+/* Each block is of a session or of a parcel. */
+static int check_block(struct heir *heir, uint32_t record, const void *payload) {
+    const struct block *block = object_of(heir, record, KEPT_BLOCK);
+
+    (void)payload;
+    return list_is_empty(&block->leases) && block->n_parcels == 0 ? refuse(heir, "nobody has a block") : 0;
+}
+
+static int make_request(struct heir *heir, const struct kept_request *kept, struct request **ret_request) {
+    struct session *session = object_of(heir, kept->session, KEPT_SESSION);
+    struct core *core = heir->core;
+
+    if (session == NULL)
+        return refuse(heir, "a request is of a session that is not there");
+    const struct proto_acquire acquire = {.size_bytes = kept->size_bytes, .least_bytes = kept->least_bytes};
+    uint64_t last = core->next_request_number;
+    int r = request_new(session, pool_of(heir, kept->pool), kept->id, &acquire, kept->asked_ns, ret_request);
+    core->next_request_number = last;
+    return r;
+}
+
+/* A request waits in its queue, or its answer is still to be sent. */
+static int place_request(struct heir *heir, const struct kept_request *kept, struct request *request) {
+    struct tenant *tenant = request->session->tenant;
+    struct tenant_heap *own;
+
+    if (kept->state == REQUEST_REFUSED) {
+        request->state = REQUEST_REFUSED;
+        request->error = kept->error;
+    } else if (kept->state == REQUEST_GRANTED) {
+        request->lease = object_of(heir, kept->lease, KEPT_LEASE);
+        if (request->lease == NULL)
+            return refuse(heir, "a request was granted a lease that is not there");
+        request->state = REQUEST_GRANTED;
+    } else {
+        if (kept->queue == WAIT_QUEUE_NONE || kept->queue > WAIT_QUEUE_QUOTA || request->pool == NULL)
+            return refuse(heir, "a request waits in no queue");
+        int r = tenant_heap_get(tenant, request->pool, &own);
+        if (r < 0)
+            return r;
+        charge_force(&request->charge, &tenant->quota, QUOTA_WAITING, 1);
+        wait_queue_enter(request, own, kept->queue);
+        long_wait_begin(request);
+        return 0;
+    }
+    list_append(&heir->core->answered, &request->link);
+    return 0;
+}
+
+static int add_request(struct heir *heir, uint32_t record, const void *payload) {
+    const struct kept_request *kept = payload;
+    struct request *request;
+
+    int r = make_request(heir, kept, &request);
+    if (r < 0)
+        return r;
+    bind(heir, record, request, &request->record);
+    request->number = kept->number;
+    request->deadline_ns = kept->deadline_ns;
+    request->n_segments = kept->n_segments;
+    request->segment_bytes = kept->segment_bytes;
+    request->probes = kept->probes;
+    request->passes = kept->passes;
+    request->quota_item = kept->quota_item;
+    request->no_reclaim = kept->no_reclaim;
+    request->idle_only = kept->idle_only;
+    request->gave_back = kept->gave_back;
+    request->waited = kept->waited;
+    request->is_told = kept->is_told;
+    return place_request(heir, kept, request);
+}
+
+/* --- all --- */
+
+static int add_numbers(struct heir *heir, uint32_t record, const void *payload) {
+    const struct kept_numbers *kept = payload;
+    struct core *core = heir->core;
+
+    core->next_session_id = kept->session;
+    core->next_segment_id = kept->segment;
+    core->next_request_number = kept->request;
+    core->leases.next_generation = kept->generation;
+    bind(heir, record, core, &core->record);
+    return 0;
+}
+
+static int build(struct heir *heir) {
+    static const struct {
+        enum kept_kind kind;
+        int (*each)(struct heir *heir, uint32_t record, const void *payload);
+    } before[] =
+        {
+            {KEPT_NUMBERS, add_numbers}, {KEPT_SEGMENT, add_segment},   {KEPT_SESSION, add_session},
+            {KEPT_MAPPED, map_segments}, {KEPT_SEGMENT, close_segment}, {KEPT_MAPPED, tell_session},
+            {KEPT_BLOCK, add_block},     {KEPT_RANGE, add_range},
+        },
+      behind[] = {
+          {KEPT_PARCEL, add_parcel},
+          {KEPT_BLOCK, check_block},
+          {KEPT_SESSION, lose_session},
+          {KEPT_REQUEST, add_request},
+      };
+    int r = 0;
+
+    for (size_t i = 0; r == 0 && i < sizeof before / sizeof *before; i++)
+        r = for_each(heir, before[i].kind, before[i].each);
+    if (r == 0)
+        r = for_each(heir, KEPT_RANGE, link_row);
+    if (r == 0)
+        link_ranges(heir->core);
+    if (r == 0)
+        r = for_each(heir, KEPT_BLOCK, end_block);
+    if (r == 0)
+        r = for_each(heir, KEPT_FENCES, add_fences);
+    if (r == 0)
+        r = add_leases(heir);
+    for (size_t i = 0; r == 0 && i < sizeof behind / sizeof *behind; i++)
+        r = for_each(heir, behind[i].kind, behind[i].each);
+    return r;
+}
+
+int core_keep(struct core *core, struct estate *estate) {
+    core->estate = estate;
+    int r = kept_add(core, KEPT_NUMBERS, core, &core->record);
+    if (r == 0)
+        estate_end_step(estate, 0);
+    return r;
+}
+
+int core_inherit(struct core *core, struct estate *estate, const struct inherit_shell *shell,
+                 const char **ret_reason) {
+    struct heir heir = {.core = core, .estate = estate, .shell = shell};
+
+    int r = build(&heir);
+    if (r == 0 && core->record == 0)
+        r = refuse(&heir, "its numbers are missing");
+    *ret_reason = heir.reason;
+    if (r < 0)
+        return r;
+    core->estate = estate;
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        pool_note_peaks(core->pools[i]);
+        pool_mark_ready(core->pools[i]);
+    }
+    return 0;
+}

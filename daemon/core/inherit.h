@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_CORE_INHERIT_H
+#define DAEMON_CORE_INHERIT_H
+/*
+ * How a core keeps an estate, and how a successor's core begins with it: with the segments, sessions, leases,
+ * parcels and requests that the predecessor's had, under the same numbers. Heaps, sums, charges and queues
+ * follow from these, and are made anew. Questions to sessions are forgotten: they are asked again.
+ *
+ * Records that contradict each other are refused, each of them by a reason for people. An estate is inherited
+ * as a whole, or not at all: then the core is of no use, and is freed as one that lost its sessions.
+ */
+#include "daemon/core/core.h"
+#include "daemon/core/kept.h"
+
+/* The part of the shell in it. It is told of each object once, and refuses with -ENOMEM, or with -ENOENT an
+ * object of which it has nothing. */
+struct inherit_shell {
+    /* The segment, without a slot in any list yet: sets its backing. */
+    int (*take_segment)(void *argument, struct segment *segment);
+    /* The session: sets its owner, its page if it had one, and its peer's groups, which are those of the record. */
+    int (*take_session)(void *argument, struct session *session, const struct kept_session *kept);
+    void *argument;
+};
+
+/* The core keeps an estate from now on, which is new; a first step of it ends. To be called before the first
+ * pool is ready. Returns 0 or -ENOMEM. */
+int core_keep(struct core *core, struct estate *estate);
+
+/* The core, which has its pools and scopes and nothing else, begins with what a predecessor's kept. The pools are
+ * those that the predecessor had, under the same numbers; none is ready yet. Then it keeps the estate. Returns 0,
+ * -ENOMEM, -ENOENT, or -EBADMSG: *ret_reason, a constant string, says what is wrong. */
+int core_inherit(struct core *core, struct estate *estate, const struct inherit_shell *shell,
+                 const char **ret_reason);
+
+#endif

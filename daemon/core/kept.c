@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/core/kept.h"
+
+#include <string.h>
+
+static struct kept_tenant kept_tenant(const struct tenant *tenant) {
+    return (struct kept_tenant){.uid = tenant->id.uid, .scope = tenant->id.scope};
+}
+
+static void write_segment(const void *object, void *payload) {
+    const struct segment *segment = object;
+    struct kept_segment *kept = payload;
+
+    *kept = (struct kept_segment){
+        .id = segment->id,
+        .size_bytes = segment->size_bytes,
+        .pool = segment->pool->id,
+        .slot = segment->slot,
+        .state = segment->state,
+        .has_owner = segment->owner != NULL,
+        .has_keeper = segment->keeper != NULL,
+    };
+    if (segment->owner != NULL)
+        kept->owner = kept_tenant(segment->owner->tenant);
+    if (segment->state == SEGMENT_CLOSING) /* charged to the tenant of its mappers */
+        kept->owner = kept_tenant(container_of(segment->charge.quota, struct tenant, quota));
+    if (segment->keeper != NULL)
+        kept->keeper = kept_tenant(segment->keeper);
+}
+
+static void write_session(const void *object, void *payload) {
+    const struct session *session = object;
+    const struct peer *peer = &session->peer;
+    struct kept_session *kept = payload;
+
+    *kept = (struct kept_session){
+        .id = session->id,
+        .connected_ns = session->connected_ns,
+        .lost_ns = session->lost_ns,
+        .n_questions = session->n_questions,
+        .uid = peer->uid,
+        .gid = peer->gid,
+        .scope = peer->scope,
+        .pid = peer->pid,
+        .board_slot = session->board_slot,
+        .state = (uint8_t)session->state,
+        .wants_reclaim = session->wants_reclaim,
+        .has_said_name = session->has_said_name,
+        .n_groups = (uint8_t)(peer->n_groups < KEPT_GROUPS ? peer->n_groups : KEPT_GROUPS),
+    };
+    memcpy(kept->command, peer->command, strnlen(peer->command, sizeof peer->command));
+    for (unsigned i = 0; i < kept->n_groups; i++)
+        kept->groups[i] = peer->groups[i];
+}
+
+static void write_mapped(const void *object, void *payload) {
+    const struct segment_bits *bits = object;
+
+    *(struct kept_mapped *)payload = (struct kept_mapped){
+        .session = bits->session->record, .word = bits->word, .mapped = bits->mapped, .told = bits->told};
+}
+
+static void write_block(const void *object, void *payload) {
+    const struct block *block = object;
+    struct kept_block *kept = payload;
+
+    *kept = (struct kept_block){
+        .offset_bytes = block->offset_bytes,
+        .size_bytes = block->size_bytes,
+        .capacity_bytes = block->capacity_bytes,
+        .segment = block->segment->record,
+        .is_row = block->is_row,
+        .is_shared = block->shared,
+    };
+    if (block->shared)
+        memcpy(kept->token, block->token.bytes, sizeof kept->token);
+}
+
+static void write_range(const void *object, void *payload) {
+    const struct heap_range *range = object;
+    const struct block *block = range->user;
+    const struct segment *segment = range->span->user;
+    const struct list *previous = range->user_link.previous;
+    bool has_previous = block->is_row && previous != &block->ranges;
+
+    *(struct kept_range *)payload = (struct kept_range){
+        .block = block->record,
+        .segment = segment->record,
+        .previous = has_previous ? container_of(previous, struct heap_range, user_link)->record : 0,
+        .offset_bytes = range->offset,
+        .size_bytes = range->size,
+    };
+}
+
+static void write_lease(const void *object, void *payload) {
+    const struct lease *lease = object;
+    struct kept_lease *kept = payload;
+
+    *kept = (struct kept_lease){
+        .session = lease->session->record,
+        .block = lease->block->record,
+        .id = lease->id,
+        .generation = lease->generation,
+        .taken_ns = lease->taken_ns,
+        .withheld_bytes = lease->withheld_bytes,
+        .is_unanswered = lease->unanswered,
+        .is_withheld_by_fences = lease->is_withheld_by_fences,
+        .is_on_board = lease->is_on_board,
+        .board_fence = lease->board_fence,
+    };
+    if (lease->fence != NULL) {
+        kept->fence_word = lease->fence->word + 1;
+        kept->fence_value = lease->fence_value;
+    }
+}
+
+static void write_fences(const void *object, void *payload) {
+    const struct fence_queue *queue = object;
+
+    *(struct kept_fences *)payload = (struct kept_fences){
+        .session = queue->session->record,
+        .pool = queue->heap->pool->id,
+        .word = queue->word,
+        .withholds = queue->withholds,
+        .withheld_value = queue->withholds ? queue->withheld_value : 0,
+    };
+}
+
+static void write_parcel(const void *object, void *payload) {
+    const struct parcel *parcel = object;
+    struct kept_parcel *kept = payload;
+
+    *kept = (struct kept_parcel){
+        .block = parcel->block->record,
+        .takers = parcel->takers,
+        .sent_ns = parcel->sent_ns,
+        .lifetime_ns = parcel->lifetime_ns,
+        .deadline_ns = parcel->deadline_ns,
+        .sender = parcel->sender,
+        .pid = parcel->pid,
+    };
+    memcpy(kept->token, parcel->token.bytes, sizeof kept->token);
+}
+
+static void write_request(const void *object, void *payload) {
+    const struct request *request = object;
+
+    *(struct kept_request *)payload = (struct kept_request){
+        .session = request->session->record,
+        .pool = request->pool != NULL ? request->pool->id : 0,
+        .lease = request->state == REQUEST_GRANTED ? request->lease->record : 0,
+        .n_segments = request->n_segments,
+        .probes = request->probes,
+        .passes = request->passes,
+        .quota_item = request->quota_item,
+        .state = (uint8_t)request->state,
+        .error = request->state == REQUEST_REFUSED ? (uint8_t)request->error : 0,
+        .queue = (uint8_t)request->queue,
+        .no_reclaim = request->no_reclaim,
+        .idle_only = request->idle_only,
+        .gave_back = request->gave_back,
+        .waited = request->waited,
+        .is_told = request->is_told,
+        .id = request->id,
+        .number = request->number,
+        .size_bytes = request->size_bytes,
+        .least_bytes = request->least_bytes,
+        .segment_bytes = request->segment_bytes,
+        .asked_ns = request->asked_ns,
+        .deadline_ns = request->deadline_ns,
+    };
+}
+
+static void write_numbers(const void *object, void *payload) {
+    const struct core *core = object;
+
+    *(struct kept_numbers *)payload = (struct kept_numbers){
+        .session = core->next_session_id,
+        .segment = core->next_segment_id,
+        .request = core->next_request_number,
+        .generation = core->leases.next_generation,
+    };
+}
+
+#define KIND(type, writes)                                                                                   \
+    { .size_bytes = sizeof(struct type), .holds = true, .write = (writes) }
+
+const struct estate_kind kept_kinds[KEPT_KINDS] = {
+    [KEPT_SEGMENT] = KIND(kept_segment, write_segment), [KEPT_SESSION] = KIND(kept_session, write_session),
+    [KEPT_MAPPED] = KIND(kept_mapped, write_mapped),    [KEPT_BLOCK] = KIND(kept_block, write_block),
+    [KEPT_RANGE] = KIND(kept_range, write_range),       [KEPT_LEASE] = KIND(kept_lease, write_lease),
+    [KEPT_FENCES] = KIND(kept_fences, write_fences),    [KEPT_PARCEL] = KIND(kept_parcel, write_parcel),
+    [KEPT_REQUEST] = KIND(kept_request, write_request), [KEPT_NUMBERS] = KIND(kept_numbers, write_numbers),
+};
+
+#define IS_WHOLE(type) _Static_assert(sizeof(struct type) % 8 == 0, "a payload is whole words")
+IS_WHOLE(kept_segment);
+IS_WHOLE(kept_session);
+IS_WHOLE(kept_mapped);
+IS_WHOLE(kept_block);
+IS_WHOLE(kept_range);
+IS_WHOLE(kept_lease);
+IS_WHOLE(kept_fences);
+IS_WHOLE(kept_parcel);
+IS_WHOLE(kept_request);
+IS_WHOLE(kept_numbers);

@@ -1,0 +1,9 @@
+# A successor takes a lost session for one that lives.
+set(SOURCE daemon/core/inherit.c)
+set(FIND [==[    if (kept->state == SESSION_ACTIVE)
+        return 0;
+    list_for]==])
+set(REPLACE [==[    if (kept->state == SESSION_ACTIVE || kept->board_slot == 0)
+        return 0;
+    list_for]==])
+set(EXPECTED "a successor")

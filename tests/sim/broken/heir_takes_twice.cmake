@@ -1,0 +1,7 @@
+# A successor lets a parcel be taken by one more.
+set(SOURCE daemon/core/inherit.c)
+set(FIND [==[        .takers = kept->takers,
+]==])
+set(REPLACE [==[        .takers = kept->takers + 1,
+]==])
+set(EXPECTED "a successor")

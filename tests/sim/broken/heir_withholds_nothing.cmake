@@ -1,0 +1,6 @@
+# A successor lends memory that is withheld.
+set(SOURCE daemon/core/inherit.c)
+set(FIND [==[        .withheld_bytes = kept->withheld_bytes,
+]==])
+set(REPLACE [==[]==])
+set(EXPECTED "a successor")

@@ -1,0 +1,348 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The estate. Its daemon dies before each store there is, or in the middle of it, and so does the successor that
+ * reads: each reads just what there was at the end of the last step. Bytes are damaged one by one, and no record
+ * is taken for what it was not.
+ */
+#include "daemon/estate/estate.h"
+
+#include <errno.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/failing_memory.h"
+#include "tests/random.h"
+#include "tests/unit/unit.h"
+
+#define OBJECTS 64u
+#define CHUNKS  8u
+#define STEPS   300u
+
+enum {
+    SMALL = 1,
+    LARGE,
+    KINDS
+};
+
+/* An object of the daemon's, and what its record says. */
+struct object {
+    unsigned kind; /* 0: there is none */
+    uint32_t record;
+    uint64_t values[12];
+};
+
+static void write_small(const void *object, void *payload) {
+    memcpy(payload, ((const struct object *)object)->values, 16);
+}
+
+static void write_large(const void *object, void *payload) {
+    memcpy(payload, ((const struct object *)object)->values, 96);
+}
+
+static const struct estate_kind kinds[KINDS] = {
+    [SMALL] = {.size_bytes = 16, .write = write_small},
+    [LARGE] = {.size_bytes = 96, .holds = true, .write = write_large},
+};
+
+/* The memory, and the death that is to come. */
+struct place {
+    size_t size_bytes, limit_bytes;
+    unsigned n_stores, dies_at; /* before that store; 0: never */
+    bool tears;                 /* in the middle of it */
+    uint64_t random_state;
+    jmp_buf death;
+};
+
+static _Alignas(64) char memory[CHUNKS * ESTATE_CHUNK_BYTES];
+
+static int grow(void *argument, size_t size_bytes) {
+    struct place *place = argument;
+    if (size_bytes > place->limit_bytes)
+        return -ENOMEM;
+    if (size_bytes > place->size_bytes)
+        place->size_bytes = size_bytes;
+    return 0;
+}
+
+static void before_store(void *argument, void *to, const void *from, size_t size_bytes) {
+    struct place *place = argument;
+    if (++place->n_stores != place->dies_at)
+        return;
+    if (place->tears && size_bytes > sizeof(uint64_t)) { /* words are stored at once, in any order */
+        size_t some = random_next(&place->random_state) % (size_bytes / 8) * 8;
+        bool is_end = random_next(&place->random_state) % 2 == 0;
+        size_t from_byte = is_end ? size_bytes - some : 0;
+        memcpy((char *)to + from_byte, (const char *)from + from_byte, some);
+    }
+    longjmp(place->death, 1);
+}
+
+static struct estate_owner owner_of(struct place *place) {
+    return (struct estate_owner){.grow = grow, .before_store = before_store, .argument = place};
+}
+
+static void place_begin(struct place *place) {
+    memset(memory, 0, sizeof memory);
+    *place = (struct place){
+        .size_bytes = ESTATE_CHUNK_BYTES, .limit_bytes = sizeof memory, .random_state = random_seed(1)};
+}
+
+static struct estate estate_new(struct place *place) {
+    const struct estate_owner owner = owner_of(place);
+    struct estate estate;
+    assert_int_equal(estate_make(&estate, memory, kinds, KINDS - 1, &owner), 0);
+    return estate;
+}
+
+/* One change of the objects. */
+static void change_any(struct estate *estate, struct object *objects, uint64_t *random_state) {
+    struct object *object = &objects[random_next(random_state) % OBJECTS];
+
+    if (object->kind == 0) {
+        unsigned kind = 1 + random_next(random_state) % 2;
+        if (estate_add(estate, kind, object, &object->record) == 0)
+            object->kind = kind;
+    } else if (random_next(random_state) % 4 == 0) {
+        estate_remove(estate, object->record);
+        *object = (struct object){0};
+        return;
+    } else {
+        estate_change(estate, object->record);
+    }
+    for (unsigned i = 0; i < 12; i++)
+        object->values[i] = random_next(random_state);
+}
+
+/* Whether the records are those of the objects, and no others. */
+static void expect_records(const struct estate *estate, const struct object *objects) {
+    struct estate_found found = {0};
+    unsigned n_found = 0, n_objects = 0;
+
+    while (estate_next(estate, 0, found.record, &found)) {
+        const struct object *object = NULL;
+        for (unsigned i = 0; i < OBJECTS; i++)
+            if (objects[i].kind != 0 && objects[i].record == found.record)
+                object = &objects[i];
+        assert_non_null(object);
+        assert_int_equal(found.kind, object->kind);
+        assert_false(found.is_damaged || found.is_unknown);
+        assert_int_equal(found.holds, kinds[found.kind].holds);
+        assert_int_equal(found.size_bytes, kinds[found.kind].size_bytes);
+        assert_memory_equal(found.payload, object->values, found.size_bytes);
+        n_found++;
+    }
+    for (unsigned i = 0; i < OBJECTS; i++)
+        n_objects += objects[i].kind != 0;
+    assert_int_equal(n_found, n_objects);
+}
+
+/* A successor reads, dies after so many stores, and so does the next one; the last one reads it all. */
+static struct estate succeed(struct place *place, struct object *objects) {
+    static struct estate estate; /* as all that lives across a death */
+    volatile unsigned dies_at = 1;
+    const char *reason;
+
+    for (;;) {
+        const struct estate_owner owner = owner_of(place);
+        place->n_stores = 0;
+        place->dies_at = dies_at++;
+        if (setjmp(place->death) != 0) {
+            estate_deinit(&estate);
+            continue;
+        }
+        assert_int_equal(estate_open(&estate, memory, place->size_bytes, kinds, KINDS - 1, &owner, &reason),
+                         0);
+        break;
+    }
+    place->dies_at = 0;
+    expect_records(&estate, objects);
+    for (unsigned i = 0; i < OBJECTS; i++)
+        if (objects[i].kind != 0)
+            estate_bind(&estate, objects[i].record, &objects[i]);
+    return estate;
+}
+
+static void deaths_lose_no_step(void **state) {
+    static struct object objects[OBJECTS], before[OBJECTS];
+    static uint64_t random_state;
+    static struct estate estate;
+    static struct place place;
+    unsigned kind;
+
+    (void)state;
+    random_state = random_seed(7);
+    place_begin(&place);
+    estate = estate_new(&place);
+    for (volatile unsigned step = 0; step < STEPS; step++) {
+        volatile unsigned dies_at = 1;
+        volatile bool has_ended = false;
+        /* Each store of the step is died at, before the step happens at last. */
+        while (!has_ended) {
+            volatile uint64_t then = random_state;
+            memcpy(before, objects, sizeof before);
+            place.n_stores = 0;
+            place.dies_at = dies_at++;
+            place.tears = dies_at % 2 == 0;
+            if (setjmp(place.death) == 0) {
+                for (unsigned n = 1 + step % 9; n > 0; n--)
+                    change_any(&estate, objects, &random_state);
+                estate_end_step(&estate, step);
+                has_ended = true;
+            } else {
+                memcpy(objects, before, sizeof objects);
+                random_state = then;
+                estate_deinit(&estate);
+                estate = succeed(&place, objects);
+            }
+            place.dies_at = 0;
+        }
+        expect_records(&estate, objects);
+        assert_true(estate_is_valid(&estate, &kind));
+    }
+    estate_deinit(&estate);
+}
+
+static void damage_is_seen(void **state) {
+    struct object objects[OBJECTS] = {0};
+    uint64_t random_state = random_seed(3);
+    struct place place;
+    const char *reason;
+
+    (void)state;
+    place_begin(&place);
+    struct estate estate = estate_new(&place);
+    for (unsigned i = 0; i < 400; i++) {
+        change_any(&estate, objects, &random_state);
+        estate_end_step(&estate, i);
+    }
+    estate_deinit(&estate);
+    unsigned refused = 0, damaged = 0;
+    static char whole[sizeof memory];
+    memcpy(whole, memory, sizeof whole);
+    for (size_t at = 0; at < place.size_bytes; at += at % ESTATE_CHUNK_BYTES < 4096 ? 1 : 509) {
+        const struct estate_owner owner = owner_of(&place);
+        struct estate_found found = {0};
+        memcpy(memory, whole, sizeof memory);
+        memory[at] = (char)(memory[at] ^ (1 << at % 8));
+        if (estate_open(&estate, memory, place.size_bytes, kinds, KINDS - 1, &owner, &reason) < 0) {
+            assert_non_null(reason);
+            refused++;
+            continue;
+        }
+        while (estate_next(&estate, 0, found.record, &found)) {
+            bool is_one = false;
+            damaged += found.is_damaged;
+            for (unsigned i = 0; i < OBJECTS; i++)
+                is_one = is_one || (objects[i].kind != 0 && objects[i].record == found.record &&
+                                    memcmp(objects[i].values, found.payload, found.size_bytes) == 0);
+            assert_true(is_one || found.is_damaged);
+        }
+        estate_deinit(&estate);
+    }
+    assert_true(refused > 20 && damaged > 200);
+    memcpy(memory, whole, sizeof memory);
+}
+
+static void without_memory_nothing_changes(void **state) {
+    struct object object = {.kind = SMALL};
+    struct place place;
+    uint32_t record;
+    unsigned n = 0;
+
+    (void)state;
+    place_begin(&place);
+    place.limit_bytes = 2 * ESTATE_CHUNK_BYTES;
+    struct estate estate = estate_new(&place);
+    memory_fail_nth(1);
+    assert_int_equal(estate_add(&estate, SMALL, &object, &record), -ENOMEM);
+    assert_int_equal(record, 0);
+    memory_fail_nth(0);
+    while (estate_add(&estate, SMALL, &object, &record) == 0)
+        n++;
+    assert_int_equal(n, (ESTATE_CHUNK_BYTES - 64) / 64);
+    assert_int_equal(estate_add(&estate, LARGE, &object, &record), -ENOMEM);
+    estate_end_step(&estate, 1);
+    estate_deinit(&estate);
+}
+
+static void what_is_no_estate_is_refused(void **state) {
+    struct place place;
+    const char *reason = NULL;
+    struct estate estate;
+
+    (void)state;
+    place_begin(&place);
+    const struct estate_owner owner = owner_of(&place);
+    assert_int_equal(estate_open(&estate, memory, ESTATE_CHUNK_BYTES, kinds, KINDS - 1, &owner, &reason),
+                     -EBADMSG);
+    assert_string_equal(reason, "it is no estate");
+    estate = estate_new(&place);
+    estate_deinit(&estate);
+    ((struct estate_head *)(void *)memory)->major++;
+    assert_int_equal(estate_open(&estate, memory, ESTATE_CHUNK_BYTES, kinds, KINDS - 1, &owner, &reason),
+                     -EBADMSG);
+    assert_string_equal(reason, "it is of another version");
+    ((struct estate_head *)(void *)memory)->major--;
+    ((struct estate_head *)(void *)memory)->n_chunks = 2;
+    assert_int_equal(estate_open(&estate, memory, ESTATE_CHUNK_BYTES, kinds, KINDS - 1, &owner, &reason),
+                     -EBADMSG);
+    assert_string_equal(reason, "its head is damaged");
+}
+
+static const struct estate_kind fewer[LARGE] = {[SMALL] = {.size_bytes = 8, .write = write_small}};
+static const struct estate_kind longer[KINDS] = {
+    [SMALL] = {.size_bytes = 24, .write = write_small},
+    [LARGE] = {.size_bytes = 96, .write = write_large},
+};
+
+static void other_versions_read_what_they_know(void **state) {
+    struct object objects[2] = {{.kind = SMALL, .values = {1, 2, 3}}, {.kind = LARGE, .values = {4}}};
+    struct estate_found found = {0};
+    uint64_t payload[12];
+    struct place place;
+    const char *reason;
+
+    (void)state;
+    place_begin(&place);
+    const struct estate_owner owner = owner_of(&place);
+    struct estate estate = estate_new(&place);
+    for (unsigned i = 0; i < 2; i++)
+        assert_int_equal(estate_add(&estate, objects[i].kind, &objects[i], &objects[i].record), 0);
+    estate_end_step(&estate, 1);
+    estate_deinit(&estate);
+
+    /* an older daemon, which knows one kind, and less of it */
+    assert_int_equal(estate_open(&estate, memory, place.size_bytes, fewer, LARGE - 1, &owner, &reason), 0);
+    while (estate_next(&estate, 0, found.record, &found)) {
+        assert_int_equal(found.is_unknown, found.kind == LARGE);
+        assert_int_equal(found.holds, found.kind == LARGE);
+        if (found.is_unknown)
+            continue;
+        payload[1] = 77;
+        estate_read(&estate, &found, payload);
+        assert_int_equal(payload[0], 1);
+        assert_int_equal(payload[1], 77);
+    }
+    estate_deinit(&estate);
+
+    /* a newer one, which wants to know more: that is 0 */
+    assert_int_equal(estate_open(&estate, memory, place.size_bytes, longer, KINDS - 1, &owner, &reason), 0);
+    assert_true(estate_next(&estate, SMALL, 0, &found));
+    estate_read(&estate, &found, payload);
+    assert_int_equal(payload[0], 1);
+    assert_int_equal(payload[1], 2);
+    assert_int_equal(payload[2], 0);
+    estate_deinit(&estate);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(damage_is_seen),
+        cmocka_unit_test(without_memory_nothing_changes),
+        cmocka_unit_test(what_is_no_estate_is_refused),
+        cmocka_unit_test(other_versions_read_what_they_know),
+        cmocka_unit_test(deaths_lose_no_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
