@@ -2,6 +2,7 @@
 #include "daemon/core/inherit.h"
 
 #include <errno.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -174,6 +175,8 @@ static int add_session(struct heir *heir, uint32_t record, const void *payload) 
     r = heir->shell->take_session(heir->shell->argument, session, kept);
     if (r < 0)
         return r;
+    if (session->page != NULL) /* the predecessor's shortages are over; this core finds its own */
+        atomic_store_explicit(&session->page->shortage.pools, 0, memory_order_release);
     session->pools_allowed = policy_pools(heir->core->policy, &session->peer);
     tenant_apply_policy(tenant, NULL);
     return 0;

@@ -7,6 +7,7 @@
  */
 #include "daemon/core/inherit.h"
 
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,8 @@
 static _Alignas(4096) char memory[CHUNKS * ESTATE_CHUNK_BYTES], copy[CHUNKS * ESTATE_CHUNK_BYTES];
 static gid_t groups[4 * SIM_SESSIONS]; /* of a successor's sessions */
 static unsigned n_groups;
-static struct proto_page page; /* of sessions that the core under test has no more */
+static struct proto_page pages[4 * SIM_SESSIONS]; /* likewise: copies, which it may write to */
+static unsigned n_pages;
 static uint64_t draws;         /* of this file alone: the world's own go on as without it */
 static unsigned dies_at;       /* before so many stores the daemon dies; 0: it does not, or has */
 static size_t died_bytes;      /* of the memory of one that died */
@@ -76,11 +78,15 @@ static int take_session(void *argument, struct session *session, const struct ke
     session->peer.n_groups = kept->n_groups;
     for (unsigned i = 0; i < kept->n_groups; i++)
         groups[n_groups++] = kept->groups[i];
-    session->page = &page;
+    must(n_pages < sizeof pages / sizeof *pages, "there are few sessions");
+    struct proto_page *page = &pages[n_pages++];
+    memset(page, 0, sizeof *page);
+    atomic_store(&page->shortage.pools, UINT64_MAX);
     list_for_each_entry(const struct session, own, &world->core->sessions, link) {
-        if (own->id == kept->id)
-            session->page = own->page;
+        if (own->id == kept->id && own->page != NULL)
+            memcpy(page->fences, own->page->fences, SIM_WORDS * sizeof *page->fences);
     }
+    session->page = page;
     return 0;
 }
 
@@ -154,9 +160,6 @@ static void empty(struct core *core, uint64_t now_ns) {
     core->estate = NULL;
     while (core_next_answer(core, &answer))
         ;
-    list_for_each_entry(struct session, other, &core->sessions, link) {
-        other->page = &page; /* not that of the core under test */
-    }
     list_for_each_entry_safe(struct session, other, &core->sessions, link) {
         if (other->state == SESSION_ACTIVE)
             core_session_lose(other, now_ns, "");
@@ -182,7 +185,7 @@ static void inherit(struct world *world, size_t size_bytes, bool is_present) {
     unsigned kind;
 
     memory_fail_nth(0);
-    n_groups = 0;
+    n_groups = n_pages = 0;
     must(core_new(&core) == 0 &&
              estate_open(&estate, copy, size_bytes, kept_kinds, KEPT_KINDS - 1, &owner, &reason) == 0,
          "an estate can be read");
@@ -196,6 +199,9 @@ static void inherit(struct world *world, size_t size_bytes, bool is_present) {
     must(r == 0, reason != NULL ? reason : strerror(-r));
     estate_end_step(&estate, world->now_ns);
     must(core_is_valid(core), "a successor's core is not valid");
+    for (unsigned i = 0; i < n_pages; i++)
+        must(atomic_load(&pages[i].shortage.pools) == 0,
+             "a successor leaves a mark of a shortage that is over");
     must(estate_is_valid(&estate, &kind), "a successor's records do not agree with its core");
     for (unsigned p = 0; p < world->n_pools && is_present; p++)
         compare_pools(world, core->pools[p], world->pools[p].pool);
