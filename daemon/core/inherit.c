@@ -20,6 +20,8 @@
 #include "daemon/core/tenant.h"
 #include "daemon/core/wait_queue.h"
 
+#define SLOTS_MAX (1u << 24) /* of segments: more than a machine has */
+
 /* The estate that is read, and the core that is made of it. */
 struct heir {
     struct core *core;
@@ -75,6 +77,9 @@ static int make_segment(struct heir *heir, const struct kept_segment *kept, stru
     struct pool *pool = pool_of(heir, kept->pool);
     if (pool == NULL)
         return refuse(heir, "a segment is of a pool that is not there");
+    if (kept->size_bytes == 0 || kept->size_bytes % SEGMENT_GRANULE != 0 ||
+        kept->size_bytes > HEAP_SPAN_MAX || kept->slot >= SLOTS_MAX)
+        return refuse(heir, "a segment has no size, or no slot");
     _cleanup_(freep) struct segment *segment = calloc(1, sizeof *segment);
     if (segment == NULL)
         return -ENOMEM;
@@ -524,13 +529,23 @@ static int make_request(struct heir *heir, const struct kept_request *kept, stru
     struct session *session = object_of(heir, kept->session, KEPT_SESSION);
     struct core *core = heir->core;
 
-    if (session == NULL)
+    if (session == NULL || kept->quota_item < -1 || kept->quota_item >= (int)QUOTA_ITEMS)
         return refuse(heir, "a request is of a session that is not there");
     const struct proto_acquire acquire = {.size_bytes = kept->size_bytes, .least_bytes = kept->least_bytes};
     uint64_t last = core->next_request_number;
     int r = request_new(session, pool_of(heir, kept->pool), kept->id, &acquire, kept->asked_ns, ret_request);
     core->next_request_number = last;
     return r;
+}
+
+/* Whether the session has the leases that the request was granted. */
+static bool has_leases(const struct request *request) {
+    const struct lease *lease = request->lease;
+
+    for (unsigned n = request_n_leases(request); n > 0; n--, lease = session_next_lease(lease))
+        if (lease == NULL || lease->session != request->session)
+            return false;
+    return true;
 }
 
 /* A request waits in its queue, or its answer is still to be sent. */
@@ -543,7 +558,7 @@ static int place_request(struct heir *heir, const struct kept_request *kept, str
         request->error = kept->error;
     } else if (kept->state == REQUEST_GRANTED) {
         request->lease = object_of(heir, kept->lease, KEPT_LEASE);
-        if (request->lease == NULL)
+        if (request->pool == NULL || !has_leases(request))
             return refuse(heir, "a request was granted a lease that is not there");
         request->state = REQUEST_GRANTED;
     } else {

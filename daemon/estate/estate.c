@@ -62,7 +62,10 @@ _Static_assert(ESTATE_CHUNK_BYTES / (2 * (sizeof(struct copy) + 8)) < 1u << INDE
 static void store(const struct estate *estate, void *to, const void *from, size_t size_bytes) {
     if (estate->owner.before_store != NULL)
         estate->owner.before_store(estate->owner.argument, to, from, size_bytes);
-    memcpy(to, from, size_bytes);
+    if (size_bytes == sizeof(uint64_t)) /* a stamp, a step, a count: at once */
+        *(volatile uint64_t *)to = *(const uint64_t *)from;
+    else
+        memcpy(to, from, size_bytes);
     /* The process may be killed at any instruction: what is stored before is seen, and the compiler may not
      * change the order. */
     atomic_signal_fence(memory_order_seq_cst);
