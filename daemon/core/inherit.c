@@ -66,8 +66,12 @@ static struct pool *pool_of(const struct heir *heir, uint32_t id) {
     return core_find_pool(heir->core, id);
 }
 
+static struct tenant_id tenant_id_of(const struct kept_tenant *kept) {
+    return (struct tenant_id){.uid = kept->uid, .scope = kept->scope};
+}
+
 static int get_tenant(struct heir *heir, const struct kept_tenant *kept, struct tenant **ret_tenant) {
-    int r = tenant_get(heir->core, (struct tenant_id){.uid = kept->uid, .scope = kept->scope}, ret_tenant);
+    int r = tenant_get(heir->core, tenant_id_of(kept), ret_tenant);
     return r == -ESRCH ? refuse(heir, "a scope is missing") : r;
 }
 
@@ -137,10 +141,12 @@ static int close_segment(struct heir *heir, uint32_t record, const void *payload
         return 0;
     if (segment->mappers == 0 || segment->span->taken_bytes > 0)
         return refuse(heir, "a segment is closed that no session has mapped");
-    int r = kept->has_keeper ? get_tenant(heir, &kept->keeper, &keeper) : 0;
-    if (r == 0)
-        closing_restore(segment, keeper);
-    return r;
+    if (kept->has_keeper)
+        keeper = segment->owner->tenant;
+    if (keeper != NULL && !tenant_id_is(keeper->id, tenant_id_of(&kept->keeper)))
+        return refuse(heir, "a segment is kept for another user");
+    closing_restore(segment, keeper);
+    return 0;
 }
 
 /* --- sessions --- */
@@ -169,6 +175,8 @@ static int add_session(struct heir *heir, uint32_t record, const void *payload) 
     const struct kept_session *kept = payload;
     struct tenant *tenant;
 
+    if (kept->n_groups > KEPT_GROUPS)
+        return refuse(heir, "a session is in too many groups");
     int r = get_tenant(heir, &(struct kept_tenant){.uid = kept->uid, .scope = kept->scope}, &tenant);
     if (r < 0)
         return r;
@@ -197,6 +205,8 @@ static int lose_session(struct heir *heir, uint32_t record, const void *payload)
     list_for_each_entry(struct lease, lease, &session->leases, session_link) {
         lease_quarantine(lease);
     }
+    if (!list_is_empty(&session->held) || !list_is_empty(&session->fenced))
+        return refuse(heir, "a session is lost, and has what ends with that");
     session_fall_silent(session);
     session->state = SESSION_QUARANTINED;
     session->quarantine_reason = "";
@@ -210,16 +220,21 @@ static int map_segments(struct heir *heir, uint32_t record, const void *payload)
 
     if (session == NULL)
         return refuse(heir, "segments are mapped by a session that is not there");
+    if (kept->word >= SLOTS_MAX / 64)
+        return refuse(heir, "a session has a segment mapped that is not there");
     int r = session_reserve_word(session, kept->word);
     if (r < 0)
         return r;
+    if (session->segments[kept->word].record != 0)
+        return refuse(heir, "two records are of one thing");
     for (size_t word = 0; word < session->n_segment_words; word++) /* they may have moved */
         if (session->segments[word].record != 0)
             estate_bind(heir->estate, session->segments[word].record, &session->segments[word]);
     for (uint64_t bits = kept->mapped; bits != 0; bits &= bits - 1) {
         size_t slot = (size_t)kept->word * 64 + (unsigned)__builtin_ctzll(bits);
-        if (slot >= core->segment_slots || core->segments[slot] == NULL)
-            return refuse(heir, "a session has a segment mapped that is not there");
+        const struct segment *segment = slot < core->segment_slots ? core->segments[slot] : NULL;
+        if (segment == NULL || segment->owner == NULL || segment->owner->tenant != session->tenant)
+            return refuse(heir, "a session has a segment mapped that is not its user's");
         session_map_segment(session, core->segments[slot]);
     }
     bind(heir, record, &session->segments[kept->word], &session->segments[kept->word].record);
@@ -468,13 +483,15 @@ static int add_fences(struct heir *heir, uint32_t record, const void *payload) {
     struct fence_queue *queue;
     struct tenant_heap *own;
 
-    if (session == NULL || pool == NULL || kept->word >= PROTO_PAGE_FENCES)
+    if (session == NULL || pool == NULL || kept->word >= PROTO_PAGE_FENCES || session->page == NULL)
         return refuse(heir, "fences are of a session that is not there");
     int r = tenant_heap_get(session->tenant, pool, &own);
     if (r == 0)
         r = fence_queue_get(session, pool, kept->word, &queue);
     if (r < 0)
         return r;
+    if (queue->record != 0)
+        return refuse(heir, "two records are of one thing");
     queue->withholds = kept->withholds != 0;
     queue->withheld_value = kept->withheld_value;
     bind(heir, record, queue, &queue->record);
@@ -605,6 +622,8 @@ static int add_numbers(struct heir *heir, uint32_t record, const void *payload) 
     const struct kept_numbers *kept = payload;
     struct core *core = heir->core;
 
+    if (core->record != 0)
+        return refuse(heir, "two records are of one thing");
     core->next_session_id = kept->session;
     core->next_segment_id = kept->segment;
     core->next_request_number = kept->request;
@@ -649,27 +668,52 @@ static int build(struct heir *heir) {
 }
 
 int core_keep(struct core *core, struct estate *estate) {
+    int r = estate_add(estate, KEPT_NUMBERS, core, &core->record);
+
+    if (r < 0)
+        return r;
+    estate_end_step(estate, 0);
     core->estate = estate;
-    int r = kept_add(core, KEPT_NUMBERS, core, &core->record);
-    if (r == 0)
-        estate_end_step(estate, 0);
-    return r;
+    return 0;
+}
+
+/* Records of kinds that this daemon does not know: where one may hold memory, none of it may be lent. */
+static int pass_unknown(struct heir *heir) {
+    struct estate_found found = {0};
+
+    while (estate_next(heir->estate, 0, found.record, &found)) {
+        if (!found.is_unknown)
+            continue;
+        if (found.holds || found.is_damaged)
+            return refuse(heir, "a newer daemon kept what this one does not know");
+        estate_remove(heir->estate, found.record);
+    }
+    return 0;
+}
+
+static void mark_all(struct core *core) {
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        pool_note_peaks(core->pools[i]);
+        pool_mark_ready(core->pools[i]);
+    }
 }
 
 int core_inherit(struct core *core, struct estate *estate, const struct inherit_shell *shell,
                  const char **ret_reason) {
     struct heir heir = {.core = core, .estate = estate, .shell = shell};
 
-    int r = build(&heir);
+    int r = pass_unknown(&heir);
+    if (r == 0)
+        r = build(&heir);
     if (r == 0 && core->record == 0)
         r = refuse(&heir, "its numbers are missing");
+    if (r == 0)
+        mark_all(core);
+    if (r == 0 && !core_is_valid(core))
+        r = refuse(&heir, "its records contradict each other");
     *ret_reason = heir.reason;
     if (r < 0)
         return r;
     core->estate = estate;
-    for (unsigned i = 0; i < core->n_pools; i++) {
-        pool_note_peaks(core->pools[i]);
-        pool_mark_ready(core->pools[i]);
-    }
     return 0;
 }

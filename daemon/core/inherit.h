@@ -6,8 +6,11 @@
  * parcels and requests that the predecessor's had, under the same numbers. Heaps, sums, charges and queues
  * follow from these, and are made anew. Questions to sessions are forgotten: they are asked again.
  *
- * Records that contradict each other are refused, each of them by a reason for people. An estate is inherited
- * as a whole, or not at all: then the core is of no use, and is freed as one that lost its sessions.
+ * An estate is inherited as a whole, or not at all: damaged records, records that contradict each other, and
+ * those of a newer daemon that may hold memory are refused, by a reason for people.
+ *
+ * Not yet: to free a core of which the inheriting failed half way; to go on without what one damaged record
+ * names; bounds for each number that a record with a valid sum could have.
  */
 #include "daemon/core/core.h"
 #include "daemon/core/kept.h"
@@ -15,15 +18,15 @@
 /* The part of the shell in it. It is told of each object once, and refuses with -ENOMEM, or with -ENOENT an
  * object of which it has nothing. */
 struct inherit_shell {
-    /* The segment, without a slot in any list yet: sets its backing. */
+    /* The segment, which is in no list yet: sets its backing. */
     int (*take_segment)(void *argument, struct segment *segment);
     /* The session: sets its owner, its page if it had one, and its peer's groups, which are those of the record. */
     int (*take_session)(void *argument, struct session *session, const struct kept_session *kept);
     void *argument;
 };
 
-/* The core keeps an estate from now on, which is new; a first step of it ends. To be called before the first
- * pool is ready. Returns 0 or -ENOMEM. */
+/* The core keeps an estate from now on, which is new; a first step of it ends. To be called before anything is in the core.
+ * Returns 0, or -ENOMEM: the core keeps none. */
 int core_keep(struct core *core, struct estate *estate);
 
 /* The core, which has its pools and scopes and nothing else, begins with what a predecessor's kept. The pools are

@@ -121,7 +121,7 @@ static inline int kept_add(struct core *core, enum kept_kind kind, void *object,
 /* Gives a record that was added for no object yet to one. */
 static inline void kept_give(const struct core *core, uint32_t record, void *object, uint32_t *ret_record) {
     *ret_record = record;
-    if (record != 0)
+    if (record != 0 && core->estate != NULL) /* an heir's core has none before it is whole */
         estate_bind(core->estate, record, object);
 }
 

@@ -48,6 +48,7 @@ struct slot {
 struct estate_chunk {
     char *memory;
     unsigned kind, n_slots;
+    bool is_ours; /* its records can be used again: the kind is known, and has this size */
     size_t copy_bytes;
     struct slot slots[];
 };
@@ -167,16 +168,17 @@ static int make_chunk(struct estate *estate, unsigned kind) {
                               .kind = (uint16_t)kind,
                               .copy_bytes = (uint16_t)(sizeof(struct copy) + estate->kinds[kind].size_bytes),
                               .holds = estate->kinds[kind].holds};
-    uint64_t n_chunks = estate->n_chunks + 1;
+    const uint64_t n_chunks = estate->n_chunks + 1, stamp = stamp_of(n_chunks);
 
     if (estate->owner.grow(estate->owner.argument, n_chunks * ESTATE_CHUNK_BYTES) < 0)
         return -ENOMEM;
     struct estate_chunk *chunk = add_chunk(estate, &head);
     if (chunk == NULL)
         return -ENOMEM;
+    chunk->is_ours = true;
     head.sum = sum_of_head(&head);
     store(estate, chunk->memory, &head, sizeof head);
-    store(estate, &head_of(estate)->n_chunks, &n_chunks, sizeof n_chunks); /* it counts from now on */
+    store(estate, &head_of(estate)->n_chunks, &stamp, sizeof stamp); /* it counts from now on */
     for (unsigned i = chunk->n_slots; i-- > 0;)
         push(estate, &estate->free[kind], (uint32_t)(n_chunks - 1) << INDEX_BITS | i);
     return 0;
@@ -202,7 +204,7 @@ int estate_make(struct estate *estate, void *memory, const struct estate_kind *k
                                      .major = ESTATE_MAJOR,
                                      .chunk_bytes = ESTATE_CHUNK_BYTES,
                                      .incarnation = 1,
-                                     .n_chunks = 1};
+                                     .n_chunks = stamp_of(1)};
     store(estate, estate->memory, &head, sizeof head);
     estate->step = 1;
     return 0;
@@ -217,13 +219,15 @@ void estate_deinit(struct estate *estate) {
 
 /* --- a predecessor's --- */
 
-/* The fault of a head; NULL: it has none. */
-static const char *flaw_of(const struct estate_head *head, size_t size_bytes) {
+/* The fault of a head; NULL: it has none. *ret_n_chunks and *ret_step: what it says. */
+static const char *flaw_of(const struct estate_head *head, size_t size_bytes, uint64_t *ret_n_chunks,
+                           uint64_t *ret_step) {
     if (size_bytes < ESTATE_CHUNK_BYTES || head->magic != MAGIC)
         return "it is no estate";
     if (head->major != ESTATE_MAJOR || head->chunk_bytes != ESTATE_CHUNK_BYTES)
         return "it is of another version";
-    if (head->n_chunks == 0 || head->n_chunks > size_bytes / ESTATE_CHUNK_BYTES || head->incarnation == 0)
+    if (!stamp_read(head->n_chunks, ret_n_chunks) || !stamp_read(head->step, ret_step) ||
+        *ret_n_chunks == 0 || *ret_n_chunks > size_bytes / ESTATE_CHUNK_BYTES || head->incarnation == 0)
         return "its head is damaged";
     return NULL;
 }
@@ -234,8 +238,10 @@ static bool open_copy(const struct estate *estate, const struct estate_chunk *ch
                       uint64_t *ret_step) {
     const uint64_t none = 0;
 
-    if (!stamp_read(copy->stamp, ret_step) || *ret_step > estate->step)
+    if (!stamp_read(copy->stamp, ret_step) || *ret_step > estate->step) {
+        *ret_step = 0;
         return false;
+    }
     if (*ret_step == estate->step) {
         store(estate, &copy->stamp, &none, sizeof none);
         *ret_step = 0;
@@ -266,18 +272,19 @@ static int open_chunk(struct estate *estate, const char **ret_reason) {
 
     *ret_reason = "a part of it is damaged";
     if (head->magic != CHUNK_MAGIC || head->sum != sum_of_head(head) || head->kind == 0 ||
-        head->copy_bytes < sizeof(struct copy) + 8 || head->copy_bytes > sizeof(struct copy) + PAYLOAD_MAX)
+        head->copy_bytes < sizeof(struct copy) + 8 || head->copy_bytes % 8 != 0 ||
+        head->copy_bytes > sizeof(struct copy) + PAYLOAD_MAX)
         return -EBADMSG;
     struct estate_chunk *chunk = add_chunk(estate, head);
     if (chunk == NULL)
         return -ENOMEM;
-    bool is_ours =
+    chunk->is_ours =
         chunk->kind <= estate->n_kinds && payload_bytes(chunk) == estate->kinds[chunk->kind].size_bytes;
     for (unsigned i = chunk->n_slots; i-- > 0;) {
         open_slot(estate, chunk, i);
         if (!is_free(chunk, i))
             estate->n_records++;
-        else if (is_ours)
+        else if (chunk->is_ours)
             push(estate, &estate->free[chunk->kind], (uint32_t)(estate->n_chunks - 1) << INDEX_BITS | i);
     }
     return 0;
@@ -288,11 +295,12 @@ int estate_open(struct estate *estate, void *memory, size_t size_bytes, const st
     const struct estate_head *head = memory;
     int r = begin(estate, memory, kinds, n_kinds, owner);
 
-    *ret_reason = flaw_of(head, size_bytes);
+    uint64_t n_chunks = 0, step = 0;
+    *ret_reason = flaw_of(head, size_bytes, &n_chunks, &step);
     if (r == 0 && *ret_reason != NULL)
         r = -EBADMSG;
-    estate->step = r == 0 ? head->step + 1 : 0;
-    while (r == 0 && estate->n_chunks < head->n_chunks)
+    estate->step = step + 1;
+    while (r == 0 && estate->n_chunks < n_chunks)
         r = open_chunk(estate, ret_reason);
     if (r < 0) {
         estate_deinit(estate);
@@ -422,13 +430,13 @@ void estate_end_step(struct estate *estate, uint64_t now_ns) {
     for (record = estate->changed; record != 0; record = slot_of(estate, record)->next)
         write_copy(estate, chunk_of(estate, record), index_of(record));
     store(estate, &head_of(estate)->ended_ns, &now_ns, sizeof now_ns);
-    store(estate, (void *)&head_of(estate)->step, &estate->step, sizeof estate->step);
+    store(estate, &head_of(estate)->step, &(const uint64_t){stamp_of(estate->step)}, sizeof(uint64_t));
     estate->step++;
     while (estate->changed != 0) {
         record = pop(estate, &estate->changed);
         struct slot *slot = slot_of(estate, record);
         slot->is_changed = false;
-        if (slot->is_removed)
+        if (slot->is_removed && chunk_of(estate, record)->is_ours)
             push(estate, &estate->free[chunk_of(estate, record)->kind], record);
         slot->is_removed = false;
     }
@@ -465,5 +473,5 @@ bool estate_is_valid(const struct estate *estate, unsigned *ret_kind) {
             *ret_kind = estate->chunks[number]->kind;
             return false;
         }
-    return n_records == estate->n_records && head_of(estate)->n_chunks == estate->n_chunks;
+    return n_records == estate->n_records && head_of(estate)->n_chunks == stamp_of(estate->n_chunks);
 }

@@ -50,7 +50,8 @@ struct estate_kind {
 
 /* The calls of the owner of the memory. */
 struct estate_owner {
-    /* Makes the memory so many bytes long, at the same address. Returns 0, or -ENOMEM: it stays as it was. */
+    /* Makes the memory so many bytes long, at the same address: the new bytes are 0, and are there
+     * (fallocate()), since no store may fail. Returns 0, or -ENOMEM: it stays as it was. */
     int (*grow)(void *argument, size_t size_bytes);
     /* NULL, or called before each store into the memory, so that a test can end there, or in its middle. */
     void (*before_store)(void *argument, void *to, const void *from, size_t size_bytes);
@@ -62,8 +63,8 @@ struct estate_head {
     uint64_t magic;
     uint32_t major, chunk_bytes;
     uint64_t incarnation;  /* which daemon has it: 1 is the first */
-    uint64_t n_chunks;     /* the head's own among them */
-    _Atomic uint64_t step; /* the last one that has ended */
+    uint64_t n_chunks;     /* the head's own among them; as a stamp, which has a check of itself */
+    uint64_t step;         /* the stamp of the last one that has ended; 0: none has */
     uint64_t ended_ns;     /* by CLOCK_BOOTTIME or the like, when that was: estate_end_step() */
 };
 
@@ -107,11 +108,11 @@ struct estate_found {
     size_t size_bytes; /* of the payload in the memory; fewer than its kind's: an older daemon wrote it */
 };
 
-/* Finds the next record behind *record (0: the first) of the kind (0: of any). Returns false where there is
+/* Finds the next record behind a record (0: the first) of the kind (0: of any). Returns false where there is
  * none. */
 bool estate_next(const struct estate *estate, unsigned kind, uint32_t record, struct estate_found *ret_found);
 
-/* Copies the payload of a found record, as long as its kind's: what an older daemon did not write is 0. */
+/* Copies the payload of a found record of a kind that is known, as long as its kind's: what an older daemon did not write is 0. */
 void estate_read(const struct estate *estate, const struct estate_found *found, void *ret_payload);
 
 /* A found record is of this object from now on. */
