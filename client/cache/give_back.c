@@ -470,6 +470,18 @@ static uint64_t give_back_choice(struct cache *cache, const struct choice *choic
     return bytes;
 }
 
+bool give_back_has(struct cache *cache, uint32_t pool) {
+    struct core_pool *core_pool = cache_pool(cache, pool);
+    bool has = false;
+
+    pthread_mutex_lock(&core_pool->lock);
+    list_for_each_entry(struct stream_heap, stream_heap, &core_pool->stream_heaps, pool_link) {
+        has = has || has_idle(stream_heap);
+    }
+    pthread_mutex_unlock(&core_pool->lock);
+    return has;
+}
+
 uint64_t give_back_pool(struct cache *cache, uint32_t pool) {
     return give_back_choice(cache, &(struct choice){.pool = pool, .part_bytes = HEAP_GRANULE});
 }

@@ -27,6 +27,10 @@ struct stretch;
  * when the memory is given back the next time. NO_MEMORY: some of it stays, and may go by the next call. */
 int give_back_stream(struct cache *cache, const void *stream, bool *ret_stays);
 
+/* Whether something lies idle in the stream heaps of a pool, where give_back_pool() looks. To ask costs less than to
+ * give back nothing: that takes turns with other threads, which may be waiting for the daemon. */
+bool give_back_has(struct cache *cache, uint32_t pool);
+
 /* In a shortage: gives back all that lies idle in the stream heaps of a pool, in parts of any size. Waits for
  * no GPU work. Returns how many bytes. Memory that cannot go back stays. */
 uint64_t give_back_pool(struct cache *cache, uint32_t pool);

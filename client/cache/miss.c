@@ -277,7 +277,8 @@ static enum acquire_event collect_bytes(struct miss *miss, uint64_t needed, uint
     if (shortage_is_on(&cache->shortage, miss->pool)) {
         if (has_now(stream_heap, needed))
             return ACQUIRE_HAS;
-        (void)give_back_pool(cache, miss->pool); /* a grant that came late may have left some */
+        if (give_back_has(cache, miss->pool)) /* a grant that came late may have left some */
+            (void)give_back_pool(cache, miss->pool);
         return ACQUIRE_LACKS;
     }
     shortage_tighten(cache, miss->pool);
