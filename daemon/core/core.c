@@ -249,6 +249,16 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
     return 0;
 }
 
+void core_label_segment(struct pool *pool, const void *backing, const struct segment_label *label) {
+    list_for_each_entry(struct segment, segment, &pool->segments, link) {
+        if (segment->backing != backing)
+            continue;
+        segment->label = *label;
+        kept_change(pool->core, segment->record);
+        return;
+    }
+}
+
 void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {
     uint64_t tried = pool->growth.bytes;
     bool ahead = pool->growth.is_ahead;

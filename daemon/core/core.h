@@ -270,6 +270,9 @@ int core_closed(struct session *session, const struct proto_closed *closed, uint
  * Returns 0, or -ENOMEM: the core has no such segment, and the shell frees it. */
 int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uint64_t now_ns);
 
+/* Gives a segment of this backing its label. */
+void core_label_segment(struct pool *pool, const void *backing, const struct segment_label *label);
+
 /* The shell could not make the growth. error: a text for people, with the driver's error in it. */
 void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns);
 

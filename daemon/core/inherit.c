@@ -90,6 +90,7 @@ static int make_segment(struct heir *heir, const struct kept_segment *kept, stru
     segment->pool = pool;
     segment->id = kept->id;
     segment->size_bytes = kept->size_bytes;
+    segment->label = kept->label;
     int r = heir->shell->take_segment(heir->shell->argument, segment);
     while (r == 0 && kept->slot >= heir->core->segment_slots)
         r = segment_grow_slots(heir->core);
@@ -523,7 +524,9 @@ static int add_parcel(struct heir *heir, uint32_t record, const void *payload) {
         .takers = kept->takers,
         .sent_ns = kept->sent_ns,
         .lifetime_ns = kept->lifetime_ns,
-        .deadline_ns = kept->deadline_ns,
+        .deadline_ns = kept->deadline_ns < NS_FOREVER - heir->shell->away_ns
+                           ? kept->deadline_ns + heir->shell->away_ns
+                           : NS_FOREVER,
         .sender = kept->sender,
         .pid = kept->pid,
     };

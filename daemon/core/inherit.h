@@ -23,6 +23,7 @@ struct inherit_shell {
     /* The session: sets its owner, its page if it had one, and its peer's groups, which are those of the record. */
     int (*take_session)(void *argument, struct session *session, const struct kept_session *kept);
     void *argument;
+    uint64_t away_ns; /* for so long no daemon was there: parcels live so much longer */
 };
 
 /* The core keeps an estate from now on, which is new; a first step of it ends. To be called before anything is in the core.

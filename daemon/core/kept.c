@@ -19,6 +19,7 @@ static void write_segment(const void *object, void *payload) {
         .state = segment->state,
         .has_owner = segment->owner != NULL,
         .has_keeper = segment->keeper != NULL,
+        .label = segment->label,
     };
     if (segment->owner != NULL)
         kept->owner = kept_tenant(segment->owner->tenant);

@@ -44,6 +44,7 @@ struct kept_segment {
     uint32_t has_owner, has_keeper;
     struct kept_tenant owner, keeper; /* where it has one */
     uint32_t reserved;
+    struct segment_label label;
 };
 
 #define KEPT_GROUPS 30u /* of a peer: with fewer groups it may do less, not more */

@@ -447,6 +447,10 @@ struct segment {
     struct charge own_charge; /* while ASSIGNED or CLOSING, if it takes a descriptor: itself, to the tenant */
     struct tenant *keeper; /* while CLOSING: the tenant that has it again afterwards; NULL: it is retired */
     void *backing;             /* the shell's: what it frees and exports. Borrowed */
+    struct segment_label {
+        char stored[8]; /* the name of its descriptor in the store; "": it has none there */
+        uint32_t pages, reserved;
+    } label;          /* the shell's, which the record keeps for a successor */
     struct list link; /* in pool->segments; while RETIRING in core->retiring until the shell has taken it */
 };
 

@@ -93,9 +93,13 @@ static void fill_leases(struct client *client, const struct answer *answer, stru
 /* Sends the leases of a request for segments, in as many messages as it takes. */
 static int send_leases(struct client *client, const struct answer *answer) {
     struct lease *lease = answer->lease;
+    struct outbox *outbox = &client->connection.outbox;
     uint32_t n_left = answer->n_leases;
+    bool are_several = n_left > OUTBOX_FDS_MAX;
     int r = 0;
 
+    if (are_several) /* the request is over with its first message: a successor has to know the others */
+        outbox_hold(outbox);
     while (r == 0 && lease != NULL) {
         int fds[OUTBOX_FDS_MAX];
         struct proto_message message;
@@ -106,7 +110,7 @@ static int send_leases(struct client *client, const struct answer *answer) {
         message.leases.n_left = n_left;
         r = client_send_fds(client, &message, fds, message.leases.n_described);
     }
-    return r;
+    return r == 0 && are_several ? outbox_flush(outbox, client->session) : r;
 }
 
 int request_send_answer(struct client *client, const struct answer *answer) {
@@ -253,7 +257,10 @@ static int open_session(struct client *client, const struct proto_message *messa
     if (message->hello.flags & PROTO_HELLO_RECLAIM)
         want_reclaim(client);
     client->no_gpu = (message->hello.flags & PROTO_HELLO_NO_GPU) != 0;
-    client_greeted(client);
+    client->version = version;
+    r = client_greeted(client);
+    if (r < 0)
+        return r;
     session_log_session_begins(&clients->log, client->session);
     clients->served = true;
     introduce(clients, version, client->session->id, &reply.hello_reply);
@@ -564,7 +571,7 @@ static int handle_opened(struct client *client, const struct proto_message *mess
     if (outbox->awaited_segment == 0 || message->opened.segment != outbox->awaited_segment)
         return client_reject(client, 0, PROTO_E_INVALID,
                              "OPENED.segment: not one whose descriptor was sent and is not opened yet");
-    outbox->awaited_segment = 0;
+    outbox_opened(outbox);
     return outbox_flush(outbox, client->session);
 }
 

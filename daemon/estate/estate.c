@@ -335,7 +335,7 @@ bool estate_next(const struct estate *estate, unsigned kind, uint32_t record,
     *ret_found = (struct estate_found){
         .record = found,
         .kind = chunk->kind,
-        .is_unknown = chunk->kind > estate->n_kinds,
+        .is_unknown = chunk->kind > estate->n_kinds || estate->kinds[chunk->kind].size_bytes == 0,
         .holds = ((const struct chunk_head *)(const void *)chunk->memory)->holds != 0,
         .is_damaged = slot_of(estate, found)->is_damaged || copy->flags != 0,
         .payload = copy + 1,
@@ -422,11 +422,16 @@ static void write_copy(const struct estate *estate, const struct estate_chunk *c
           chunk->copy_bytes - sizeof copy->stamp);
 }
 
+void estate_must_end_step(struct estate *estate) {
+    estate->must_end = true;
+}
+
 void estate_end_step(struct estate *estate, uint64_t now_ns) {
     uint32_t record;
 
-    if (estate == NULL || estate->changed == 0)
+    if (estate == NULL || (estate->changed == 0 && !estate->must_end))
         return;
+    estate->must_end = false;
     for (record = estate->changed; record != 0; record = slot_of(estate, record)->next)
         write_copy(estate, chunk_of(estate, record), index_of(record));
     store(estate, &head_of(estate)->ended_ns, &now_ns, sizeof now_ns);
