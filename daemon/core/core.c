@@ -51,6 +51,8 @@ static void segment_forget(struct segment *segment) {
     segment_leave_slot(segment);
     pool->reserved_bytes -= segment->size_bytes;
     pool->n_retiring -= segment->state == SEGMENT_RETIRING;
+    pool->n_orphans -= segment->is_orphan;
+    pool->orphan_bytes -= segment->is_orphan ? segment->size_bytes : 0;
     segment_leave(segment);
     kept_end(pool->core, &segment->record);
     free(segment);

@@ -92,6 +92,9 @@ static int make_segment(struct heir *heir, const struct kept_segment *kept, stru
     segment->size_bytes = kept->size_bytes;
     segment->label = kept->label;
     int r = heir->shell->take_segment(heir->shell->argument, segment);
+    segment->is_orphan = r == -ENOENT;
+    if (r == -ENOENT)
+        r = 0;
     while (r == 0 && kept->slot >= heir->core->segment_slots)
         r = segment_grow_slots(heir->core);
     if (r == 0)
@@ -103,6 +106,8 @@ static int make_segment(struct heir *heir, const struct kept_segment *kept, stru
         return refuse(heir, "two segments have one slot");
     }
     pool->n_segments++;
+    pool->n_orphans += segment->is_orphan;
+    pool->orphan_bytes += segment->is_orphan ? segment->size_bytes : 0;
     pool->reserved_bytes += segment->size_bytes;
     pool->unassigned_bytes += segment->size_bytes;
     *ret_segment = take_ptr(&segment);
@@ -120,6 +125,8 @@ static int add_segment(struct heir *heir, uint32_t record, const void *payload) 
     bind(heir, record, segment, &segment->record);
     switch (kept->state) {
     case SEGMENT_UNASSIGNED:
+        if (segment->is_orphan)
+            pool_retire(segment);
         return 0;
     case SEGMENT_RETIRING:
         pool_retire(segment);
@@ -127,7 +134,11 @@ static int add_segment(struct heir *heir, uint32_t record, const void *payload) 
     case SEGMENT_ASSIGNED:
     case SEGMENT_CLOSING: /* it is, once its mappers are known */
         r = get_tenant(heir, &kept->owner, &tenant);
-        return r < 0 ? r : tenant_adopt(tenant, segment);
+        if (r == 0)
+            r = tenant_adopt(tenant, segment);
+        if (r == 0 && segment->is_orphan)
+            heap_close_span(segment->span);
+        return r;
     default:
         return refuse(heir, "a segment is in no state");
     }
@@ -142,7 +153,7 @@ static int close_segment(struct heir *heir, uint32_t record, const void *payload
         return 0;
     if (segment->mappers == 0 || segment->span->taken_bytes > 0)
         return refuse(heir, "a segment is closed that no session has mapped");
-    if (kept->has_keeper)
+    if (kept->has_keeper && !segment->is_orphan)
         keeper = segment->owner->tenant;
     if (keeper != NULL && !tenant_id_is(keeper->id, tenant_id_of(&kept->keeper)))
         return refuse(heir, "a segment is kept for another user");

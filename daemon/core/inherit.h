@@ -18,7 +18,7 @@
 /* The part of the shell in it. It is told of each object once, and refuses with -ENOMEM, or with -ENOENT an
  * object of which it has nothing. */
 struct inherit_shell {
-    /* The segment, which is in no list yet: sets its backing. */
+    /* The segment, which is in no list yet: sets its backing. -ENOENT: it is an orphan (segment.h). */
     int (*take_segment)(void *argument, struct segment *segment);
     /* The session: sets its owner, its page if it had one, and its peer's groups, which are those of the record. */
     int (*take_session)(void *argument, struct session *session, const struct kept_session *kept);

@@ -137,7 +137,7 @@ struct wholes {
 /* Adds a segment that suits the request, unless it is kept for an overdue one. Returns whether there are
  * enough. */
 static bool wholes_add(struct wholes *wholes, struct segment *segment) {
-    if (!wholes->is_behind || !wait_queue_is_kept(wholes->request, segment))
+    if (!segment->is_orphan && (!wholes->is_behind || !wait_queue_is_kept(wholes->request, segment)))
         wholes->segments[wholes->count++] = segment;
     return wholes->count == wholes->request->n_segments;
 }

@@ -142,7 +142,9 @@ static int refuse(struct client *client, uint64_t request, int error) {
     } else if (error == PROTO_E_SHARED) {
         reason = "the block is shared: release it whole, or do not share what is to be divided";
     } else if (error == PROTO_E_DRIVER) {
-        reason = "the pool's device is lost: nothing of it is lent until the daemon restarts";
+        reason = "the pool's device is lost, and nothing of it is lent until the daemon restarts; or the "
+                 "memory is of "
+                 "a daemon before, which cannot be mapped anew (export = ipc)";
     } else if (error == PROTO_E_NO_TOKEN) {
         reason = "nothing is shared under this token with this user: the holder may have released it before "
                  "you attached, or what was sent was taken, was revoked, or its time was up";
