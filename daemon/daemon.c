@@ -369,7 +369,8 @@ int daemon_start(struct daemon *daemon) {
         if (daemon->admin_listener.fd >= 0 &&
             !daemon->options.private) /* the program's own tools tell of that */
             record_file_open(&daemon->record_file, daemon->core, daemon->admin_listener.path,
-                             daemon->config->records_bytes, daemon->config->history_hours);
+                             daemon->config->records_bytes, daemon->config->history_hours,
+                             daemon->succession.is_heir);
         daemon_share_descriptors(daemon, daemon->config->sessions_limit);
         log_info("%" PRIu64 " descriptors (RLIMIT_NOFILE): up to %s, and %s with a descriptor",
                  daemon->n_descriptors, COUNT_TEXT(daemon->core->sessions_limit, "session"),
@@ -446,6 +447,7 @@ static void daemon_leave(struct daemon *daemon) {
     listener_leave(&daemon->admin_listener);
     scopes_leave(&daemon->scopes);
     succession_leave(&daemon->succession, daemon->core);
+    recorder_close(daemon->core); /* the next one goes on */
 }
 
 void daemon_free(struct daemon *daemon) {

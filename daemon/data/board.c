@@ -63,7 +63,7 @@ static int board_make(struct boards *boards, struct tenant_id tenant, struct boa
     store_put(boards->store, STORE_BOARD, fd, board->stored);
     int r = estate_add(boards->desk->estate, KEPT_BOARD, board, &board->record);
     if (r == 0 && store_is_there(boards->store) && board->stored[0] == '\0')
-        r = -ENOSPC; /* fences on it would be lost with the daemon */
+        r = -ENOBUFS; /* fences on it would be lost with the daemon */
     if (r < 0) {
         board_free(boards, board);
         return r;

@@ -64,7 +64,7 @@ struct boards {
 void boards_init(struct boards *boards, struct desk *desk, struct store *store);
 
 /* Gives a session of a user a slot on the user's board. Returns 0, or a negative errno; -ENOSPC: all slots
- * are in use, or the board cannot be stored. */
+ * are in use; -ENOBUFS: the board cannot be stored. */
 int board_join(struct boards *boards, struct tenant_id tenant, struct board **ret_board, uint32_t *ret_slot);
 
 /* The slot's session is over: no stream of it writes any more. well: all that it enqueued was done. Said on the

@@ -120,11 +120,6 @@ int client_make_page(struct client *client) {
         return fd;
     client->page = (struct page){fd, memory};
     client_store(client, STORE_PAGE, fd, client->stored.page);
-    if (store_is_there(client->clients->terms.store) && client->stored.page[0] == '\0') {
-        page_drop(&client->page); /* fences in it would be lost with the daemon */
-        client->page = (struct page){.fd = -1};
-        return -ENOSPC;
-    }
     core_session_set_page(client->session, memory);
     return 0;
 }
@@ -509,14 +504,26 @@ static int copy_groups(struct peer *peer, const struct kept_session *kept) {
     return 0;
 }
 
-static void take_page(struct client *client, const struct kept_client *kept) {
-    _cleanup_(close_fdp) int fd = take_stored(client, &kept->page, client->stored.page);
-    void *memory;
+/* A page that was not stored is lost, and with it how far the fences in it are. Another one takes its place, in
+ * which no fence is ever ready, and the session ends: its memory waits for the process's end. */
+static int take_page(struct client *client, const struct kept_client *kept) {
+    int fd = take_stored(client, &kept->page, client->stored.page);
+    void *memory = NULL;
 
-    if (fd < 0 || shared_memory_take(fd, PROTO_PAGE_BYTES, &memory) < 0)
-        return;
-    client->page = (struct page){take_fd(&fd), memory};
+    if (!kept->dead.has_page) {
+        close_fd(fd);
+        return 0;
+    }
+    if (fd < 0 || shared_memory_take(fd, PROTO_PAGE_BYTES, &memory) < 0) {
+        close_fd(fd);
+        fd = shared_memory_make("gpupool-page", PROTO_PAGE_BYTES, &memory);
+        client->has_lost_page = true;
+    }
+    if (fd < 0)
+        return -ENOMEM;
+    client->page = (struct page){fd, memory};
     client->session->page = memory;
+    return 0;
 }
 
 static void take_facts(struct client *client, const struct kept_process *kept) {
@@ -618,10 +625,11 @@ int client_inherit(struct clients *clients, struct session *session, const struc
     }
     int fd = take_stored(client, &kept->socket, client->stored.socket);
     client->reclaim_fd = take_stored(client, &kept->reclaim, client->stored.reclaim);
-    take_page(client, kept);
     const struct connection_terms connection = {terms->loop, terms->scheduler, terms->desk, serve_turn,
                                                 client};
-    int r = connection_open(&client->connection, &connection, fd, peer_turn_user(&client->peer),
+    int r = take_page(client, kept);
+    if (r == 0)
+        r = connection_open(&client->connection, &connection, fd, peer_turn_user(&client->peer),
                             client->peer.pid);
     if (r < 0) {
         close_fd(fd);
@@ -674,8 +682,8 @@ void client_resume(struct client *client) {
     }
     client->watched.has_session = true;
     client_note_gpu_work(client);
-    if (client->connection.fd < 0) {
-        client_end(client, "lost its socket with the daemon before");
+    if (client->connection.fd < 0 || client->has_lost_page) {
+        client_end(client, "lost its socket or page with the daemon before");
         return;
     }
     if (session->n_segments > 0 || client->board != NULL)

@@ -79,6 +79,7 @@ struct client {
     unsigned n_last; /* packets that were read since the process ended */
     uint16_t version; /* of the wire, as HELLO agreed on it */
     uint32_t record;  /* kept_data.h; 0: it is not kept */
+    bool has_lost_page; /* the daemon before had it, and it was not stored */
     struct {
         char socket[STORE_NAME_SIZE], process[STORE_NAME_SIZE], page[STORE_NAME_SIZE],
             reclaim[STORE_NAME_SIZE];

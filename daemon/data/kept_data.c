@@ -23,6 +23,7 @@ static void write_process(const struct client *client, struct kept_process *kept
         .is_complete = origin->is_complete,
         .too_late = watched->too_late,
         .n_ancestors = (uint8_t)origin->n_ancestors,
+        .has_page = client->page.memory != NULL,
     };
     for (unsigned i = 0; i < origin->n_ancestors; i++) {
         kept->ancestors[i].pid = origin->ancestors[i].pid;

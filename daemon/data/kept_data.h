@@ -36,7 +36,7 @@ struct kept_process {
     uint64_t start_ticks;
     uint8_t no_gpu, driver_lent, seen, under_mps;
     uint8_t socket_over, process_over, has_origin, is_complete;
-    uint8_t too_late, n_ancestors, reserved[6];
+    uint8_t too_late, n_ancestors, has_page, reserved[5];
     struct {
         uint64_t start_ticks;
         int64_t pid;

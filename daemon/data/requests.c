@@ -382,7 +382,9 @@ static int refuse_memory(struct client *client, uint64_t request, int error, con
     snprintf(text, sizeof text, "the daemon cannot make %s: %s (%s)%s", what, strerrorname_np(-error),
              strerrordesc_np(-error),
              error == -EMFILE ? ": its descriptors are in use; raise LimitNOFILE or lower sessions_limit"
-                              : "");
+             : error == -ENOBUFS
+                 ? ": the service manager stores no more descriptors; raise FileDescriptorStoreMax"
+                 : "");
     return send_error(client, request, PROTO_E_DRIVER, text);
 }
 
