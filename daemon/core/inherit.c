@@ -702,6 +702,9 @@ int core_inherit(struct core *core, struct estate *estate, const struct inherit_
                  const char **ret_reason) {
     struct heir heir = {.core = core, .estate = estate, .shell = shell};
 
+    *ret_reason = NULL;
+    if (estate_is_empty(estate))
+        return core_keep(core, estate);
     int r = pass_unknown(&heir);
     if (r == 0)
         r = build(&heir);

@@ -30,8 +30,9 @@ struct inherit_shell {
 int core_keep(struct core *core, struct estate *estate);
 
 /* The core, which has its pools and scopes and nothing else, begins with what a predecessor's kept. The pools are
- * those that the predecessor had, under the same numbers; none is ready yet. Then it keeps the estate. Returns 0,
- * -ENOMEM, -ENOENT, or -EBADMSG: *ret_reason, a constant string, says what is wrong. */
+ * those that the predecessor had, under the same numbers; none is ready yet. Then it keeps the estate. An estate of
+ * which no step has ended is a new one: core_keep(). Returns 0, -ENOMEM, -ENOENT, or -EBADMSG: *ret_reason, a
+ * constant string, says what is wrong. */
 int core_inherit(struct core *core, struct estate *estate, const struct inherit_shell *shell,
                  const char **ret_reason);
 
