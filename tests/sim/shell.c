@@ -153,6 +153,8 @@ static void finish_growth(struct world *world, unsigned p) {
             where->segment = world->core->segments[slot];
     must(where->segment != NULL && where->segment->size_bytes == size, "a segment was made and is not there");
     where->id = where->segment->id;
+    must(where->id > world->last_segment, "a segment's number is given again");
+    world->last_segment = where->id;
     world->tally->growths++;
 }
 
