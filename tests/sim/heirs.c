@@ -66,6 +66,30 @@ static struct estate_owner owner_of(struct world *world) {
     return (struct estate_owner){.grow = grow_own, .before_store = before_store, .argument = world};
 }
 
+/* The first daemon makes the estate, or dies while it does. Then the next one goes on with that. */
+static void begin_estate(struct world *world, const struct estate_owner *owner) {
+    const struct inherit_shell shell = {.argument = world};
+    const char *reason = NULL;
+    bool is_new = true;
+
+    for (;; is_new = false) {
+        heirs_die_at(dies_one_in > 0 ? heirs_draw(12) : 0);
+        int r = is_new ? estate_make(&world->estate, memory, kept_kinds, KEPT_KINDS - 1, owner)
+                       : heirs_open(world, &reason);
+        if (r == 0)
+            r = is_new ? core_keep(world->core, &world->estate)
+                       : core_inherit(world->core, &world->estate, &shell, &reason);
+        must(r == 0, reason != NULL ? reason : "an estate cannot begin");
+        if (!heirs_has_died())
+            return;
+        estate_deinit(&world->estate);
+        world->core->estate = NULL;
+        world->core->record = 0;
+        heirs_leave_memory();
+        world->tally->makers_died++;
+    }
+}
+
 void heirs_begin(struct world *world) {
     static const unsigned deaths[] = {0, 0, 0, 16, 64, 64, 256, 256};
     const struct estate_owner owner = owner_of(world);
@@ -77,9 +101,7 @@ void heirs_begin(struct world *world) {
     is_dying = false;
     memset(memory, 0, sizeof memory);
     grown_bytes = ESTATE_CHUNK_BYTES;
-    must(estate_make(&world->estate, memory, kept_kinds, KEPT_KINDS - 1, &owner) == 0 &&
-             core_keep(world->core, &world->estate) == 0,
-         "there is memory");
+    begin_estate(world, &owner);
 }
 
 void heirs_end(struct world *world) {
