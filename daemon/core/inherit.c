@@ -21,6 +21,7 @@
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/wait_queue.h"
+#include "daemon/core/waiting.h"
 
 /* The counters of a daemon begin at 0 and count its objects. */
 #define NUMBER_MAX (UINT64_MAX / 2)
@@ -929,6 +930,15 @@ static size_t table_max(const struct estate *estate, enum kept_kind kind) {
     return most < 64 ? 64 : most;
 }
 
+/* The configuration may be another one than the predecessor's. */
+static void refuse_impossible(struct core *core) {
+    for (unsigned i = 0; i < core->n_pools; i++)
+        pool_refuse(core->pools[i], pool_segment_max(core->pools[i]) + 1, PROTO_E_TOO_LARGE);
+    list_for_each_entry(struct session, session, &core->sessions, link) {
+        session_refuse_forbidden(session);
+    }
+}
+
 int core_inherit(struct core *core, struct estate *estate, const struct inherit_shell *shell,
                  const char **ret_reason) {
     struct heir heir = {
@@ -955,5 +965,6 @@ int core_inherit(struct core *core, struct estate *estate, const struct inherit_
         return r;
     }
     core->estate = estate;
+    refuse_impossible(core);
     return 0;
 }
