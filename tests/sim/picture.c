@@ -25,6 +25,14 @@ static void *copy_of(const void *bytes, uint64_t count, size_t size) {
     return copy;
 }
 
+static void note_requests(struct world *world, const struct session *session) {
+    list_for_each_entry(const struct request, request, &session->requests, session_link) {
+        for (unsigned r = 0; r < SIM_REQUESTS; r++)
+            if (world->requests[r].used && world->requests[r].id == request->id)
+                world->requests[r].counted_passes = request->passes;
+    }
+}
+
 void picture_note(struct world *world) {
     for (unsigned p = 0; p < world->n_pools; p++) {
         struct model_pool *pool = &world->pools[p];
@@ -36,8 +44,10 @@ void picture_note(struct world *world) {
             pool->state = pool->pool->state;
     }
     for (unsigned s = 0; s < SIM_SESSIONS; s++)
-        if (world->sessions[s].session != NULL)
+        if (world->sessions[s].session != NULL) {
             world->sessions[s].n_questions = world->sessions[s].session->n_questions;
+            note_requests(world, world->sessions[s].session);
+        }
     for (unsigned r = 0; r < SIM_REQUESTS; r++)
         if (world->requests[r].used && world->requests[r].answered && world->requests[r].lease != NULL)
             world->requests[r].generation = world->requests[r].lease->generation;

@@ -178,13 +178,7 @@ static void draw_access(struct world *world, unsigned p) {
         drawn->group_allowed[p][g] = one_in(world, 3);
 }
 
-void step_policy(struct world *world) {
-    memory_fail_nth(0);
-    shell_drain(world); /* what was decided under the old policy is seen as such */
-    if (world->scopes[1].is_scoped && one_in(world, 2)) {
-        step_scope(world);
-        return;
-    }
+void policy_draw(struct world *world) {
     world->policy = (struct model_policy){0};
     if (!one_in(world, 4)) {
         struct model_policy *drawn = &world->policy;
@@ -203,6 +197,16 @@ void step_policy(struct world *world) {
             if (one_in(world, 4))
                 draw_access(world, p);
     }
+}
+
+void step_policy(struct world *world) {
+    memory_fail_nth(0);
+    shell_drain(world); /* what was decided under the old policy is seen as such */
+    if (world->scopes[1].is_scoped && one_in(world, 2)) {
+        step_scope(world);
+        return;
+    }
+    policy_draw(world);
     core_set_policy(world->core, policy_make(world), world->now_ns);
     world->tally->policies++;
 }

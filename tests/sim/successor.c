@@ -179,12 +179,14 @@ static void bind_requests(struct world *world) {
         if (!request->used)
             continue;
         const struct request *there = find_request(world, request);
-        must((there->state != REQUEST_WAITING) == request->answered,
+        /* It may be refused under another configuration. */
+        must(request->answered ? there->state != REQUEST_WAITING : there->state != REQUEST_GRANTED,
              "a successor has another answer to a request");
         must((there->state == REQUEST_GRANTED) == (request->lease != NULL),
              "a successor has another answer to a request");
         must(request->lease == NULL || there->lease->generation == request->generation,
              "a successor answers a request with another lease");
+        must(there->passes == request->counted_passes, "a successor forgets how often a request was passed");
         request->lease = there->lease;
         request->alone_ns = NS_FOREVER;
         n++;
@@ -250,6 +252,8 @@ static int read_estate(struct world *world, struct core *core) {
     int r = heirs_open(world, &reason);
     if (r == 0)
         r = core_inherit(core, &world->estate, &shell, &reason);
+    if (r == 0)
+        estate_end_step(&world->estate, world->now_ns);
     must(r == 0 || (r == -ENOMEM && memory_failed()), reason != NULL ? reason : "a successor cannot begin");
     return r;
 }
@@ -283,8 +287,23 @@ static void succeed(struct world *world, const struct heir_limits *limits) {
     }
 }
 
+/* The successor reads another configuration. */
+static void reconfigure(struct world *world, struct heir_limits *limits) {
+    for (unsigned p = 0; p < world->n_pools; p++)
+        if (one_in(world, 2))
+            world->pools[p].sizes = draw_sizes(world);
+    if (world->weights[STEP_POLICY] > 0 && one_in(world, 2))
+        policy_draw(world);
+    if (one_in(world, 4))
+        limits->session_leases = 4 + (uint32_t)random_below(world, 29);
+    if (one_in(world, 4))
+        limits->sessions = 1 + (uint32_t)random_below(world, SIM_SESSIONS);
+    if (limits->segments != UINT32_MAX && one_in(world, 4))
+        limits->segments = 2 + (uint32_t)random_below(world, 14);
+}
+
 void successor_goes_on(struct world *world) {
-    const struct heir_limits limits = heirs_limits_of(world->core);
+    struct heir_limits limits = heirs_limits_of(world->core);
     bool is_step_lost = heirs_has_died();
     uint64_t random_state = world->random_state;
     unsigned kind;
@@ -301,11 +320,14 @@ void successor_goes_on(struct world *world) {
         world->tally->steps_lost++;
     }
     picture_drop();
+    if (heirs_draw(4) == 0)
+        reconfigure(world, &limits);
     succeed(world, &limits);
     must(estate_is_valid(&world->estate, &kind), "a successor's records do not agree with its core");
     must(core_is_valid(world->core), "a successor's core is not valid");
     bind(world);
     records_go_on(world);
+    model_see(world); /* requests that another configuration does not allow */
     world->tally->successors++;
 }
 

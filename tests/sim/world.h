@@ -200,6 +200,7 @@ struct model_request {
     unsigned passes; /* later requests that got what it could have used, while it was its tenant's oldest */
     struct lease *lease; /* granted */
     uint64_t generation; /* its, as of the last picture_note() */
+    unsigned counted_passes; /* by the core, likewise */
     uint64_t alone_ns;   /* since when no other process can serve it; NS_FOREVER: one can */
 };
 
@@ -495,6 +496,8 @@ gid_t policy_gid(unsigned group);
 uint64_t model_limit(const struct world *world, unsigned tenant, unsigned item, unsigned joining_group);
 void model_add_up(const struct world *world, struct model_use *ret_use);
 bool model_may_use(const struct world *world, unsigned s, unsigned p);
+/* Another policy, or none, of which the core is not told yet. */
+void policy_draw(struct world *world);
 /* The policy as the core is to have it. NULL: none. */
 struct policy *policy_make(const struct world *world);
 /* Each tenant is charged with what it has, and may have what the policy says. */
@@ -648,6 +651,7 @@ void step_look(struct world *world);
 void step_lose_device(struct world *world);
 void step_trim(struct world *world);
 void step_configure(struct world *world);
+struct pool_sizes draw_sizes(struct world *world);
 void finish_retirement(struct world *world, unsigned g);
 
 /* --- history.c */
