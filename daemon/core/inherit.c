@@ -889,6 +889,9 @@ static void undo(struct heir *heir) {
     list_for_each_entry_safe(struct tenant, tenant, &core->tenants, link) {
         tenant_drop_if_unused(tenant);
     }
+    found = (struct estate_found){0};
+    while (estate_next(heir->estate, 0, found.record, &found))
+        estate_bind(heir->estate, found.record, NULL);
 }
 
 /* --- all --- */
