@@ -243,13 +243,13 @@ static struct core *make_core(const struct world *world, const struct heir_limit
     return core;
 }
 
-/* Reads what is in the memory. Returns 0, or -ENOMEM for want of memory. */
+/* Reads what is in the memory, unless an attempt before has. Returns 0, or -ENOMEM for want of memory. */
 static int read_estate(struct world *world, struct core *core) {
     const struct inherit_shell shell = {
         .take_segment = take_segment, .take_session = take_session, .argument = world};
     const char *reason = "";
 
-    int r = heirs_open(world, &reason);
+    int r = world->estate.memory != NULL ? 0 : heirs_open(world, &reason);
     if (r == 0)
         r = core_inherit(core, &world->estate, &shell, &reason);
     if (r == 0)
@@ -265,8 +265,8 @@ static void succeed(struct world *world, const struct heir_limits *limits) {
         bool dies = attempt < ATTEMPTS_MAX && heirs_draw(4) == 0;
         struct core *core = make_core(world, limits);
         if (dies)
-            heirs_die_at(1 + heirs_draw(8));
-        memory_fail_nth(fails ? 1 + heirs_draw(100) : 0);
+            heirs_die_at(1 + heirs_draw(12));
+        memory_fail_nth(fails ? 1 + heirs_draw(heirs_draw(2) == 0 ? 40 : 400) : 0);
         int r = read_estate(world, core);
         memory_fail_nth(0);
         bool has_died = heirs_has_died();
@@ -276,12 +276,11 @@ static void succeed(struct world *world, const struct heir_limits *limits) {
             world->core = core;
             return;
         }
-        if (r == 0) {
-            core->estate = NULL;
+        if (r == 0)
             heirs_empty(core, world->now_ns);
-            core_free(core);
-        } /* otherwise the process ends with half a core */
-        estate_deinit(&world->estate);
+        core_free(core);
+        if (has_died || heirs_draw(2) == 0) /* otherwise it tries again */
+            estate_deinit(&world->estate);
         if (has_died)
             heirs_leave_memory();
     }
@@ -314,6 +313,7 @@ void successor_goes_on(struct world *world) {
     bury(world);
     if (is_step_lost) {
         picture_restore(world);
+        world->estate = (struct estate){0};
         heirs_leave_memory();
         if (heirs_draw(2) == 0) /* otherwise the packet that was not answered is read again */
             world->random_state = random_state;
