@@ -17,6 +17,9 @@
  *   - if records contradict each other although their sums are right,
  *   - if a newer daemon kept something that may hold memory.
  *
+ * Records of the shell's kinds that are damaged, or of a lost user, are removed likewise: the shell reads its records
+ * afterwards.
+ *
  * Each number of a record is checked, also where the record's sum is right: what is inherited is as valid as what a
  * core makes by itself.
  */

@@ -386,7 +386,7 @@ static uint32_t find(const struct estate *estate, unsigned kind, uint32_t record
 /* Adds the groups that a damaged record may be of: which of its copies holds is not known. */
 static void find_groups(const struct estate *estate, const struct estate_chunk *chunk,
                         struct estate_found *found) {
-    found->is_confined = true;
+    found->is_confined = !found->is_unknown && (estate->kinds[found->kind].group != NULL || !found->holds);
     for (unsigned which = 0; which < 2; which++) {
         const struct copy *copy = copy_of(chunk, index_of(found->record), which);
         found->groups[which] = copy->group;

@@ -49,8 +49,8 @@ struct estate_kind {
     bool holds;
     /* Writes the object's payload, all of it, whose bytes are 0 before. */
     void (*write)(const void *object, void *payload);
-    /* NULL, or the group of the object: all that its record could contradict is of the same one. 0: of none. It is
-     * known of a damaged record too, as far as the damage leaves it. */
+    /* NULL: its records may be of any group. Or the group of the object: all that its record could contradict is of
+     * the same one. 0: of none. It is known of a damaged record too, as far as the damage leaves it. */
     uint32_t (*group)(const void *object);
 };
 

@@ -514,6 +514,24 @@ static void a_damaged_record_is_damaged_until_it_is_gone(void **state) {
     }
 }
 
+/* A damaged record of a kind without groups may be anyone's, if such records hold anything. */
+static void damage_of_a_kind_without_groups_is_not_confined(void **state) {
+    struct estate_kind without[KINDS] = {[SMALL] = kinds[SMALL], [LARGE] = kinds[LARGE]};
+    struct estate_found found;
+    struct estate estate;
+    struct place place;
+    const char *reason;
+
+    (void)state;
+    without[LARGE].group = NULL;
+    make_damaged(&place, 2);
+    const struct estate_owner owner = owner_of(&place);
+    assert_int_equal(estate_open(&estate, memory, place.size_bytes, without, KINDS - 1, &owner, &reason), 0);
+    assert_true(estate_next(&estate, 0, 0, &found));
+    assert_true(found.is_damaged && !found.is_confined);
+    estate_deinit(&estate);
+}
+
 /* Zeros are no record that was never used. */
 static void zeros_are_damage(void **state) {
     struct estate estate;
@@ -543,6 +561,7 @@ int main(void) {
         cmocka_unit_test(an_estate_is_empty_until_a_step_has_ended),
         cmocka_unit_test(a_record_is_not_taken_for_another_one),
         cmocka_unit_test(a_damaged_record_is_damaged_until_it_is_gone),
+        cmocka_unit_test(damage_of_a_kind_without_groups_is_not_confined),
         cmocka_unit_test(zeros_are_damage),
         cmocka_unit_test(deaths_lose_no_step),
     };
