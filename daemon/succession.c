@@ -148,6 +148,15 @@ static int take_segment(void *argument, struct segment *segment) {
     return supplier_inherit(segment->pool->owner, segment);
 }
 
+static void tell_loss(void *argument, const struct inherit_loss *loss) {
+    (void)argument;
+    log_error("%s of the estate are damaged: %s of their users are over, and %s that these have mapped are "
+              "lent by no "
+              "daemon any more",
+              COUNT_TEXT(loss->n_damaged, "record"), COUNT_TEXT(loss->n_sessions, "session"),
+              COUNT_TEXT(loss->n_segments, "segment"));
+}
+
 /* Pools beyond those of the daemon before are new. */
 static int keep_pools(struct succession *succession, struct core *core) {
     int r = 0;
@@ -211,10 +220,11 @@ static int begin_with(struct succession *succession, struct core *core, struct c
     const struct inherit_shell shell = {.take_segment = take_segment,
                                         .take_session = inheritance_session,
                                         .argument = &inheritance,
+                                        .tell_loss = tell_loss,
                                         .away_ns = time_away(succession)};
     const char *reason = NULL;
 
-    int r = inheritance_begin(&inheritance, clients, &reason);
+    int r = inheritance_begin(&inheritance, clients);
     if (r == 0)
         r = make_dropped_scopes(succession, core);
     if (r == 0)

@@ -34,6 +34,9 @@ struct heir {
     struct estate *estate;
     const struct inherit_shell *shell;
     size_t slots_max, leases_max; /* no segment has a slot, no lease an id beyond */
+    uint32_t *lost;               /* groups of records of which one is damaged */
+    size_t n_lost, lost_room;
+    struct inherit_loss loss;
     const char *reason;
 };
 
@@ -49,7 +52,7 @@ static int for_each(struct heir *heir, enum kept_kind kind,
     int r = 0;
 
     while (r == 0 && estate_next(heir->estate, kind, found.record, &found))
-        r = found.is_damaged ? refuse(heir, "a record is damaged") : each(heir, found.record, found.payload);
+        r = each(heir, found.record, found.payload);
     return r;
 }
 
@@ -72,8 +75,6 @@ static int find_all(struct heir *heir, enum kept_kind kind, struct found_records
     size_t room = 0;
 
     while (estate_next(heir->estate, kind, found.record, &found)) {
-        if (found.is_damaged)
-            return refuse(heir, "a record is damaged");
         struct found_record *list = array_room(ret_records->list, ret_records->count, &room, sizeof *list);
         if (list == NULL)
             return -ENOMEM;
@@ -921,18 +922,63 @@ int core_keep(struct core *core, struct estate *estate) {
     return 0;
 }
 
-/* Records of kinds that this daemon does not know: where one may hold memory, none of it may be lent. */
-static int pass_unknown(struct heir *heir) {
-    struct estate_found found = {0};
+/* --- what is lost --- */
 
-    while (estate_next(heir->estate, 0, found.record, &found)) {
-        if (!found.is_unknown)
+static bool is_lost(const struct heir *heir, uint32_t group) {
+    for (size_t i = 0; i < heir->n_lost; i++)
+        if (heir->lost[i] == group)
+            return true;
+    return false;
+}
+
+static int lose_group(struct heir *heir, uint32_t group) {
+    if (group == 0 || is_lost(heir, group))
+        return 0;
+    uint32_t *lost = array_room(heir->lost, heir->n_lost, &heir->lost_room, sizeof *lost);
+    if (lost == NULL)
+        return -ENOMEM;
+    heir->lost = lost;
+    lost[heir->n_lost++] = group;
+    return 0;
+}
+
+/* A damaged record is gone. Whose it was is lost with it. */
+static int lose_damaged(struct heir *heir, const struct estate_found *found) {
+    if (!found->is_confined)
+        return refuse(heir, "a record is damaged, and it is not known whose it was");
+    estate_remove(heir->estate, found->record);
+    heir->loss.n_damaged++;
+    int r = lose_group(heir, found->groups[0]);
+    return r == 0 ? lose_group(heir, found->groups[1]) : r;
+}
+
+/* Records of kinds that this daemon does not know: where one may hold memory, none of it may be lent. */
+static int pass_unknown(struct heir *heir, const struct estate_found *found) {
+    if (found->holds || found->is_damaged)
+        return refuse(heir, "a newer daemon kept what this one does not know");
+    estate_remove(heir->estate, found->record);
+    return 0;
+}
+
+/* Leaves whole records of known kinds, of users of whom no record is damaged. */
+static int leave_whole(struct heir *heir) {
+    struct estate_found found = {0};
+    int r = 0;
+
+    while (r == 0 && estate_next(heir->estate, 0, found.record, &found))
+        if (found.is_unknown)
+            r = pass_unknown(heir, &found);
+        else if (found.is_damaged)
+            r = lose_damaged(heir, &found);
+    found.record = 0;
+    while (r == 0 && heir->n_lost > 0 && estate_next(heir->estate, 0, found.record, &found)) {
+        if (!is_lost(heir, found.groups[0]))
             continue;
-        if (found.holds || found.is_damaged)
-            return refuse(heir, "a newer daemon kept what this one does not know");
+        heir->loss.n_segments += found.kind == KEPT_SEGMENT;
+        heir->loss.n_sessions += found.kind == KEPT_SESSION;
         estate_remove(heir->estate, found.record);
     }
-    return 0;
+    return r;
 }
 
 static void mark_all(struct core *core) {
@@ -970,7 +1016,8 @@ int core_inherit(struct core *core, struct estate *estate, const struct inherit_
     *ret_reason = NULL;
     if (estate_is_empty(estate))
         return core_keep(core, estate);
-    int r = pass_unknown(&heir);
+    int r = leave_whole(&heir);
+    free(heir.lost);
     if (r == 0)
         r = build(&heir);
     if (r == 0)
@@ -984,5 +1031,7 @@ int core_inherit(struct core *core, struct estate *estate, const struct inherit_
     }
     core->estate = estate;
     refuse_impossible(core);
+    if (heir.loss.n_damaged > 0 && shell->tell_loss != NULL)
+        shell->tell_loss(shell->argument, &heir.loss);
     return 0;
 }

@@ -6,12 +6,31 @@
  * parcels and requests that the predecessor's had, under the same numbers. Heaps, sums, charges and queues
  * follow from these, and are made anew. Questions to sessions are forgotten: they are asked again.
  *
- * An estate is inherited as a whole, or not at all: damaged records, records that contradict each other, and
- * those of a newer daemon that may hold memory are refused, by a reason for people. Each number of a record is
- * checked, also where the record's sum is right: what is inherited is as valid as what a core makes by itself.
+ * A user of whom a record is damaged is lost, with all sessions, segments and leases. The core does not have them: it
+ * lends nothing of these segments. The shell closes its handles of them, and the connections. The driver and the
+ * kernel keep the memory for the processes that have it mapped, and free it with the last one. Until then the pool
+ * counts it as not there, so that growth may fail. A damaged record of no user is lost alone.
+ *
+ * The whole estate is refused, by a reason for people,
+ *   - if a record is damaged so that it is not known whose it was,
+ *   - if the numbers that were given last are damaged, or the head or a chunk (estate_open()),
+ *   - if records contradict each other although their sums are right,
+ *   - if a newer daemon kept something that may hold memory.
+ *
+ * Records of the shell's kinds that are damaged, or of a lost user, are removed likewise: the shell reads its records
+ * afterwards.
+ *
+ * Each number of a record is checked, also where the record's sum is right: what is inherited is as valid as what a
+ * core makes by itself.
  */
 #include "daemon/core/core.h"
 #include "daemon/core/kept.h"
+
+/* The extent of a damage. */
+struct inherit_loss {
+    size_t n_damaged;              /* records; some of them may be none's */
+    size_t n_segments, n_sessions; /* with whole records, that are lost for it */
+};
 
 /* The part of the shell in it. It is told of each object once, and refuses with -ENOMEM, or with -ENOENT an
  * object of which it has nothing. */
@@ -23,6 +42,8 @@ struct inherit_shell {
     int (*take_session)(void *argument, struct session *session, const struct kept_session *kept);
     void *argument;
     uint64_t away_ns; /* for so long no daemon was there: parcels live so much longer */
+    /* NULL, or told of a loss, once the rest is inherited. */
+    void (*tell_loss)(void *argument, const struct inherit_loss *loss);
 };
 
 /* The core keeps an estate from now on, which is new; a first step of it ends. To be called before anything is in the core.

@@ -182,15 +182,74 @@ static void write_numbers(const void *object, void *payload) {
     };
 }
 
-#define KIND(type, writes)                                                                                   \
-    { .size_bytes = sizeof(struct type), .holds = true, .write = (writes) }
+uint32_t kept_group(struct tenant_id id) {
+    uint64_t number = ((uint64_t)id.scope << 32 | id.uid) + 1;
+
+    number *= UINT64_C(0x9e3779b97f4a7c15);
+    return (uint32_t)(number >> 32) | 1;
+}
+
+static uint32_t group_of(const struct tenant *tenant) {
+    return kept_group(tenant->id);
+}
+
+static uint32_t group_of_segment(const void *object) {
+    const struct segment *segment = object;
+
+    if (segment->state == SEGMENT_CLOSING)
+        return group_of(container_of(segment->charge.quota, struct tenant, quota));
+    return segment->owner != NULL ? group_of(segment->owner->tenant) : 0;
+}
+
+static uint32_t group_of_session(const void *object) {
+    return group_of(((const struct session *)object)->tenant);
+}
+
+static uint32_t group_of_mapped(const void *object) {
+    return group_of_session(((const struct segment_bits *)object)->session);
+}
+
+static uint32_t group_of_block(const void *object) {
+    return group_of_segment(((const struct block *)object)->segment);
+}
+
+static uint32_t group_of_range(const void *object) {
+    return group_of_block(((const struct heap_range *)object)->user);
+}
+
+static uint32_t group_of_lease(const void *object) {
+    return group_of_session(((const struct lease *)object)->session);
+}
+
+static uint32_t group_of_fences(const void *object) {
+    return group_of_session(((const struct fence_queue *)object)->session);
+}
+
+static uint32_t group_of_parcel(const void *object) {
+    return group_of_block(((const struct parcel *)object)->block);
+}
+
+static uint32_t group_of_request(const void *object) {
+    return group_of_session(((const struct request *)object)->session);
+}
+
+/* The numbers of the core are missed where they are lost. */
+static uint32_t group_of_numbers(const void *object) {
+    (void)object;
+    return 0;
+}
+
+#define KIND(name)                                                                                           \
+    {                                                                                                        \
+        .size_bytes = sizeof(struct kept_##name), .holds = true, .write = write_##name,                      \
+        .group = group_of_##name                                                                             \
+    }
 
 const struct estate_kind kept_kinds[KEPT_KINDS] = {
-    [KEPT_SEGMENT] = KIND(kept_segment, write_segment), [KEPT_SESSION] = KIND(kept_session, write_session),
-    [KEPT_MAPPED] = KIND(kept_mapped, write_mapped),    [KEPT_BLOCK] = KIND(kept_block, write_block),
-    [KEPT_RANGE] = KIND(kept_range, write_range),       [KEPT_LEASE] = KIND(kept_lease, write_lease),
-    [KEPT_FENCES] = KIND(kept_fences, write_fences),    [KEPT_PARCEL] = KIND(kept_parcel, write_parcel),
-    [KEPT_REQUEST] = KIND(kept_request, write_request), [KEPT_NUMBERS] = KIND(kept_numbers, write_numbers),
+    [KEPT_SEGMENT] = KIND(segment), [KEPT_SESSION] = KIND(session), [KEPT_MAPPED] = KIND(mapped),
+    [KEPT_BLOCK] = KIND(block),     [KEPT_RANGE] = KIND(range),     [KEPT_LEASE] = KIND(lease),
+    [KEPT_FENCES] = KIND(fences),   [KEPT_PARCEL] = KIND(parcel),   [KEPT_REQUEST] = KIND(request),
+    [KEPT_NUMBERS] = KIND(numbers),
 };
 
 #define IS_WHOLE(type) _Static_assert(sizeof(struct type) % 8 == 0, "a payload is whole words")

@@ -10,6 +10,9 @@
  * learns anew: questions to sessions and their answers, plans, statistics. Sums, heaps, quotas and lists follow
  * from what is kept (inherit.h).
  *
+ * The group of a record is a number of its tenant, which few others have: records of one tenant name none of another.
+ * A segment without an owner is of no group, nor are the numbers of the core.
+ *
  * Records name each other by their numbers; 0 is none. A payload does not change once a release has it, neither in
  * its size nor in the meaning of a member: what a later daemon keeps besides is a record of a further kind, which
  * names the first one (estate.h).
@@ -113,6 +116,9 @@ struct kept_request {
 struct kept_numbers {
     uint64_t session, segment, request, generation;
 };
+
+/* The group of a user's records: a number that few others have, and not 0. */
+uint32_t kept_group(struct tenant_id id);
 
 /* Gives an object a record. Returns 0 or -ENOMEM. */
 static inline int kept_add(struct core *core, enum kept_kind kind, void *object, uint32_t *ret_record) {

@@ -517,7 +517,7 @@ static int take_page(struct client *client, const struct kept_client *kept) {
     if (fd < 0 || shared_memory_take(fd, PROTO_PAGE_BYTES, &memory) < 0) {
         close_fd(fd);
         fd = shared_memory_make("gpupool-page", PROTO_PAGE_BYTES, &memory);
-        client->has_lost_page = true;
+        client->has_lost_memory = true;
     }
     if (fd < 0)
         return -ENOMEM;
@@ -651,10 +651,6 @@ int client_inherit(struct clients *clients, struct session *session, const struc
                                        .own_bytes = GPU_USED_UNKNOWN,
                                        .on_facts = client_on_facts};
     take_facts(client, &kept->dead);
-    if (kept_session->board_slot > 0) {
-        client->board_slot = kept_session->board_slot - 1;
-        client->board = board_of(&clients->boards, peer_tenant(&client->peer), client->board_slot);
-    }
     watcher_add(terms->watcher, &client->watched);
     list_append(&clients->all, &client->link);
     clients->n_clients++;
@@ -662,6 +658,16 @@ int client_inherit(struct clients *clients, struct session *session, const struc
     if (record != 0)
         estate_bind(terms->desk->estate, record, client);
     return watch_again(client, kept);
+}
+
+void client_inherit_board(struct client *client) {
+    const struct session *session = client->session;
+
+    if (session->board_slot == 0)
+        return;
+    client->board_slot = session->board_slot - 1;
+    client->board = board_of(&client->clients->boards, peer_tenant(&client->peer), client->board_slot);
+    client->has_lost_memory |= client->board == NULL;
 }
 
 void client_resume(struct client *client) {
@@ -682,8 +688,8 @@ void client_resume(struct client *client) {
     }
     client->watched.has_session = true;
     client_note_gpu_work(client);
-    if (client->connection.fd < 0 || client->has_lost_page) {
-        client_end(client, "lost its socket or page with the daemon before");
+    if (client->connection.fd < 0 || client->has_lost_memory) {
+        client_end(client, "lost its socket, page or board with the daemon before");
         return;
     }
     if (session->n_segments > 0 || client->board != NULL)

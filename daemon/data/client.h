@@ -79,7 +79,7 @@ struct client {
     unsigned n_last; /* packets that were read since the process ended */
     uint16_t version; /* of the wire, as HELLO agreed on it */
     uint32_t record;  /* kept_data.h; 0: it is not kept */
-    bool has_lost_page; /* the daemon before had it, and it was not stored */
+    bool has_lost_memory; /* the daemon before had its page or board, and it was not stored */
     struct {
         char socket[STORE_NAME_SIZE], process[STORE_NAME_SIZE], page[STORE_NAME_SIZE],
             reclaim[STORE_NAME_SIZE];
@@ -101,6 +101,9 @@ bool client_begin(struct clients *clients, int fd, uint32_t scope, void (*serve)
  * client_begin(). Nothing is served before client_resume(). Returns 0 or -ENOMEM. */
 int client_inherit(struct clients *clients, struct session *session, const struct kept_session *kept_session,
                    const struct kept_client *kept, uint32_t record);
+
+/* The boards are there: finds the one of a session that has a slot. */
+void client_inherit_board(struct client *client);
 
 /* From now on the client is served, or its lost session is judged. May free the client. */
 void client_resume(struct client *client);

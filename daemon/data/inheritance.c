@@ -23,36 +23,6 @@ static struct estate *estate_of(const struct inheritance *inheritance) {
     return inheritance->clients->terms.desk->estate;
 }
 
-/* --- before the sessions --- */
-
-static int take_boards(struct inheritance *inheritance) {
-    struct boards *boards = &inheritance->clients->boards;
-    struct estate *estate = estate_of(inheritance);
-    struct estate_found found = {0};
-    struct kept_board board;
-    struct kept_board_slot slot;
-
-    while (estate_next(estate, KEPT_BOARD, found.record, &found)) {
-        if (found.is_damaged)
-            return -EBADMSG;
-        estate_read(estate, &found, &board);
-        int r = board_inherit(boards, (struct tenant_id){board.uid, board.scope}, board.stored.text,
-                              found.record);
-        if (r < 0)
-            return r;
-    }
-    found = (struct estate_found){0};
-    while (estate_next(estate, KEPT_BOARD_SLOT, found.record, &found)) {
-        if (found.is_damaged)
-            return -EBADMSG;
-        estate_read(estate, &found, &slot);
-        int r = board_inherit_slot(boards, slot.board, found.record, slot.slot, slot.state, slot.epoch);
-        if (r < 0)
-            return r;
-    }
-    return 0;
-}
-
 static int compare_sessions(const void *a, const void *b) {
     const struct inherited_client *left = a, *right = b;
     return (left->session > right->session) - (left->session < right->session);
@@ -65,8 +35,8 @@ static int find_clients(struct inheritance *inheritance) {
     size_t room = 0;
 
     while (estate_next(estate, KEPT_CLIENT, found.record, &found)) {
-        if (found.is_damaged)
-            return -EBADMSG;
+        if (found.is_damaged) /* its user is lost: core_inherit() */
+            continue;
         estate_read(estate, &found, &kept);
         struct inherited_client *all =
             array_room(inheritance->all, inheritance->n_clients, &room, sizeof *all);
@@ -81,16 +51,9 @@ static int find_clients(struct inheritance *inheritance) {
     return 0;
 }
 
-int inheritance_begin(struct inheritance *inheritance, struct clients *clients, const char **ret_reason) {
+int inheritance_begin(struct inheritance *inheritance, struct clients *clients) {
     *inheritance = (struct inheritance){.clients = clients};
-    int r = take_boards(inheritance);
-
-    *ret_reason = r == -ENOENT ? "a board was not stored" : "a board is damaged";
-    if (r == 0) {
-        r = find_clients(inheritance);
-        *ret_reason = "a client is damaged";
-    }
-    return r == -ENOENT ? -EBADMSG : r;
+    return find_clients(inheritance);
 }
 
 void inheritance_free(struct inheritance *inheritance) {
@@ -228,8 +191,6 @@ static int find_parts(const struct inheritance *inheritance, struct found_part *
         if (parts == NULL)
             return -ENOMEM;
         *ret_parts = parts;
-        if (found.is_damaged) /* its message is lost alone */
-            continue;
         parts[*ret_n].record = found.record;
         estate_read(estate, &found, &parts[*ret_n].kept);
         (*ret_n)++;
@@ -293,24 +254,53 @@ static int keep_messages(struct inheritance *inheritance) {
 
 /* --- behind the sessions --- */
 
+static int take_boards(struct inheritance *inheritance) {
+    struct boards *boards = &inheritance->clients->boards;
+    struct estate *estate = estate_of(inheritance);
+    struct estate_found found = {0};
+    struct kept_board board;
+    struct kept_board_slot slot;
+
+    while (estate_next(estate, KEPT_BOARD, found.record, &found)) {
+        estate_read(estate, &found, &board);
+        int r = board_inherit(boards, (struct tenant_id){board.uid, board.scope}, board.stored.text,
+                              found.record);
+        if (r == -ENOENT) /* its sessions end, and those of others do not wait for them */
+            estate_remove(estate, found.record);
+        else if (r < 0)
+            return r;
+    }
+    found = (struct estate_found){0};
+    while (estate_next(estate, KEPT_BOARD_SLOT, found.record, &found)) {
+        estate_read(estate, &found, &slot);
+        if (board_inherit_slot(boards, slot.board, found.record, slot.slot, slot.state, slot.epoch) < 0)
+            estate_remove(estate, found.record);
+    }
+    boards_inherited(boards);
+    return 0;
+}
+
 int inheritance_end(struct inheritance *inheritance) {
     const struct clients *clients = inheritance->clients;
     struct kept_client kept;
 
-    boards_inherited(&inheritance->clients->boards);
+    int r = take_boards(inheritance);
+    if (r < 0)
+        return r;
+    list_for_each_entry(struct client, client, &inheritance->clients->all, link) {
+        client_inherit_board(client);
+    }
     for (size_t i = 0; i < inheritance->n_clients; i++) {
         const struct inherited_client *found = &inheritance->all[i];
-        if (found->is_taken)
+        if (found->is_taken || !read_client(inheritance, found->record, &kept))
             continue;
-        if (read_client(inheritance, found->record, &kept)) {
-            store_leave(clients->terms.store, kept.socket.text);
-            store_leave(clients->terms.store, kept.process.text);
-            store_leave(clients->terms.store, kept.page.text);
-            store_leave(clients->terms.store, kept.reclaim.text);
-        }
+        store_leave(clients->terms.store, kept.socket.text);
+        store_leave(clients->terms.store, kept.process.text);
+        store_leave(clients->terms.store, kept.page.text);
+        store_leave(clients->terms.store, kept.reclaim.text);
         estate_remove(estate_of(inheritance), found->record);
     }
-    int r = keep_messages(inheritance);
+    r = keep_messages(inheritance);
     if (r == 0)
         desk_end_step(clients->terms.desk);
     return r;

@@ -3,7 +3,7 @@
 #define DAEMON_DATA_INHERITANCE_H
 /*
  * How a successor comes by the clients of the daemon before: their sockets, processes, pages, boards, and the
- * messages that were not sent yet. Between core_inherit() and these calls:
+ * messages that were not sent yet. inheritance_session() is called by core_inherit():
  *
  *   inheritance_begin() ──▶ inheritance_session()… ──▶ inheritance_end() ──▶ inheritance_resume()
  */
@@ -26,15 +26,14 @@ struct inheritance {
     size_t n_clients;
 };
 
-/* Finds the records of clients, and takes the boards. Returns 0, -ENOMEM, or -EBADMSG: *ret_reason, a constant
- * string, says what is wrong. */
-int inheritance_begin(struct inheritance *inheritance, struct clients *clients, const char **ret_reason);
+/* Finds the records of clients. Returns 0 or -ENOMEM. */
+int inheritance_begin(struct inheritance *inheritance, struct clients *clients);
 
 /* struct inherit_shell.take_session; argument: the inheritance. */
 int inheritance_session(void *argument, struct session *session, const struct kept_session *kept);
 
-/* All sessions are taken: removes records of clients that have none, and finds the messages that are to be sent.
- * Ends the first step. Returns 0 or -ENOMEM. */
+/* All sessions are taken: takes the boards, removes records of clients that have no session, and finds the messages
+ * that are to be sent. Ends the first step. Returns 0 or a negative errno. */
 int inheritance_end(struct inheritance *inheritance);
 
 /* Serves the clients from now on, and deals with the packet that the daemon before had in hand. */

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "daemon/core/kept.h"
 #include "daemon/core/pool.h"
 #include "daemon/data/client.h"
 #include "daemon/supply/supplier.h"
@@ -91,9 +92,27 @@ static void write_pool(const void *object, void *payload) {
     memcpy(kept->uuid, pool->uuid, sizeof kept->uuid);
 }
 
-#define KIND(type, writes)                                                                                   \
+static uint32_t group_of_client(const void *object) {
+    return kept_group(peer_tenant(&((const struct client *)object)->peer));
+}
+
+/* A message is lost alone. */
+static uint32_t group_of_reply(const void *object) {
+    (void)object;
+    return 0;
+}
+
+static uint32_t group_of_board(const void *object) {
+    return kept_group(((const struct board *)object)->tenant);
+}
+
+static uint32_t group_of_board_slot(const void *object) {
+    return group_of_board(((const struct board_slot *)object)->board);
+}
+
+#define KIND(name, its_group)                                                                                \
     (struct estate_kind) {                                                                                   \
-        .size_bytes = sizeof(struct type), .holds = true, .write = (writes)                                  \
+        .size_bytes = sizeof(struct kept_##name), .holds = true, .write = write_##name, .group = (its_group) \
     }
 
 _Static_assert(sizeof(struct kept_client) % 8 == 0 && sizeof(struct kept_reply) % 8 == 0 &&
@@ -104,9 +123,9 @@ _Static_assert(KEPT_ANCESTORS == PROCESSES_ANCESTORS_MAX, "all ancestors are kep
 _Static_assert(KEPT_DATA_KINDS <= ESTATE_KINDS_MAX, "the estate has so many kinds");
 
 void kept_data_kinds(struct estate_kind *kinds) {
-    kinds[KEPT_CLIENT] = KIND(kept_client, write_client);
-    kinds[KEPT_REPLY] = KIND(kept_reply, write_reply);
-    kinds[KEPT_BOARD] = KIND(kept_board, write_board);
-    kinds[KEPT_BOARD_SLOT] = KIND(kept_board_slot, write_board_slot);
-    kinds[KEPT_POOL] = KIND(kept_pool, write_pool);
+    kinds[KEPT_CLIENT] = KIND(client, group_of_client);
+    kinds[KEPT_REPLY] = KIND(reply, group_of_reply);
+    kinds[KEPT_BOARD] = KIND(board, group_of_board);
+    kinds[KEPT_BOARD_SLOT] = KIND(board_slot, group_of_board_slot);
+    kinds[KEPT_POOL] = KIND(pool, NULL);
 }

@@ -18,9 +18,11 @@
 /* Before the payload of each copy. The stamp is stored first, by itself: a copy that is not whole has that of a
  * step which did not end. */
 struct copy {
-    uint64_t stamp; /* of the step that wrote it; 0: none */
-    uint32_t sum;   /* of the rest, of the stamp, and of where the copy is and of which kind */
+    uint64_t stamp; /* of the step that wrote it; 0: none, and the copy is blank: free, of no group */
+    uint32_t sum;   /* of all the rest, of the stamp, and of where the copy is and of which kind */
     uint32_t flags;
+    uint32_t group;     /* estate_kind.group() */
+    uint32_t group_sum; /* of it and of where the copy is: it is known also where the rest is damaged */
 };
 
 /* A stamp is the number of a step, and a check of it: a damaged one is not taken for another step's. */
@@ -41,7 +43,7 @@ struct slot {
     uint32_t next;   /* in a list: free ones, changed ones */
     bool is_changed; /* it is in the list of those */
     bool is_removed; /* by the present step */
-    bool is_damaged; /* as it was read */
+    uint8_t damaged; /* as it was read: bit 0 and 1 for the copies; 0: it is whole */
     uint8_t holding; /* the copy that holds, 0 or 1 */
 };
 
@@ -54,7 +56,7 @@ struct estate_chunk {
 };
 
 _Static_assert(sizeof(struct chunk_head) == 64, "chunks begin on a cache line");
-_Static_assert(sizeof(struct copy) == 16, "payloads are aligned");
+_Static_assert(sizeof(struct copy) == 24, "payloads are aligned");
 _Static_assert(ESTATE_CHUNK_BYTES / (2 * (sizeof(struct copy) + 8)) < 1u << INDEX_BITS, "an index has room");
 
 /* --- stores --- */
@@ -116,17 +118,34 @@ static size_t payload_bytes(const struct estate_chunk *chunk) {
     return chunk->copy_bytes - sizeof(struct copy);
 }
 
-/* The sum of a copy that is at a place in the chunk: it fails for the copy of another record, or of another kind. */
+/* Begins a sum with a place of the memory: it fails for what belongs elsewhere. */
+static uint64_t sum_begin(const struct estate *estate, const struct copy *place) {
+    return mix(UINT64_C(0x9e3779b97f4a7c15), (uint64_t)((const char *)place - estate->memory));
+}
+
+static uint32_t sum_of_group(const struct estate *estate, const struct copy *place, uint32_t group) {
+    uint64_t sum = mix(sum_begin(estate, place), group);
+    return (uint32_t)(sum ^ sum >> 29);
+}
+
+/* The sum of a copy that is, or will be, at a place in the chunk. */
 static uint32_t sum_of_copy(const struct estate *estate, const struct estate_chunk *chunk,
                             const struct copy *place, const struct copy *copy) {
-    uint64_t sum = mix(UINT64_C(0x9e3779b97f4a7c15), (uint64_t)((const char *)place - estate->memory)), word;
+    uint64_t sum = mix(sum_begin(estate, place), copy->stamp), word;
 
-    sum = mix(mix(sum, copy->stamp), (uint64_t)chunk->kind << 32 | copy->flags);
+    sum = mix(mix(sum, (uint64_t)chunk->kind << 32 | copy->flags), copy->group);
     for (size_t i = 0; i + sizeof word <= payload_bytes(chunk); i += sizeof word) {
         memcpy(&word, (const char *)(copy + 1) + i, sizeof word);
         sum = mix(sum, word);
     }
     return (uint32_t)(sum ^ sum >> 29);
+}
+
+/* Fills in the sums of a copy that is for a place. */
+static void seal(const struct estate *estate, const struct estate_chunk *chunk, const struct copy *place,
+                 struct copy *copy) {
+    copy->group_sum = sum_of_group(estate, place, copy->group);
+    copy->sum = sum_of_copy(estate, chunk, place, copy);
 }
 
 static void push(struct estate *estate, uint32_t *list, uint32_t record) {
@@ -177,12 +196,23 @@ static int make_chunk(struct estate *estate, unsigned kind) {
 
     if (estate->owner.grow(estate->owner.argument, n_chunks * ESTATE_CHUNK_BYTES) < 0)
         return -ENOMEM;
-    struct estate_chunk *chunk = add_chunk(estate, &head);
-    if (chunk == NULL)
+    char *bytes = calloc(1, ESTATE_CHUNK_BYTES);
+    struct estate_chunk *chunk = bytes != NULL ? add_chunk(estate, &head) : NULL;
+    if (chunk == NULL) {
+        free(bytes);
         return -ENOMEM;
+    }
     chunk->is_known = true;
     head.sum = sum_of_head(&head, estate->n_chunks - 1);
-    store(estate, chunk->memory, &head, sizeof head);
+    memcpy(bytes, &head, sizeof head);
+    for (unsigned i = 0; i < 2 * chunk->n_slots; i++) {
+        struct copy *place = copy_of(chunk, i / 2, i % 2);
+        struct copy *copy = (struct copy *)(void *)(bytes + ((char *)place - chunk->memory));
+        copy->flags = IS_FREE;
+        seal(estate, chunk, place, copy);
+    }
+    store(estate, chunk->memory, bytes, ESTATE_CHUNK_BYTES);
+    free(bytes);
     store(estate, &head_of(estate)->n_chunks, &stamp, sizeof stamp); /* it counts from now on */
     for (unsigned i = chunk->n_slots; i-- > 0;)
         push(estate, &estate->free[kind], (uint32_t)(n_chunks - 1) << INDEX_BITS | i);
@@ -244,21 +274,31 @@ static const char *flaw_of(const struct estate_head *head, size_t size_bytes, ui
     return NULL;
 }
 
+/* Makes a copy blank that a step wrote which did not end. Its stamp goes last: until then the rest does not count. */
+static void blank_copy(const struct estate *estate, const struct estate_chunk *chunk, struct copy *place) {
+    _Alignas(8) char bytes[sizeof(struct copy) + PAYLOAD_MAX] = {0};
+    struct copy *copy = (struct copy *)(void *)bytes;
+
+    copy->flags = IS_FREE;
+    seal(estate, chunk, place, copy);
+    store(estate, (char *)place + sizeof copy->stamp, bytes + sizeof copy->stamp,
+          chunk->copy_bytes - sizeof copy->stamp);
+    store(estate, &place->stamp, &copy->stamp, sizeof copy->stamp);
+}
+
 /* Reads a copy's step, and forgets that of the step which did not end: the next one has its number. False: the
  * copy is damaged. */
 static bool open_copy(const struct estate *estate, const struct estate_chunk *chunk, struct copy *copy,
                       uint64_t *ret_step) {
-    const uint64_t none = 0;
-
     if (!stamp_read(copy->stamp, ret_step) || *ret_step > estate->step) {
         *ret_step = 0;
         return false;
     }
     if (*ret_step == estate->step) {
-        store(estate, &copy->stamp, &none, sizeof none);
+        blank_copy(estate, chunk, copy);
         *ret_step = 0;
     }
-    return *ret_step == 0 || copy->sum == sum_of_copy(estate, chunk, copy, copy);
+    return copy->sum == sum_of_copy(estate, chunk, copy, copy);
 }
 
 /* Chooses the copy that holds. */
@@ -268,14 +308,14 @@ static void open_slot(const struct estate *estate, struct estate_chunk *chunk, u
     bool is_first_whole = open_copy(estate, chunk, copy_of(chunk, index, 0), &last_steps[0]);
     bool is_second_whole = open_copy(estate, chunk, copy_of(chunk, index, 1), &last_steps[1]);
 
-    slot->is_damaged = !is_first_whole || !is_second_whole;
+    slot->damaged = (is_first_whole ? 0 : 1) | (is_second_whole ? 0 : 2);
     slot->holding = last_steps[1] > last_steps[0];
 }
 
 static bool is_free(const struct estate_chunk *chunk, unsigned index) {
     const struct slot *slot = &chunk->slots[index];
     const struct copy *copy = copy_of(chunk, index, slot->holding);
-    return !slot->is_damaged && (copy->stamp == 0 || copy->flags == IS_FREE);
+    return slot->damaged == 0 && (copy->stamp == 0 || copy->flags == IS_FREE);
 }
 
 static int open_chunk(struct estate *estate, const char **ret_reason) {
@@ -337,10 +377,22 @@ static uint32_t find(const struct estate *estate, unsigned kind, uint32_t record
         if (chunk == NULL || (kind != 0 && (chunk->kind != kind || !chunk->is_known)))
             continue;
         for (unsigned i = index_of(record); i < chunk->n_slots; i++)
-            if (!is_free(chunk, i))
+            if (!is_free(chunk, i) && !chunk->slots[i].is_removed)
                 return (uint32_t)number << INDEX_BITS | i;
     }
     return 0;
+}
+
+/* Adds the groups that a damaged record may be of: which of its copies holds is not known. */
+static void find_groups(const struct estate *estate, const struct estate_chunk *chunk,
+                        struct estate_found *found) {
+    found->is_confined = !found->is_unknown && (estate->kinds[found->kind].group != NULL || !found->holds);
+    for (unsigned which = 0; which < 2; which++) {
+        const struct copy *copy = copy_of(chunk, index_of(found->record), which);
+        found->groups[which] = copy->group;
+        if (copy->group_sum != sum_of_group(estate, copy, copy->group))
+            found->is_confined = false;
+    }
 }
 
 bool estate_next(const struct estate *estate, unsigned kind, uint32_t record,
@@ -356,10 +408,14 @@ bool estate_next(const struct estate *estate, unsigned kind, uint32_t record,
         .kind = chunk->kind,
         .is_unknown = !chunk->is_known,
         .holds = ((const struct chunk_head *)(const void *)chunk->memory)->holds != 0,
-        .is_damaged = slot_of(estate, found)->is_damaged || copy->flags != 0,
+        .is_damaged = slot_of(estate, found)->damaged != 0 || copy->flags != 0,
+        .is_confined = true,
+        .groups = {copy->group, copy->group},
         .payload = copy + 1,
         .size_bytes = payload_bytes(chunk),
     };
+    if (ret_found->is_damaged)
+        find_groups(estate, chunk, ret_found);
     return true;
 }
 
@@ -429,7 +485,8 @@ void estate_remove(struct estate *estate, uint32_t record) {
     estate->n_records--;
 }
 
-/* Writes the older copy of a record. */
+/* Writes the older copy of a record. Of a damaged one the whole copy, if there is one: which of them is the older is
+ * not known, and the record stays damaged until the step has ended. */
 static void write_copy(const struct estate *estate, const struct estate_chunk *chunk, unsigned index) {
     _Alignas(8) char bytes[sizeof(struct copy) + PAYLOAD_MAX];
     struct slot *slot = (struct slot *)&chunk->slots[index];
@@ -441,10 +498,11 @@ static void write_copy(const struct estate *estate, const struct estate_chunk *c
         copy->flags = IS_FREE;
     else
         estate->kinds[chunk->kind].write(slot->object, copy + 1);
-    slot->holding = !slot->holding;
-    slot->is_damaged = false;
+    if (!slot->is_removed && estate->kinds[chunk->kind].group != NULL)
+        copy->group = estate->kinds[chunk->kind].group(slot->object);
+    slot->holding = slot->damaged == 0 || slot->damaged == 3 ? !slot->holding : slot->damaged == 1;
     char *to = (char *)copy_of(chunk, index, slot->holding);
-    copy->sum = sum_of_copy(estate, chunk, (const struct copy *)(const void *)to, copy);
+    seal(estate, chunk, (const struct copy *)(const void *)to, copy);
     store(estate, to, bytes, sizeof copy->stamp);
     store(estate, to + sizeof copy->stamp, bytes + sizeof copy->stamp,
           chunk->copy_bytes - sizeof copy->stamp);
@@ -469,6 +527,11 @@ void estate_end_step(struct estate *estate, uint64_t now_ns) {
         record = pop(estate, &estate->changed);
         struct slot *slot = slot_of(estate, record);
         slot->is_changed = false;
+        if (slot->damaged != 0) {
+            const struct estate_chunk *chunk = chunk_of(estate, record);
+            blank_copy(estate, chunk, copy_of(chunk, index_of(record), !slot->holding));
+            slot->damaged = 0;
+        }
         if (slot->is_removed && chunk_of(estate, record)->is_known)
             push(estate, &estate->free[chunk_of(estate, record)->kind], record);
         slot->is_removed = false;
@@ -483,7 +546,7 @@ static bool slot_is_valid(const struct estate *estate, const struct estate_chunk
     _Alignas(8) char payload[PAYLOAD_MAX] = {0};
     uint64_t step, other_step;
 
-    if (slot->is_changed || slot->is_removed || slot->is_damaged || !stamp_read(copy->stamp, &step) ||
+    if (slot->is_changed || slot->is_removed || slot->damaged != 0 || !stamp_read(copy->stamp, &step) ||
         !stamp_read(copy_of(chunk, index, !slot->holding)->stamp, &other_step) || step >= estate->step ||
         step < other_step)
         return false;

@@ -23,7 +23,8 @@
  *
  * Invariants:
  *   - A record that was removed is used again after the step's end, and not before.
- *   - Both copies of a record that no object has are stamped 0, or the one that holds says that it is free.
+ *   - Each copy is whole, or of a step that did not end. Those of a record that no object ever had are blank, which
+ *     is not 0: where zeros were written over a record, it is damaged, and not gone.
  *   - A stamp has a check of itself. Each whole copy has a sum of its bytes, its place, its kind and its stamp. A
  *     record with a copy that fails is damaged, and said so.
  *   - While no step has ended, the estate is empty, however far the first step has come.
@@ -48,6 +49,9 @@ struct estate_kind {
     bool holds;
     /* Writes the object's payload, all of it, whose bytes are 0 before. */
     void (*write)(const void *object, void *payload);
+    /* NULL: its records may be of any group. Or the group of the object: all that its record could contradict is of
+     * the same one. 0: of none. It is known of a damaged record too, as far as the damage leaves it. */
+    uint32_t (*group)(const void *object);
 };
 
 #define ESTATE_KINDS_MAX 32u
@@ -110,7 +114,10 @@ struct estate_found {
     unsigned kind;
     bool is_unknown; /* its kind is none of the estate's, or has another size there */
     bool holds;      /* as its kind, also where that is unknown */
-    bool is_damaged; /* its payload is not to be trusted */
+    bool is_damaged; /* its payload is not to be trusted, and it may be one that was removed */
+    bool
+        is_confined; /* it is of these groups, or of none; if damaged, of one of them as it was last or before */
+    uint32_t groups[2];  /* 0: none */
     const void *payload; /* as long as the kind's, where that is known */
     size_t size_bytes;
 };

@@ -18,6 +18,7 @@
 #define OBJECTS 64u
 #define CHUNKS  8u
 #define STEPS   300u
+#define GROUP   77u
 
 enum {
     SMALL = 1,
@@ -40,9 +41,14 @@ static void write_large(const void *object, void *payload) {
     memcpy(payload, ((const struct object *)object)->values, 96);
 }
 
+static uint32_t group_of_large(const void *object) {
+    (void)object;
+    return GROUP;
+}
+
 static const struct estate_kind kinds[KINDS] = {
     [SMALL] = {.size_bytes = 16, .write = write_small},
-    [LARGE] = {.size_bytes = 96, .holds = true, .write = write_large},
+    [LARGE] = {.size_bytes = 96, .holds = true, .write = write_large, .group = group_of_large},
 };
 
 /* The memory, and the death that is to come. */
@@ -265,7 +271,7 @@ static void without_memory_nothing_changes(void **state) {
     memory_fail_nth(0);
     while (estate_add(&estate, SMALL, &object, &record) == 0)
         n++;
-    assert_int_equal(n, (ESTATE_CHUNK_BYTES - 64) / 64);
+    assert_int_equal(n, (ESTATE_CHUNK_BYTES - 64) / 80);
     assert_int_equal(estate_add(&estate, LARGE, &object, &record), -ENOMEM);
     estate_end_step(&estate, 1);
     estate_deinit(&estate);
@@ -329,7 +335,7 @@ static void expect_unknown(struct place *place, const struct estate_kind *known,
     if (unknown <= n_known) {
         struct object another = {.kind = unknown};
         assert_int_equal(estate_add(&estate, unknown, &another, &another.record), 0);
-        assert_int_equal(estate_room(&estate, unknown), (ESTATE_CHUNK_BYTES - 64) / 80);
+        assert_int_equal(estate_room(&estate, unknown), (ESTATE_CHUNK_BYTES - 64) / 96);
         estate_end_step(&estate, 2);
         estate_remove(&estate, another.record);
     }
@@ -417,7 +423,7 @@ static void an_estate_is_empty_until_a_step_has_ended(void **state) {
 /* A copy that is whole, and is another record's. */
 static void a_record_is_not_taken_for_another_one(void **state) {
     struct object objects[3] = {{.kind = LARGE}, {.kind = LARGE}, {.kind = LARGE}};
-    const size_t record_bytes = 2 * (16 + 96);
+    const size_t record_bytes = 2 * (24 + 96);
     struct estate_found found = {0};
     struct place place;
     const char *reason;
@@ -444,6 +450,108 @@ static void a_record_is_not_taken_for_another_one(void **state) {
     estate_deinit(&estate);
 }
 
+/* An estate with one large record, of which these copies are damaged: bit 0 and 1. */
+static void make_damaged(struct place *place, unsigned copies) {
+    struct object object = {.kind = LARGE};
+    uint32_t record;
+
+    place_begin(place);
+    struct estate estate = estate_new(place);
+    assert_int_equal(estate_add(&estate, LARGE, &object, &record), 0);
+    estate_end_step(&estate, 1);
+    object.values[0]++;
+    estate_change(&estate, record);
+    estate_end_step(&estate, 2);
+    estate_deinit(&estate);
+    for (unsigned copy = 0; copy < 2; copy++)
+        if ((copies >> copy & 1) != 0)
+            memory[ESTATE_CHUNK_BYTES + 64 + copy * (24 + 96) + 24] ^= 4;
+}
+
+/* Whether a successor finds the record: if it does, it is as damaged as it was, and its group is known. */
+static bool is_found_damaged(struct place *place, struct estate *ret_estate) {
+    const struct estate_owner owner = owner_of(place);
+    struct estate_found found = {0};
+    const char *reason;
+
+    assert_int_equal(estate_open(ret_estate, memory, place->size_bytes, kinds, KINDS - 1, &owner, &reason),
+                     0);
+    if (!estate_next(ret_estate, 0, 0, &found))
+        return false;
+    assert_true(found.is_damaged && found.is_confined && found.kind == LARGE);
+    if (ret_estate->step == 3) /* that of the removal has not ended */
+        assert_true(found.groups[0] == GROUP || found.groups[1] == GROUP);
+    estate_remove(ret_estate, found.record);
+    assert_false(estate_next(ret_estate, 0, 0, &found));
+    return true;
+}
+
+static void a_damaged_record_is_damaged_until_it_is_gone(void **state) {
+    static struct estate estate; /* as all that lives across a death */
+    static struct place place;
+    unsigned kind;
+
+    (void)state;
+    for (volatile unsigned copies = 1; copies <= 3; copies++) {
+        volatile bool has_ended = false;
+        for (volatile unsigned dies_at = 1; !has_ended; dies_at++) {
+            make_damaged(&place, copies);
+            assert_true(is_found_damaged(&place, &estate));
+            place.n_stores = 0;
+            place.dies_at = dies_at;
+            place.tears = dies_at % 2 == 0;
+            if (setjmp(place.death) == 0) {
+                estate_end_step(&estate, 3);
+                has_ended = true;
+                assert_true(estate_is_valid(&estate, &kind));
+            }
+            place.dies_at = 0;
+            estate_deinit(&estate);
+            bool is_found = is_found_damaged(&place, &estate);
+            assert_false(is_found && has_ended);
+            estate_deinit(&estate);
+        }
+    }
+}
+
+/* A damaged record of a kind without groups may be anyone's, if such records hold anything. */
+static void damage_of_a_kind_without_groups_is_not_confined(void **state) {
+    struct estate_kind without[KINDS] = {[SMALL] = kinds[SMALL], [LARGE] = kinds[LARGE]};
+    struct estate_found found;
+    struct estate estate;
+    struct place place;
+    const char *reason;
+
+    (void)state;
+    without[LARGE].group = NULL;
+    make_damaged(&place, 2);
+    const struct estate_owner owner = owner_of(&place);
+    assert_int_equal(estate_open(&estate, memory, place.size_bytes, without, KINDS - 1, &owner, &reason), 0);
+    assert_true(estate_next(&estate, 0, 0, &found));
+    assert_true(found.is_damaged && !found.is_confined);
+    estate_deinit(&estate);
+}
+
+/* Zeros are no record that was never used. */
+static void zeros_are_damage(void **state) {
+    struct estate estate;
+    struct estate_found found;
+    struct place place;
+    const char *reason;
+
+    (void)state;
+    for (size_t at = 0; at < 2 * (24 + 96); at += 24 + 96) {
+        make_damaged(&place, 0);
+        memset(memory + ESTATE_CHUNK_BYTES + 64 + at, 0, 24 + 96);
+        const struct estate_owner owner = owner_of(&place);
+        assert_int_equal(estate_open(&estate, memory, place.size_bytes, kinds, KINDS - 1, &owner, &reason),
+                         0);
+        assert_true(estate_next(&estate, 0, 0, &found));
+        assert_true(found.is_damaged && !found.is_confined);
+        estate_deinit(&estate);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(damage_is_seen),
@@ -452,6 +560,9 @@ int main(void) {
         cmocka_unit_test(other_versions_leave_what_they_do_not_know),
         cmocka_unit_test(an_estate_is_empty_until_a_step_has_ended),
         cmocka_unit_test(a_record_is_not_taken_for_another_one),
+        cmocka_unit_test(a_damaged_record_is_damaged_until_it_is_gone),
+        cmocka_unit_test(damage_of_a_kind_without_groups_is_not_confined),
+        cmocka_unit_test(zeros_are_damage),
         cmocka_unit_test(deaths_lose_no_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -19,7 +19,7 @@
 #define SCOPE       7u
 #define TIME_NS     1000u
 #define FENCED_WORD 2u /* three leases of one session wait for it */
-#define SHARE_TRIED 12u
+#define SHARE_TRIED 48u
 
 static _Alignas(64) char memory[CHUNKS * ESTATE_CHUNK_BYTES], whole[CHUNKS * ESTATE_CHUNK_BYTES];
 static struct proto_page pages[16];
@@ -225,6 +225,13 @@ static int take_session(void *argument, struct session *session, const struct ke
     return 0;
 }
 
+static struct inherit_loss loss; /* of the last successor */
+
+static void tell_loss(void *argument, const struct inherit_loss *told) {
+    (void)argument;
+    loss = *told;
+}
+
 struct heir {
     struct core *core;
     struct estate estate;
@@ -234,7 +241,8 @@ struct heir {
 /* Makes a successor of what is in the memory. Returns what core_inherit() does. fails: the allocation of it that
  * fails; 0: none. */
 static int inherit(struct heir *heir, unsigned fails) {
-    const struct inherit_shell shell = {.take_segment = take_segment, .take_session = take_session};
+    const struct inherit_shell shell = {
+        .take_segment = take_segment, .take_session = take_session, .tell_loss = tell_loss};
     struct inherit_shell with_core = shell;
 
     heir->core = core_make();
@@ -307,6 +315,7 @@ static void use_and_end(struct heir *heir) {
 
 struct patched {
     size_t size_bytes;
+    uint32_t group;
     char bytes[1024];
 };
 
@@ -315,12 +324,17 @@ static void write_patched(const void *object, void *payload) {
     memcpy(payload, patched->bytes, patched->size_bytes);
 }
 
+static uint32_t group_of_patched(const void *object) {
+    return ((const struct patched *)object)->group;
+}
+
 static const struct estate_kind *patched_kinds(void) {
     static struct estate_kind kinds[KEPT_KINDS];
 
     for (unsigned kind = 1; kind < KEPT_KINDS; kind++) {
         kinds[kind] = kept_kinds[kind];
         kinds[kind].write = write_patched;
+        kinds[kind].group = group_of_patched;
     }
     return kinds;
 }
@@ -351,6 +365,7 @@ static void patch(struct estate *estate, uint32_t record, size_t at, const void 
     assert_true(estate_next(estate, 0, record - 1, &found));
     assert_int_equal(found.record, record);
     own->size_bytes = found.size_bytes;
+    own->group = found.groups[0];
     memcpy(own->bytes, found.payload, found.size_bytes);
     memcpy(own->bytes + at, bytes, size_bytes);
     estate_bind(estate, record, own);
@@ -424,9 +439,10 @@ static void without_memory_nothing_is_left(void **state) {
     assert_true(n > 60);
 }
 
-static void what_the_shell_has_not_is_refused(void **state) {
+/* A segment that the shell has not is an orphan: it is its sessions' until they end. */
+static void what_the_shell_has_not_is_refused_or_an_orphan(void **state) {
     struct heir heir;
-    unsigned n_refused = 0;
+    unsigned n_refused = 0, n_orphans = 0;
 
     (void)state;
     make_scene();
@@ -437,13 +453,16 @@ static void what_the_shell_has_not_is_refused(void **state) {
         int r = inherit(&heir, 0);
         assert_true(r == 0 || r == -ENOENT);
         n_refused += r < 0;
+        for (unsigned i = 0; r == 0 && i < heir.core->n_pools; i++)
+            n_orphans += heir.core->pools[i]->n_orphans;
         if (r < 0)
             expect_nothing_left(&heir);
         else
             use_and_end(&heir);
     }
     refused_segment = refused_session = 0;
-    assert_true(n_refused > 15);
+    assert_true(n_refused > 2);
+    assert_true(n_orphans > 5);
 }
 
 /* Which values a member of so many bytes is tried with, beside those near its own. */
@@ -733,12 +752,118 @@ static void fences_of_any_values_have_an_order(void **state) {
     use_and_end(&heir);
 }
 
+/* --- damage --- */
+
+/* The records of a group in the whole scene (0: all) of a kind. */
+static unsigned count_records(enum kept_kind kind, uint32_t group) {
+    struct estate estate = patch_begin();
+    struct estate_found found = {0};
+    unsigned n = 0;
+
+    while (estate_next(&estate, kind, found.record, &found))
+        n += group == 0 || found.groups[0] == group;
+    estate_deinit(&estate);
+    return n;
+}
+
+/* A byte of a whole record is another one. */
+static struct estate_found damage(uint32_t record, size_t at) {
+    struct estate estate = patch_begin();
+    struct estate_found found;
+
+    assert_true(estate_next(&estate, 0, record - 1, &found) && found.record == record);
+    memory[(const char *)found.payload + at % found.size_bytes - memory] ^= 0x40;
+    estate_deinit(&estate);
+    return found;
+}
+
+/* The user of the record is lost, and no one else. */
+static void expect_lost(const struct estate_found *damaged) {
+    unsigned n_segments = count_records(KEPT_SEGMENT, damaged->groups[0]),
+             n_sessions = count_records(KEPT_SESSION, damaged->groups[0]), n_all[2], kind;
+    bool is_mine = damaged->groups[0] != 0;
+    struct estate_found found = {0};
+    struct heir heir;
+
+    n_all[0] = count_records(KEPT_SEGMENT, 0);
+    n_all[1] = count_records(KEPT_SESSION, 0);
+    damage(damaged->record, damaged->record);
+    assert_int_equal(inherit(&heir, 0), 0);
+    if (!is_mine)
+        n_segments = n_sessions = 0;
+    n_segments += !is_mine && damaged->kind == KEPT_SEGMENT;
+    assert_int_equal(loss.n_damaged, 1);
+    assert_int_equal(loss.n_segments + (damaged->kind == KEPT_SEGMENT), n_segments);
+    assert_int_equal(loss.n_sessions + (damaged->kind == KEPT_SESSION), n_sessions);
+    assert_int_equal(segments_taken, n_all[0] - n_segments);
+    assert_int_equal(list_length(&heir.core->sessions), n_all[1] - n_sessions);
+    estate_end_step(&heir.estate, TIME_NS);
+    assert_true(estate_is_valid(&heir.estate, &kind));
+    while (estate_next(&heir.estate, 0, found.record, &found))
+        assert_true(!is_mine || found.groups[0] != damaged->groups[0]);
+    heir.core->estate = NULL;
+    core_destroy(heir.core);
+    estate_deinit(&heir.estate);
+
+    loss.n_damaged = 0; /* the next one has nothing to lose */
+    assert_int_equal(inherit(&heir, 0), 0);
+    assert_int_equal(loss.n_damaged, 0);
+    assert_int_equal(list_length(&heir.core->sessions), n_all[1] - n_sessions);
+    use_and_end(&heir);
+}
+
+static void a_user_of_whom_a_record_is_damaged_is_lost_alone(void **state) {
+    struct estate_found all[256], found = {0};
+    unsigned n = 0;
+
+    (void)state;
+    make_scene();
+    struct estate estate = patch_begin();
+    while (estate_next(&estate, 0, found.record, &found))
+        all[n++] = found;
+    estate_deinit(&estate);
+    for (unsigned i = 0; i < n; i++) {
+        if (all[i].kind != KEPT_NUMBERS) {
+            expect_lost(&all[i]);
+            continue;
+        }
+        damage(all[i].record, 0);
+        expect_refused_for("its numbers are missing");
+    }
+}
+
+/* In the record's own copy: its group, and all of it. */
+static void damage_that_may_be_anyones_is_refused(void **state) {
+    static const char reason[] = "a record is damaged, and it is not known whose it was";
+    struct heir heir;
+
+    (void)state;
+    make_scene();
+    for (unsigned fails = 0; fails < 2; fails++) {
+        struct estate estate = patch_begin();
+        struct estate_found found = find_nth(&estate, KEPT_LEASE, 2);
+        estate_deinit(&estate);
+        char *payload = memory + ((const char *)found.payload - memory);
+        if (fails == 0)
+            payload[-8] ^= 1;
+        else
+            memset(payload - 24, 0, 24 + found.size_bytes);
+        expect_refused_for(reason);
+    }
+    struct estate estate = patch_begin();
+    struct estate_found found = find_nth(&estate, KEPT_LEASE, 2);
+    estate_deinit(&estate);
+    damage(found.record, 0);
+    assert_int_equal(inherit(&heir, 1), -ENOMEM);
+    expect_nothing_left(&heir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_successor_has_all_of_it),
         cmocka_unit_test(an_estate_in_which_nothing_was_kept_is_a_new_one),
         cmocka_unit_test(without_memory_nothing_is_left),
-        cmocka_unit_test(what_the_shell_has_not_is_refused),
+        cmocka_unit_test(what_the_shell_has_not_is_refused_or_an_orphan),
         cmocka_unit_test(numbers_that_cannot_be_are_refused_or_harmless),
         cmocka_unit_test(names_that_two_objects_have_are_refused),
         cmocka_unit_test(two_blocks_have_no_token_together),
@@ -747,6 +872,8 @@ int main(void) {
         cmocka_unit_test(what_does_not_fit_together_is_refused),
         cmocka_unit_test(missing_records_are_noticed),
         cmocka_unit_test(fences_of_any_values_have_an_order),
+        cmocka_unit_test(a_user_of_whom_a_record_is_damaged_is_lost_alone),
+        cmocka_unit_test(damage_that_may_be_anyones_is_refused),
     };
     return cmocka_run_group_tests_name("inherit", tests, NULL, NULL);
 }

@@ -6,3 +6,4 @@ set(REPLACE [==[    (void)bytes, (void)other_bytes;
     return first->number < other->number;
 ]==])
 set(EXPECTED "served before one that has fewer bytes")
+set(SEED 24)

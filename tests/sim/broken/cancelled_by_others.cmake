@@ -7,3 +7,4 @@ set(REPLACE [==[list_for_each_entry(struct session, other, &session->core->sessi
         if (request->id != request_id || request->state != REQUEST_WAITING)
             continue;]==])
 set(EXPECTED "a request is called cancelled that is not")
+set(SEED 26)

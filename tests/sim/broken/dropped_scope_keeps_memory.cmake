@@ -4,3 +4,4 @@ set(FIND [==[    pool_retire_all_of(tenant);
 ]==])
 set(REPLACE [==[]==])
 set(EXPECTED "the core is not valid")
+set(SEED 35)

@@ -1,8 +1,6 @@
 # The copy that holds is written to.
 set(SOURCE daemon/estate/estate.c)
-set(FIND [==[    slot->holding = !slot->holding;
-    slot->is_damaged = false;
+set(FIND [==[    slot->holding = slot->damaged == 0 || slot->damaged == 3 ? !slot->holding : slot->damaged == 1;
 ]==])
-set(REPLACE [==[    slot->is_damaged = false;
-]==])
+set(REPLACE [==[]==])
 set(EXPECTED "heirs.c|successor.c")

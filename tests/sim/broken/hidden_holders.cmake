@@ -5,4 +5,4 @@ set(FIND [==[    case HOLDERS_HIDDEN:
 set(REPLACE [==[    case HOLDERS_HIDDEN:
         return DEATH_SAFE;]==])
 set(EXPECTED "while the GPU work of its last owner's process goes on")
-set(SEED 400)
+set(SEED 972)

@@ -9,3 +9,4 @@ set(REPLACE [==[    switch (DEATH_BY_END) {
         return DEATH_SAFE;
     case DEATH_BY_LISTING:]==])
 set(EXPECTED "while the GPU work of its last owner's process goes on")
+set(SEED 59)

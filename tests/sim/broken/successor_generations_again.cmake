@@ -4,4 +4,4 @@ set(FIND [==[        .generation = core->leases.next_generation,
 ]==])
 set(REPLACE [==[        .generation = 0,
 ]==])
-set(EXPECTED "a generation is used again")
+set(EXPECTED "a generation is used again|a lease has a name that was never given")

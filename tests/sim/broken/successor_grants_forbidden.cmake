@@ -5,3 +5,4 @@ set(FIND [==[        session_refuse_forbidden(session);
 set(REPLACE [==[        (void)session;
 ]==])
 set(EXPECTED "a session gets of a pool that it may not use")
+set(SEED 44)

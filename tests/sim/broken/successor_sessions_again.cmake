@@ -4,4 +4,4 @@ set(FIND [==[        .session = core->next_session_id,
 ]==])
 set(REPLACE [==[        .session = 0,
 ]==])
-set(EXPECTED "a session's number is given again")
+set(EXPECTED "a session's number is given again|a session has no name of its own")

@@ -6,4 +6,4 @@ set(FIND [==[        .withholds = queue->withholds,
 set(REPLACE [==[
 ]==])
 set(EXPECTED "is let go before")
-set(SEED 200)
+set(SEED 568)
