@@ -231,7 +231,7 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
     histogram_add(&pool->stats.growing, pool->growth.decided_ns, now_ns);
     core->next_segment_id = segment->id;
     kept_number(core);
-    segment_take_slot(segment, core->free_slots[core->n_free_slots - 1]);
+    segment_take_slot(segment);
     pool->n_segments++;
     pool->stats.n_grows++;
     pool->reserved_bytes += size_bytes;

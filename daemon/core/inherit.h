@@ -7,10 +7,8 @@
  * follow from these, and are made anew. Questions to sessions are forgotten: they are asked again.
  *
  * An estate is inherited as a whole, or not at all: damaged records, records that contradict each other, and
- * those of a newer daemon that may hold memory are refused, by a reason for people.
- *
- * Not yet: to free a core of which the inheriting failed half way; to go on without what one damaged record
- * names; bounds for each number that a record with a valid sum could have.
+ * those of a newer daemon that may hold memory are refused, by a reason for people. Each number of a record is
+ * checked, also where the record's sum is right: what is inherited is as valid as what a core makes by itself.
  */
 #include "daemon/core/core.h"
 #include "daemon/core/kept.h"
@@ -18,7 +16,8 @@
 /* The part of the shell in it. It is told of each object once, and refuses with -ENOMEM, or with -ENOENT an
  * object of which it has nothing. */
 struct inherit_shell {
-    /* The segment, which is in no list yet: sets its backing. -ENOENT: it is an orphan (segment.h). */
+    /* The segment, which stays if this succeeds and the core is inherited at all: sets its backing. -ENOENT: it is an
+     * orphan (segment.h). */
     int (*take_segment)(void *argument, struct segment *segment);
     /* The session: sets its owner, its page if it had one, and its peer's groups, which are those of the record. */
     int (*take_session)(void *argument, struct session *session, const struct kept_session *kept);
@@ -31,8 +30,11 @@ struct inherit_shell {
 int core_keep(struct core *core, struct estate *estate);
 
 /* The core, which has its pools and scopes and nothing else, begins with what a predecessor's kept. The pools are
- * those that the predecessor had, under the same numbers; none is ready yet. Then it keeps the estate. Returns 0,
- * -ENOMEM, -ENOENT, or -EBADMSG: *ret_reason, a constant string, says what is wrong. */
+ * those that the predecessor had, under the same numbers; none is ready yet. Then it keeps the estate. An estate of
+ * which no step has ended is a new one: core_keep(). Requests that limits or a policy do not allow any more are
+ * refused in the present step. Returns 0, -ENOMEM, -ENOENT, or -EBADMSG: *ret_reason, a constant string, says what
+ * is wrong. After a failure the estate is as it was, and the core is to be freed: it has no session any more, and
+ * nothing of it points to what the shell set. */
 int core_inherit(struct core *core, struct estate *estate, const struct inherit_shell *shell,
                  const char **ret_reason);
 

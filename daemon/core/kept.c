@@ -17,7 +17,6 @@ static void write_segment(const void *object, void *payload) {
         .pool = segment->pool->id,
         .slot = segment->slot,
         .state = segment->state,
-        .has_owner = segment->owner != NULL,
         .has_keeper = segment->keeper != NULL,
         .label = segment->label,
     };

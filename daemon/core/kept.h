@@ -10,8 +10,9 @@
  * learns anew: questions to sessions and their answers, plans, statistics. Sums, heaps, quotas and lists follow
  * from what is kept (inherit.h).
  *
- * Records name each other by their numbers; 0 is none. The payloads may get new members at their end, which are
- * 0 where an older daemon wrote them. Everything else is another kind.
+ * Records name each other by their numbers; 0 is none. A payload does not change once a release has it, neither in
+ * its size nor in the meaning of a member: what a later daemon keeps besides is a record of a further kind, which
+ * names the first one (estate.h).
  */
 #include "daemon/core/types.h"
 #include "daemon/estate/estate.h"
@@ -41,9 +42,8 @@ struct kept_segment {
     uint64_t id, size_bytes;
     uint32_t pool, slot;
     uint32_t state; /* enum segment_state */
-    uint32_t has_owner, has_keeper;
-    struct kept_tenant owner, keeper; /* where it has one */
-    uint32_t reserved;
+    uint32_t has_keeper;
+    struct kept_tenant owner, keeper; /* where it has one: ASSIGNED and CLOSING have an owner */
     struct segment_label label;
 };
 

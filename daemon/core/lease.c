@@ -57,18 +57,13 @@ static int lease_table_reserve(struct lease_table *table) {
     return table->used < table->capacity ? 0 : lease_table_grow(table);
 }
 
-/* Takes a slot out of the free ones, the top of them at once. False: it is not among them. */
-static bool lease_table_take(struct lease_table *table, uint32_t slot) {
-    uint32_t n_free = table->capacity - table->used, place = n_free;
+void lease_table_restored(struct lease_table *table) {
+    uint32_t n_free = 0;
 
-    while (place > 0 && table->free_slots[place - 1] != slot)
-        place--;
-    if (place == 0)
-        return false;
-    memmove(&table->free_slots[place - 1], &table->free_slots[place],
-            (n_free - place) * sizeof *table->free_slots);
-    table->used++;
-    return true;
+    for (uint32_t slot = table->capacity; slot-- > 0;) /* the lowest one on top */
+        if (table->slots[slot] == NULL)
+            table->free_slots[n_free++] = slot;
+    assert(n_free == table->capacity - table->used);
 }
 
 static void lease_table_insert(struct lease_table *table, struct lease *lease) {
@@ -156,6 +151,10 @@ static void block_free(struct core *core, struct block *block) {
     free(block);
 }
 
+void block_discard(struct core *core, struct block *block) {
+    block_free(core, block);
+}
+
 static void block_free_if_unused(struct core *core, struct block *block) {
     if (list_is_empty(&block->leases) && block->n_parcels == 0)
         block_free(core, block);
@@ -219,19 +218,18 @@ int lease_restore(struct session *session, struct block *block, const struct lea
     struct lease_table *table = &core->leases;
     int r = 0;
 
-    while (r == 0 && (wanted->id > table->capacity || table->used == table->capacity))
+    while (r == 0 && wanted->id > table->capacity)
         r = lease_table_grow(table);
     if (r < 0)
         return r;
+    if (wanted->id == 0 || table->slots[wanted->id - 1] != NULL)
+        return -EBADMSG;
     struct lease *lease = malloc(sizeof *lease);
     if (lease == NULL)
         return -ENOMEM;
-    if (wanted->id == 0 || !lease_table_take(table, (uint32_t)(wanted->id - 1))) {
-        free(lease);
-        return -EBADMSG;
-    }
     *lease = *wanted;
     table->slots[lease->id - 1] = lease;
+    table->used++;
     lease_enter(lease, session, block);
     *ret_lease = lease;
     return 0;
@@ -246,11 +244,17 @@ void lease_restore_fence(struct lease *lease, struct fence_queue *queue) {
     fence_queue_add(queue, lease, lease->fence_value);
 }
 
-int block_restore(struct block *block, struct tenant *tenant) {
+int block_restore(struct block *block, struct tenant *tenant, bool is_shared) {
     struct core *core = block->segment->pool->core;
 
-    if (block->shared && tsearch(block, &core->tokens, block_compare_tokens) == NULL)
-        return -ENOMEM;
+    if (is_shared) {
+        struct block **found = tsearch(block, &core->tokens, block_compare_tokens);
+        if (found == NULL)
+            return -ENOMEM;
+        if (*found != block)
+            return -EBADMSG;
+        block->shared = true;
+    }
     list_for_each_entry(const struct heap_range, range, &block->ranges, user_link) {
         block->held_bytes += range->size;
         block->n_ranges++;

@@ -142,8 +142,9 @@ int parcel_restore(struct core *core, const struct parcel *wanted, struct sessio
         return -ENOMEM;
     *parcel = *wanted;
     list_init(&parcel->held_link);
-    if (tsearch(parcel, &table->by_token, parcel_compare_tokens) == NULL)
-        return -ENOMEM;
+    struct parcel **found = tsearch(parcel, &table->by_token, parcel_compare_tokens);
+    if (found == NULL || *found != parcel)
+        return found == NULL ? -ENOMEM : -EBADMSG;
     charge_force(&parcel->charge, &tenant->quota, QUOTA_LEASES, 1);
     block_hold(parcel->block);
     tenant->n_parcels++;

@@ -64,20 +64,27 @@ int segment_grow_slots(struct core *core) {
     return 0;
 }
 
-bool segment_take_slot(struct segment *segment, uint32_t slot) {
+void segment_take_slot(struct segment *segment) {
     struct core *core = segment->pool->core;
-    size_t place = core->n_free_slots;
 
-    while (place > 0 && core->free_slots[place - 1] != slot)
-        place--;
-    if (place == 0)
-        return false;
-    core->n_free_slots--;
-    memmove(&core->free_slots[place - 1], &core->free_slots[place],
-            (core->n_free_slots - (place - 1)) * sizeof *core->free_slots);
+    segment->slot = core->free_slots[--core->n_free_slots];
+    core->segments[segment->slot] = segment;
+}
+
+void segment_restore_slot(struct segment *segment, uint32_t slot) {
+    struct core *core = segment->pool->core;
+
+    assert(slot < core->segment_slots && core->segments[slot] == NULL);
     segment->slot = slot;
     core->segments[slot] = segment;
-    return true;
+    core->n_free_slots--;
+}
+
+void segment_slots_restored(struct core *core) {
+    core->n_free_slots = 0;
+    for (size_t slot = core->segment_slots; slot-- > 0;) /* the lowest one on top */
+        if (core->segments[slot] == NULL)
+            core->free_slots[core->n_free_slots++] = (uint32_t)slot;
 }
 
 void segment_leave_slot(const struct segment *segment) {

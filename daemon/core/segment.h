@@ -38,10 +38,14 @@ int segment_reserve_slot(struct core *core);
 /* Makes more slots. Returns 0 or -ENOMEM. */
 int segment_grow_slots(struct core *core);
 
-/* The segment has a slot from now on, until it leaves it. Constant time for the top of core->free_slots. False:
- * there is no such slot, or another one has it. */
-bool segment_take_slot(struct segment *segment, uint32_t slot);
+/* The segment has a free slot from now on, until it leaves it. */
+void segment_take_slot(struct segment *segment);
 void segment_leave_slot(const struct segment *segment);
+
+/* For inherit.c. The segment has this slot, which is there and free. Until segment_slots_restored() no other slot may
+ * be taken, which is linear in the slots. */
+void segment_restore_slot(struct segment *segment, uint32_t slot);
+void segment_slots_restored(struct core *core);
 
 /* Puts a new segment, with its pool, id and size, among those of the pool. Returns 0 or -ENOMEM, and nothing
  * has changed. */

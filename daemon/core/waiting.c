@@ -399,6 +399,13 @@ void pool_refuse(struct pool *pool, uint64_t least_bytes, enum proto_error error
     }
 }
 
+void session_refuse_forbidden(struct session *session) {
+    list_for_each_entry_safe(struct request, request, &session->requests, session_link) {
+        if (request->state == REQUEST_WAITING && !session_may_use(session, request->pool))
+            request_refuse(request, PROTO_E_NO_POOL);
+    }
+}
+
 static void pool_plan(struct pool *pool, uint64_t now_ns) {
     pool->is_plan_due = false;
     if (wait_queue_review(pool))

@@ -19,7 +19,7 @@
  * step which did not end. */
 struct copy {
     uint64_t stamp; /* of the step that wrote it; 0: none */
-    uint32_t sum;   /* of the rest */
+    uint32_t sum;   /* of the rest, of the stamp, and of where the copy is and of which kind */
     uint32_t flags;
 };
 
@@ -31,7 +31,7 @@ struct chunk_head {
     uint32_t magic;
     uint16_t kind, copy_bytes;
     uint32_t holds;
-    uint32_t sum; /* of the above */
+    uint32_t sum; /* of the above, and of the chunk's number */
     uint64_t reserved[6];
 };
 
@@ -48,7 +48,7 @@ struct slot {
 struct estate_chunk {
     char *memory;
     unsigned kind, n_slots;
-    bool is_ours; /* its records can be used again: the kind is known, and has this size */
+    bool is_known; /* its kind is, and has this size */
     size_t copy_bytes;
     struct slot slots[];
 };
@@ -87,15 +87,9 @@ static struct estate_head *head_of(const struct estate *estate) {
     return (struct estate_head *)(void *)estate->memory;
 }
 
-static uint32_t sum_of(uint32_t flags, const void *bytes, size_t size_bytes) {
-    uint64_t sum = flags + UINT64_C(0x9e3779b97f4a7c15), word;
-
-    for (size_t i = 0; i + sizeof word <= size_bytes; i += sizeof word) {
-        memcpy(&word, (const char *)bytes + i, sizeof word);
-        sum = (sum ^ word) * UINT64_C(0xff51afd7ed558ccd);
-        sum ^= sum >> 32;
-    }
-    return (uint32_t)(sum ^ sum >> 29);
+static uint64_t mix(uint64_t sum, uint64_t word) {
+    sum = (sum ^ word) * UINT64_C(0xff51afd7ed558ccd);
+    return sum ^ sum >> 32;
 }
 
 /* --- places --- */
@@ -122,8 +116,17 @@ static size_t payload_bytes(const struct estate_chunk *chunk) {
     return chunk->copy_bytes - sizeof(struct copy);
 }
 
-static uint32_t sum_of_copy(const struct estate_chunk *chunk, const struct copy *copy) {
-    return sum_of(copy->flags, copy + 1, payload_bytes(chunk));
+/* The sum of a copy that is at a place in the chunk: it fails for the copy of another record, or of another kind. */
+static uint32_t sum_of_copy(const struct estate *estate, const struct estate_chunk *chunk,
+                            const struct copy *place, const struct copy *copy) {
+    uint64_t sum = mix(UINT64_C(0x9e3779b97f4a7c15), (uint64_t)((const char *)place - estate->memory)), word;
+
+    sum = mix(mix(sum, copy->stamp), (uint64_t)chunk->kind << 32 | copy->flags);
+    for (size_t i = 0; i + sizeof word <= payload_bytes(chunk); i += sizeof word) {
+        memcpy(&word, (const char *)(copy + 1) + i, sizeof word);
+        sum = mix(sum, word);
+    }
+    return (uint32_t)(sum ^ sum >> 29);
 }
 
 static void push(struct estate *estate, uint32_t *list, uint32_t record) {
@@ -159,8 +162,10 @@ static struct estate_chunk *add_chunk(struct estate *estate, const struct chunk_
     return chunk;
 }
 
-static uint32_t sum_of_head(const struct chunk_head *head) {
-    return sum_of(head->magic, &head->kind, sizeof head->kind + sizeof head->copy_bytes + sizeof head->holds);
+static uint32_t sum_of_head(const struct chunk_head *head, size_t number) {
+    uint64_t sum = mix(mix(head->magic, number), (uint64_t)head->kind << 16 | head->copy_bytes);
+    sum = mix(sum, head->holds);
+    return (uint32_t)(sum ^ sum >> 29);
 }
 
 static int make_chunk(struct estate *estate, unsigned kind) {
@@ -175,8 +180,8 @@ static int make_chunk(struct estate *estate, unsigned kind) {
     struct estate_chunk *chunk = add_chunk(estate, &head);
     if (chunk == NULL)
         return -ENOMEM;
-    chunk->is_ours = true;
-    head.sum = sum_of_head(&head);
+    chunk->is_known = true;
+    head.sum = sum_of_head(&head, estate->n_chunks - 1);
     store(estate, chunk->memory, &head, sizeof head);
     store(estate, &head_of(estate)->n_chunks, &stamp, sizeof stamp); /* it counts from now on */
     for (unsigned i = chunk->n_slots; i-- > 0;)
@@ -205,7 +210,8 @@ int estate_make(struct estate *estate, void *memory, const struct estate_kind *k
                                      .chunk_bytes = ESTATE_CHUNK_BYTES,
                                      .incarnation = 1,
                                      .n_chunks = stamp_of(1)};
-    store(estate, estate->memory, &head, sizeof head);
+    store(estate, estate->memory + sizeof head.magic, &head.major, sizeof head - sizeof head.magic);
+    store(estate, estate->memory, &head.magic, sizeof head.magic); /* it is an estate from now on */
     estate->step = 1;
     return 0;
 }
@@ -218,6 +224,12 @@ void estate_deinit(struct estate *estate) {
 }
 
 /* --- a predecessor's --- */
+
+/* Whether the daemon died in estate_make(), or before it. */
+static bool is_unmade(const struct estate_head *head, size_t size_bytes) {
+    return size_bytes >= ESTATE_CHUNK_BYTES && head->magic == 0 && head->incarnation <= 1 &&
+           head->step == 0 && head->ended_ns == 0;
+}
 
 /* The fault of a head; NULL: it has none. *ret_n_chunks and *ret_step: what it says. */
 static const char *flaw_of(const struct estate_head *head, size_t size_bytes, uint64_t *ret_n_chunks,
@@ -246,7 +258,7 @@ static bool open_copy(const struct estate *estate, const struct estate_chunk *ch
         store(estate, &copy->stamp, &none, sizeof none);
         *ret_step = 0;
     }
-    return *ret_step == 0 || copy->sum == sum_of_copy(chunk, copy);
+    return *ret_step == 0 || copy->sum == sum_of_copy(estate, chunk, copy, copy);
 }
 
 /* Chooses the copy that holds. */
@@ -271,20 +283,20 @@ static int open_chunk(struct estate *estate, const char **ret_reason) {
         (const struct chunk_head *)(const void *)(estate->memory + estate->n_chunks * ESTATE_CHUNK_BYTES);
 
     *ret_reason = "a part of it is damaged";
-    if (head->magic != CHUNK_MAGIC || head->sum != sum_of_head(head) || head->kind == 0 ||
+    if (head->magic != CHUNK_MAGIC || head->sum != sum_of_head(head, estate->n_chunks) || head->kind == 0 ||
         head->copy_bytes < sizeof(struct copy) + 8 || head->copy_bytes % 8 != 0 ||
         head->copy_bytes > sizeof(struct copy) + PAYLOAD_MAX)
         return -EBADMSG;
     struct estate_chunk *chunk = add_chunk(estate, head);
     if (chunk == NULL)
         return -ENOMEM;
-    chunk->is_ours =
+    chunk->is_known =
         chunk->kind <= estate->n_kinds && payload_bytes(chunk) == estate->kinds[chunk->kind].size_bytes;
     for (unsigned i = chunk->n_slots; i-- > 0;) {
         open_slot(estate, chunk, i);
         if (!is_free(chunk, i))
             estate->n_records++;
-        else if (chunk->is_ours)
+        else if (chunk->is_known)
             push(estate, &estate->free[chunk->kind], (uint32_t)(estate->n_chunks - 1) << INDEX_BITS | i);
     }
     return 0;
@@ -293,8 +305,11 @@ static int open_chunk(struct estate *estate, const char **ret_reason) {
 int estate_open(struct estate *estate, void *memory, size_t size_bytes, const struct estate_kind *kinds,
                 unsigned n_kinds, const struct estate_owner *owner, const char **ret_reason) {
     const struct estate_head *head = memory;
-    int r = begin(estate, memory, kinds, n_kinds, owner);
 
+    *ret_reason = NULL;
+    if (is_unmade(head, size_bytes))
+        return estate_make(estate, memory, kinds, n_kinds, owner);
+    int r = begin(estate, memory, kinds, n_kinds, owner);
     uint64_t n_chunks = 0, step = 0;
     *ret_reason = flaw_of(head, size_bytes, &n_chunks, &step);
     if (r == 0 && *ret_reason != NULL)
@@ -302,6 +317,10 @@ int estate_open(struct estate *estate, void *memory, size_t size_bytes, const st
     estate->step = step + 1;
     while (r == 0 && estate->n_chunks < n_chunks)
         r = open_chunk(estate, ret_reason);
+    if (r == 0 && step == 0 && estate->n_records > 0) {
+        *ret_reason = "its head is damaged";
+        r = -EBADMSG;
+    }
     if (r < 0) {
         estate_deinit(estate);
         return r;
@@ -315,7 +334,7 @@ int estate_open(struct estate *estate, void *memory, size_t size_bytes, const st
 static uint32_t find(const struct estate *estate, unsigned kind, uint32_t record) {
     for (size_t number = record >> INDEX_BITS; number < estate->n_chunks; number++, record = 0) {
         const struct estate_chunk *chunk = estate->chunks[number];
-        if (chunk == NULL || (kind != 0 && chunk->kind != kind))
+        if (chunk == NULL || (kind != 0 && (chunk->kind != kind || !chunk->is_known)))
             continue;
         for (unsigned i = index_of(record); i < chunk->n_slots; i++)
             if (!is_free(chunk, i))
@@ -335,7 +354,7 @@ bool estate_next(const struct estate *estate, unsigned kind, uint32_t record,
     *ret_found = (struct estate_found){
         .record = found,
         .kind = chunk->kind,
-        .is_unknown = chunk->kind > estate->n_kinds || estate->kinds[chunk->kind].size_bytes == 0,
+        .is_unknown = !chunk->is_known,
         .holds = ((const struct chunk_head *)(const void *)chunk->memory)->holds != 0,
         .is_damaged = slot_of(estate, found)->is_damaged || copy->flags != 0,
         .payload = copy + 1,
@@ -345,11 +364,21 @@ bool estate_next(const struct estate *estate, unsigned kind, uint32_t record,
 }
 
 void estate_read(const struct estate *estate, const struct estate_found *found, void *ret_payload) {
-    size_t size_bytes = estate->kinds[found->kind].size_bytes;
-    size_t known_bytes = found->size_bytes < size_bytes ? found->size_bytes : size_bytes;
+    (void)estate;
+    memcpy(ret_payload, found->payload, found->size_bytes);
+}
 
-    memcpy(ret_payload, found->payload, known_bytes);
-    memset((char *)ret_payload + known_bytes, 0, size_bytes - known_bytes);
+bool estate_is_empty(const struct estate *estate) {
+    return estate->step == 1 && estate->n_records == 0;
+}
+
+size_t estate_room(const struct estate *estate, unsigned kind) {
+    size_t n_slots = 0;
+
+    for (size_t number = 1; number < estate->n_chunks; number++)
+        if (estate->chunks[number]->kind == kind && estate->chunks[number]->is_known)
+            n_slots += estate->chunks[number]->n_slots;
+    return n_slots;
 }
 
 void estate_bind(struct estate *estate, uint32_t record, void *object) {
@@ -359,7 +388,7 @@ void estate_bind(struct estate *estate, uint32_t record, void *object) {
 void *estate_object(const struct estate *estate, uint32_t record, unsigned kind) {
     const struct estate_chunk *chunk = chunk_of(estate, record);
 
-    return chunk != NULL && chunk->kind == kind && index_of(record) < chunk->n_slots
+    return chunk != NULL && chunk->kind == kind && chunk->is_known && index_of(record) < chunk->n_slots
                ? chunk->slots[index_of(record)].object
                : NULL;
 }
@@ -405,7 +434,6 @@ static void write_copy(const struct estate *estate, const struct estate_chunk *c
     _Alignas(8) char bytes[sizeof(struct copy) + PAYLOAD_MAX];
     struct slot *slot = (struct slot *)&chunk->slots[index];
     struct copy *copy = (struct copy *)(void *)bytes;
-    size_t size_bytes = payload_bytes(chunk);
 
     memset(bytes, 0, chunk->copy_bytes);
     copy->stamp = stamp_of(estate->step);
@@ -413,10 +441,10 @@ static void write_copy(const struct estate *estate, const struct estate_chunk *c
         copy->flags = IS_FREE;
     else
         estate->kinds[chunk->kind].write(slot->object, copy + 1);
-    copy->sum = sum_of(copy->flags, copy + 1, size_bytes);
     slot->holding = !slot->holding;
     slot->is_damaged = false;
     char *to = (char *)copy_of(chunk, index, slot->holding);
+    copy->sum = sum_of_copy(estate, chunk, (const struct copy *)(const void *)to, copy);
     store(estate, to, bytes, sizeof copy->stamp);
     store(estate, to + sizeof copy->stamp, bytes + sizeof copy->stamp,
           chunk->copy_bytes - sizeof copy->stamp);
@@ -441,7 +469,7 @@ void estate_end_step(struct estate *estate, uint64_t now_ns) {
         record = pop(estate, &estate->changed);
         struct slot *slot = slot_of(estate, record);
         slot->is_changed = false;
-        if (slot->is_removed && chunk_of(estate, record)->is_ours)
+        if (slot->is_removed && chunk_of(estate, record)->is_known)
             push(estate, &estate->free[chunk_of(estate, record)->kind], record);
         slot->is_removed = false;
     }
@@ -462,7 +490,7 @@ static bool slot_is_valid(const struct estate *estate, const struct estate_chunk
     if (is_free(chunk, index) || slot->object == NULL)
         return is_free(chunk, index) && slot->object == NULL;
     estate->kinds[chunk->kind].write(slot->object, payload);
-    return copy->flags == 0 && copy->sum == sum_of_copy(chunk, copy) &&
+    return copy->flags == 0 && copy->sum == sum_of_copy(estate, chunk, copy, copy) &&
            memcmp(payload, copy + 1, payload_bytes(chunk)) == 0;
 }
 

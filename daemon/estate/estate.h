@@ -17,11 +17,16 @@
  *
  *     estate_add() ──▶ ( estate_change() )… ──▶ estate_remove()
  *
+ * The payload of a kind never changes once a release has it: neither its size nor the meaning of a member. A daemon
+ * that keeps more of an object keeps it in a record of a further kind, which names the first one. Records of a
+ * kind of that number with another size are those of an unknown kind.
+ *
  * Invariants:
  *   - A record that was removed is used again after the step's end, and not before.
  *   - Both copies of a record that no object has are stamped 0, or the one that holds says that it is free.
- *   - A stamp has a check of itself, and each whole copy a sum of its bytes. A record with a copy that fails is
- *     damaged, and said so.
+ *   - A stamp has a check of itself. Each whole copy has a sum of its bytes, its place, its kind and its stamp. A
+ *     record with a copy that fails is damaged, and said so.
+ *   - While no step has ended, the estate is empty, however far the first step has come.
  *
  * The estate makes no system call: the owner gives it memory, and more of it by `grow`. It is the memory of one
  * process at a time. Not thread-safe.
@@ -33,8 +38,7 @@
 #include <stdint.h>
 
 #define ESTATE_CHUNK_BYTES ((size_t)65536)
-/* The layout of head, chunks and copies; another one cannot be read. The kinds' payloads may grow at their end
- * without it. */
+/* The layout of head, chunks and copies; another one cannot be read. */
 #define ESTATE_MAJOR 1u
 
 /* A kind of objects. Kinds are numbered from 1. */
@@ -60,7 +64,7 @@ struct estate_owner {
 
 /* The head of the memory. */
 struct estate_head {
-    uint64_t magic;
+    uint64_t magic; /* stored behind the rest; 0: the estate was not made yet */
     uint32_t major, chunk_bytes;
     uint64_t incarnation;  /* which daemon has it: 1 is the first */
     uint64_t n_chunks;     /* the head's own among them; as a stamp, which has a check of itself */
@@ -84,14 +88,16 @@ struct estate {
     size_t n_records;
 };
 
-/* Makes an estate in memory of which at least ESTATE_CHUNK_BYTES are accessible, and whose bytes are 0. kinds:
- * by number, borrowed; kinds[0] is not looked at. Returns 0 or -ENOMEM. */
+/* Makes an estate in memory of which at least ESTATE_CHUNK_BYTES are accessible, and whose bytes are 0. (Those of the
+ * head may be what a call left that died.) kinds: by number, borrowed; kinds[0] is not looked at. Returns 0 or
+ * -ENOMEM. */
 int estate_make(struct estate *estate, void *memory, const struct estate_kind *kinds, unsigned n_kinds,
                 const struct estate_owner *owner);
 
-/* Reads the estate of a predecessor, and begins the next incarnation. size_bytes: of the memory. Records that
- * no object has afterwards (estate_bind()) are to be removed. Returns 0, -ENOMEM, or -EBADMSG: it is none, of
- * another major version, or its head or a chunk's is damaged; *ret_reason, a constant string, says which. */
+/* Reads the estate of a predecessor, and begins the next incarnation. Makes an estate where the predecessor died
+ * before it had done so. size_bytes: of the memory. Records that no object has afterwards (estate_bind()) are to be
+ * removed. Returns 0, -ENOMEM, or -EBADMSG: it is none, of another major version, or its head or a chunk's is
+ * damaged; *ret_reason, a constant string, says which. */
 int estate_open(struct estate *estate, void *memory, size_t size_bytes, const struct estate_kind *kinds,
                 unsigned n_kinds, const struct estate_owner *owner, const char **ret_reason);
 
@@ -102,18 +108,24 @@ void estate_deinit(struct estate *estate);
 struct estate_found {
     uint32_t record;
     unsigned kind;
-    bool is_unknown; /* its kind is none of the estate's */
+    bool is_unknown; /* its kind is none of the estate's, or has another size there */
     bool holds;      /* as its kind, also where that is unknown */
     bool is_damaged; /* its payload is not to be trusted */
-    const void *payload;
-    size_t size_bytes; /* of the payload in the memory; fewer than its kind's: an older daemon wrote it */
+    const void *payload; /* as long as the kind's, where that is known */
+    size_t size_bytes;
 };
 
-/* Finds the next record behind a record (0: the first) of the kind (0: of any). Returns false where there is
- * none. */
+/* Whether no step has ended: nothing was kept yet. */
+bool estate_is_empty(const struct estate *estate);
+
+/* The records that there is room for in the chunks of a kind: at least as many as there ever were at once. */
+size_t estate_room(const struct estate *estate, unsigned kind);
+
+/* Finds the next record behind a record (0: the first) of the kind (0: of any, also of unknown ones). Returns false
+ * where there is none. */
 bool estate_next(const struct estate *estate, unsigned kind, uint32_t record, struct estate_found *ret_found);
 
-/* Copies the payload of a found record of a kind that is known, as long as its kind's: what an older daemon did not write is 0. */
+/* Copies the payload of a found record. */
 void estate_read(const struct estate *estate, const struct estate_found *found, void *ret_payload);
 
 /* A found record is of this object from now on. */

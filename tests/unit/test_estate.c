@@ -279,6 +279,7 @@ static void what_is_no_estate_is_refused(void **state) {
     (void)state;
     place_begin(&place);
     const struct estate_owner owner = owner_of(&place);
+    memory[0] = 1;
     assert_int_equal(estate_open(&estate, memory, ESTATE_CHUNK_BYTES, kinds, KINDS - 1, &owner, &reason),
                      -EBADMSG);
     assert_string_equal(reason, "it is no estate");
@@ -295,16 +296,50 @@ static void what_is_no_estate_is_refused(void **state) {
     assert_string_equal(reason, "its head is damaged");
 }
 
-static const struct estate_kind fewer[LARGE] = {[SMALL] = {.size_bytes = 8, .write = write_small}};
+static const struct estate_kind fewer[LARGE] = {[SMALL] = {.size_bytes = 16, .write = write_small}};
 static const struct estate_kind longer[KINDS] = {
-    [SMALL] = {.size_bytes = 24, .write = write_small},
-    [LARGE] = {.size_bytes = 96, .write = write_large},
+    [SMALL] = {.size_bytes = 24, .write = write_large},
+    [LARGE] = {.size_bytes = 96, .holds = true, .write = write_large},
 };
 
-static void other_versions_read_what_they_know(void **state) {
+/* Another version of the daemon reads: these kinds it does not know. Of the others it can write. */
+static void expect_unknown(struct place *place, const struct estate_kind *known, unsigned n_known,
+                           struct object *objects, unsigned unknown) {
+    const struct estate_owner owner = owner_of(place);
+    struct estate_found found = {0};
+    struct estate estate;
+    unsigned n_found = 0;
+    const char *reason;
+
+    assert_int_equal(estate_open(&estate, memory, place->size_bytes, known, n_known, &owner, &reason), 0);
+    while (estate_next(&estate, 0, found.record, &found)) {
+        assert_int_equal(found.is_unknown, found.kind == unknown);
+        assert_int_equal(found.holds, kinds[found.kind].holds);
+        assert_false(found.is_damaged);
+        n_found++;
+        if (found.is_unknown)
+            continue;
+        estate_bind(&estate, found.record, &objects[found.kind - 1]);
+        objects[found.kind - 1].values[0]++;
+        estate_change(&estate, found.record);
+    }
+    assert_int_equal(n_found, 2);
+    assert_false(estate_next(&estate, unknown, 0, &found));
+    assert_null(estate_object(&estate, objects[unknown - 1].record, unknown));
+    if (unknown <= n_known) {
+        struct object another = {.kind = unknown};
+        assert_int_equal(estate_add(&estate, unknown, &another, &another.record), 0);
+        assert_int_equal(estate_room(&estate, unknown), (ESTATE_CHUNK_BYTES - 64) / 80);
+        estate_end_step(&estate, 2);
+        estate_remove(&estate, another.record);
+    }
+    estate_end_step(&estate, 3);
+    estate_deinit(&estate);
+}
+
+static void other_versions_leave_what_they_do_not_know(void **state) {
     struct object objects[2] = {{.kind = SMALL, .values = {1, 2, 3}}, {.kind = LARGE, .values = {4}}};
     struct estate_found found = {0};
-    uint64_t payload[12];
     struct place place;
     const char *reason;
 
@@ -316,28 +351,96 @@ static void other_versions_read_what_they_know(void **state) {
         assert_int_equal(estate_add(&estate, objects[i].kind, &objects[i], &objects[i].record), 0);
     estate_end_step(&estate, 1);
     estate_deinit(&estate);
+    expect_unknown(&place, fewer, LARGE - 1, objects, LARGE);  /* an older daemon */
+    expect_unknown(&place, longer, KINDS - 1, objects, SMALL); /* one that would need more of a kind */
 
-    /* an older daemon, which knows one kind, and less of it */
-    assert_int_equal(estate_open(&estate, memory, place.size_bytes, fewer, LARGE - 1, &owner, &reason), 0);
-    while (estate_next(&estate, 0, found.record, &found)) {
-        assert_int_equal(found.is_unknown, found.kind == LARGE);
-        assert_int_equal(found.holds, found.kind == LARGE);
-        if (found.is_unknown)
-            continue;
-        payload[1] = 77;
-        estate_read(&estate, &found, payload);
-        assert_int_equal(payload[0], 1);
-        assert_int_equal(payload[1], 77);
+    assert_int_equal(estate_open(&estate, memory, place.size_bytes, kinds, KINDS - 1, &owner, &reason), 0);
+    for (unsigned i = 0; i < 2; i++) {
+        assert_true(estate_next(&estate, objects[i].kind, 0, &found));
+        assert_false(found.is_damaged || found.is_unknown);
+        assert_memory_equal(found.payload, objects[i].values, found.size_bytes);
     }
     estate_deinit(&estate);
+}
 
-    /* a newer one, which wants to know more: that is 0 */
-    assert_int_equal(estate_open(&estate, memory, place.size_bytes, longer, KINDS - 1, &owner, &reason), 0);
-    assert_true(estate_next(&estate, SMALL, 0, &found));
-    estate_read(&estate, &found, payload);
-    assert_int_equal(payload[0], 1);
-    assert_int_equal(payload[1], 2);
-    assert_int_equal(payload[2], 0);
+/* A successor reads, and has an empty estate that works. */
+static void expect_empty(struct place *place) {
+    const struct estate_owner owner = owner_of(place);
+    struct estate_found found = {0};
+    struct estate estate;
+    const char *reason;
+    unsigned kind;
+
+    place->dies_at = 0;
+    assert_int_equal(estate_open(&estate, memory, place->size_bytes, kinds, KINDS - 1, &owner, &reason), 0);
+    assert_true(estate_is_empty(&estate));
+    assert_false(estate_next(&estate, 0, 0, &found));
+    struct object object = {.kind = SMALL};
+    assert_int_equal(estate_add(&estate, SMALL, &object, &object.record), 0);
+    estate_end_step(&estate, 1);
+    assert_false(estate_is_empty(&estate));
+    assert_true(estate_is_valid(&estate, &kind));
+    estate_deinit(&estate);
+}
+
+static void an_estate_is_empty_until_a_step_has_ended(void **state) {
+    static struct estate estate; /* as all that lives across a death */
+    static struct place place;
+    static struct object objects[2];
+    volatile bool has_ended = false;
+    volatile unsigned n_deaths = 0;
+
+    (void)state;
+    for (volatile unsigned dies_at = 1; !has_ended; dies_at++) {
+        place_begin(&place);
+        place.random_state = random_seed(dies_at);
+        place.dies_at = (dies_at + 1) / 2;
+        place.tears = dies_at % 2 == 0;
+        const struct estate_owner owner = owner_of(&place);
+        if (setjmp(place.death) == 0) {
+            assert_int_equal(estate_make(&estate, memory, kinds, KINDS - 1, &owner), 0);
+            for (unsigned i = 0; i < 2; i++)
+                assert_int_equal(estate_add(&estate, i + 1, &objects[i], &objects[i].record), 0);
+            estate_end_step(&estate, 1);
+            has_ended = true;
+            assert_false(estate_is_empty(&estate));
+            estate_deinit(&estate);
+        } else {
+            n_deaths++;
+            estate_deinit(&estate);
+            expect_empty(&place);
+        }
+    }
+    assert_true(n_deaths > 20);
+}
+
+/* A copy that is whole, and is another record's. */
+static void a_record_is_not_taken_for_another_one(void **state) {
+    struct object objects[3] = {{.kind = LARGE}, {.kind = LARGE}, {.kind = LARGE}};
+    const size_t record_bytes = 2 * (16 + 96);
+    struct estate_found found = {0};
+    struct place place;
+    const char *reason;
+    unsigned n_damaged = 0;
+
+    (void)state;
+    place_begin(&place);
+    const struct estate_owner owner = owner_of(&place);
+    struct estate estate = estate_new(&place);
+    for (unsigned i = 0; i < 3; i++) {
+        objects[i].values[0] = i;
+        assert_int_equal(estate_add(&estate, LARGE, &objects[i], &objects[i].record), 0);
+    }
+    estate_end_step(&estate, 1);
+    estate_deinit(&estate);
+    char *first = memory + ESTATE_CHUNK_BYTES + 64;
+    memcpy(first, first + record_bytes, record_bytes);
+    assert_int_equal(estate_open(&estate, memory, place.size_bytes, kinds, KINDS - 1, &owner, &reason), 0);
+    while (estate_next(&estate, 0, found.record, &found)) {
+        assert_int_equal(found.is_damaged, found.record == objects[0].record);
+        n_damaged += found.is_damaged;
+    }
+    assert_int_equal(n_damaged, 1);
     estate_deinit(&estate);
 }
 
@@ -346,7 +449,9 @@ int main(void) {
         cmocka_unit_test(damage_is_seen),
         cmocka_unit_test(without_memory_nothing_changes),
         cmocka_unit_test(what_is_no_estate_is_refused),
-        cmocka_unit_test(other_versions_read_what_they_know),
+        cmocka_unit_test(other_versions_leave_what_they_do_not_know),
+        cmocka_unit_test(an_estate_is_empty_until_a_step_has_ended),
+        cmocka_unit_test(a_record_is_not_taken_for_another_one),
         cmocka_unit_test(deaths_lose_no_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

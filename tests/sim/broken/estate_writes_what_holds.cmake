@@ -5,4 +5,4 @@ set(FIND [==[    slot->holding = !slot->holding;
 ]==])
 set(REPLACE [==[    slot->is_damaged = false;
 ]==])
-set(EXPECTED "heirs.c")
+set(EXPECTED "heirs.c|successor.c")

@@ -2,8 +2,8 @@
 set(SOURCE daemon/core/inherit.c)
 set(FIND [==[    if (kept->state == SESSION_ACTIVE)
         return 0;
-    list_for]==])
+    if (!list_is_empty(&session->held)]==])
 set(REPLACE [==[    if (kept->state == SESSION_ACTIVE || kept->board_slot == 0)
         return 0;
-    list_for]==])
+    if (!list_is_empty(&session->held)]==])
 set(EXPECTED "a successor")

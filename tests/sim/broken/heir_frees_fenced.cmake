@@ -1,9 +1,9 @@
 # A successor lends memory that work before a fence still uses.
 set(SOURCE daemon/core/inherit.c)
-set(FIND [==[    if (found->kept.fence_word == 0)
+set(FIND [==[    if (kept->fence_word == 0)
         return 0;
 ]==])
-set(REPLACE [==[    if (found->kept.fence_word != 1)
+set(REPLACE [==[    if (kept->fence_word != 1)
         return 0;
 ]==])
 set(EXPECTED "a successor")

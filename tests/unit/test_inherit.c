@@ -1,0 +1,752 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A core that begins with what another one kept (daemon/core/inherit.h). The scene has an object of each kind in each
+ * of its states. The successor fails at each allocation. It is given records with right sums and wrong numbers: each
+ * member of each record gets values that it cannot have. A refusal leaves a core that can be freed, and all else
+ * leaves a core that works. With the address sanitizer nothing leaks.
+ */
+#include "daemon/core/inherit.h"
+
+#include <errno.h>
+
+#include "closing_fixture.h"
+#include "daemon/core/scope.h"
+#include "daemon/core/segment.h"
+#include "tests/failing_memory.h"
+#include "tests/random.h"
+
+#define CHUNKS      16u
+#define SCOPE       7u
+#define TIME_NS     1000u
+#define FENCED_WORD 2u /* three leases of one session wait for it */
+#define SHARE_TRIED 12u
+
+static _Alignas(64) char memory[CHUNKS * ESTATE_CHUNK_BYTES], whole[CHUNKS * ESTATE_CHUNK_BYTES];
+static struct proto_page pages[16];
+static unsigned n_pages;
+
+static int grow_estate(void *argument, size_t size_bytes) {
+    (void)argument;
+    return size_bytes <= sizeof memory ? 0 : -ENOMEM;
+}
+
+static const struct estate_owner owner = {.grow = grow_estate};
+
+/* --- the scene --- */
+
+static void add_pools(struct core *core, bool is_ready) {
+    struct scope_terms terms = {.id = SCOPE, .name = "pod"};
+    struct scope *scope;
+
+    for (unsigned i = 0; i < 2; i++) {
+        struct pool *pool;
+        const struct pool_config config = {
+            .kind = PROTO_POOL_DEVICE,
+            .name = "test pool",
+            .numa_node = -1,
+            .sizes = {.limit_bytes = (i == 0 ? 16 : 64) * MIB, .step_bytes = 2 * MIB},
+            .needs_vmm = i == 1,
+            .takes_descriptors = i == 1,
+        };
+        assert_int_equal(core_add_pool(core, &config, &pool), 0);
+        if (is_ready)
+            core_pool_ready(pool, 0);
+    }
+    for (unsigned item = 0; item < QUOTA_ITEMS; item++)
+        terms.limits[item] = POLICY_UNSET;
+    assert_int_equal(scope_add(core, &terms, &scope), 0);
+}
+
+static struct session *open_scoped(struct core *core, pid_t pid) {
+    const gid_t groups[] = {GROUP, OTHER};
+    const struct peer peer = {
+        .pid = pid, .uid = UID_A, .scope = SCOPE, .groups = groups, .n_groups = 2, .command = "worker"};
+    struct session *session = NULL;
+
+    assert_int_equal(core_session_open(core, &peer, 0, &session), 0);
+    core_session_set_page(session, &page);
+    core_session_want_reclaim(session);
+    return session;
+}
+
+static void send_to_others(struct session *session, const struct lease *lease, uint8_t token,
+                           uint32_t flags) {
+    const struct proto_token fresh[2] = {token_of(token), token_of((uint8_t)(token + 1))};
+    const struct proto_send send = {{lease->id, lease->generation, 0, 0, 0}, NS_PER_S, 2, flags};
+    struct proto_token sent;
+
+    assert_int_equal(send_lease(session, &send, fresh, TIME_NS, &sent), 0);
+}
+
+/* The shell takes the answers that there are. */
+static void take_answers(struct core *core) {
+    struct answer answer;
+    while (core_next_answer(core, &answer))
+        ;
+}
+
+/* In a full pool: two segments that are to be closed, and requests that wait. */
+static void fill_first_pool(struct core *core) {
+    struct pool *pool = core_find_pool(core, 1);
+    struct session *one = open_wanting(core, 1, UID_A), *two = open_wanting(core, 2, UID_C),
+                   *other = open_session(core, 3, UID_B);
+    struct session *asked;
+
+    keep(one, pool, 8 * MIB);
+    keep(two, pool, 8 * MIB);
+    ask(other, pool, 1, 8 * MIB, NS_FOREVER, 0);
+    ask_least(other, pool, 2, 8 * MIB, 4 * MIB, PROTO_ACQUIRE_NO_RECLAIM, 1000 * NS_PER_S, 0);
+    ask_least(one, pool, 3, 16 * MIB, 0, PROTO_ACQUIRE_IDLE_ONLY | PROTO_ACQUIRE_PROBE_ROOM, NS_FOREVER, 0);
+    while (core_next_reclaim(core, &asked))
+        ;
+    assert_int_equal(idle(one, pool, 0).count, 1);
+}
+
+/* Rows, shared blocks, parcels, fences, a lost session, and answers that were not sent. */
+static void fill_second_pool(struct core *core) {
+    struct pool *pool = core_find_pool(core, 2);
+    struct session *one = open_scoped(core, 11), *two = open_scoped(core, 12),
+                   *lost = open_with_page(core, 13, UID_B), *offering = open_wanting(core, 14, UID_C);
+    struct lease *leases[8], *attached;
+    struct proto_token token, fresh = token_of(1);
+
+    core_session_set_board(one, 4);
+    for (unsigned i = 0; i < 8; i++) {
+        leases[i] = take_growing(one, pool, 2 * MIB, TIME_NS);
+        describe(leases[i], NULL);
+    }
+    const struct proto_merge merge = {leases[0]->id, leases[0]->generation, leases[1]->id,
+                                      leases[1]->generation};
+    assert_int_equal(core_merge(one, &merge), 0);
+    const struct proto_lease_name shared = name_of(leases[2]);
+    assert_int_equal(share_lease(one, &shared, 0, &fresh, &token), 0);
+    assert_int_equal(core_attach(two, &token, &attached), 0);
+    describe(attached, NULL);
+    send_to_others(one, leases[2], 10, 0);
+    send_to_others(one, leases[3], 20, PROTO_SEND_HELD);
+    const struct proto_release on_board = {.lease = attached->id,
+                                           .generation = attached->generation,
+                                           .fence = 3,
+                                           .fence_value = UINT64_C(1) << 62,
+                                           .board_word = 2,
+                                           .board_value = 9};
+    core_session_set_board(two, 5);
+    assert_int_equal(release_as(two, &on_board, TIME_NS), 0);
+    release_part_behind(one, name_of(leases[4]), MIB, MIB / 2, 6, 6, TIME_NS);
+    for (unsigned i = 5; i < 8; i++)
+        release_behind(one, name_of(leases[i]), FENCED_WORD, i);
+    release_part(one, name_of(leases[4]), 0, MIB / 2, TIME_NS);
+    describe(take_growing(lost, pool, 4 * MIB, TIME_NS), NULL);
+    lose_session(lost, TIME_NS);
+    const uint64_t kept_id = keep(offering, pool, 8 * MIB);
+    struct proto_offer offer = {.pool = pool->id, .count = 1, .ids = {kept_id}};
+    struct proto_segments segments;
+    assert_int_equal(core_offer(offering, &offer, TIME_NS, &segments), 0);
+    assert_int_equal(segments.count, 1);
+    keep(offering, pool, 4 * MIB);
+}
+
+/* Answers that were not sent; those that came before must have been. */
+static void ask_for_answers(struct core *core) {
+    struct pool *pool = core_find_pool(core, 2), *growing;
+    struct session *session = open_wanting(core, 21, UID_B);
+    uint64_t bytes;
+
+    ask_segments(session, pool, 41, 2, 2 * MIB, NS_FOREVER);
+    ask(session, pool, 42, MIB, NS_FOREVER, TIME_NS);
+    ask(session, pool, 43, 128 * MIB, 0, TIME_NS);
+    const struct proto_acquire nowhere = {.pool = 9, .size_bytes = MIB};
+    assert_int_equal(core_acquire(session, 44, &nowhere, TIME_NS), 0);
+    while (core_next_growth(core, &growing, &bytes))
+        segment_made(growing, bytes, TIME_NS);
+}
+
+/* A segment without a tenant, one of a user without a session, and one that goes back to the driver. */
+static void leave_segments(struct core *core) {
+    struct pool *pool = core_find_pool(core, 2);
+    struct session *session = open_session(core, 31, 1009);
+
+    uint64_t kept = keep(session, pool, 4 * MIB), retiring = keep(session, pool, 6 * MIB);
+    ask(session, pool, 51, 14 * MIB, NS_FOREVER, TIME_NS);
+    uint64_t bytes = expect_growth(core, pool);
+    core_cancel(session, 51, TIME_NS);
+    segment_made(pool, bytes, TIME_NS);
+    take_answers(core);
+    close_session(session, TIME_NS);
+    pool_retire_one(segment_find(core, retiring));
+    assert_int_equal(segment_find(core, kept)->state, SEGMENT_ASSIGNED);
+}
+
+/* Makes the scene, and has its estate in `whole`. */
+static void make_scene(void) {
+    struct core *core = core_make();
+    struct estate estate;
+
+    memset(memory, 0, sizeof memory);
+    assert_int_equal(estate_make(&estate, memory, kept_kinds, KEPT_KINDS - 1, &owner), 0);
+    assert_int_equal(core_keep(core, &estate), 0);
+    add_pools(core, true);
+    fill_first_pool(core);
+    take_answers(core);
+    fill_second_pool(core);
+    leave_segments(core);
+    ask_for_answers(core);
+    estate_end_step(&estate, TIME_NS);
+    memcpy(whole, memory, sizeof whole);
+    core->estate = NULL;
+    estate_deinit(&estate);
+    core_destroy(core);
+}
+
+/* --- a successor --- */
+
+static int segments_taken;
+static uint64_t refused_segment, refused_session; /* the ids of those of which the shell has nothing */
+
+static int take_segment(void *argument, struct segment *segment) {
+    const struct core *core = argument;
+
+    if (segment->id == refused_segment)
+        return -ENOENT;
+    assert_ptr_equal(core->segments[segment->slot], segment);
+    segment->backing = &segments_taken;
+    segments_taken++;
+    return 0;
+}
+
+static int take_session(void *argument, struct session *session, const struct kept_session *kept) {
+    (void)argument;
+    if (session->id == refused_session)
+        return -ENOENT;
+    assert_true(n_pages < sizeof pages / sizeof *pages);
+    session->page = &pages[n_pages++];
+    session->peer.groups = kept->groups;
+    session->peer.n_groups = kept->n_groups;
+    return 0;
+}
+
+struct heir {
+    struct core *core;
+    struct estate estate;
+    const char *reason;
+};
+
+/* Makes a successor of what is in the memory. Returns what core_inherit() does. fails: the allocation of it that
+ * fails; 0: none. */
+static int inherit(struct heir *heir, unsigned fails) {
+    const struct inherit_shell shell = {.take_segment = take_segment, .take_session = take_session};
+    struct inherit_shell with_core = shell;
+
+    heir->core = core_make();
+    add_pools(heir->core, false);
+    with_core.argument = heir->core;
+    memset(pages, 0, sizeof pages);
+    n_pages = 0;
+    segments_taken = 0;
+    assert_int_equal(
+        estate_open(&heir->estate, memory, sizeof memory, kept_kinds, KEPT_KINDS - 1, &owner, &heir->reason),
+        0);
+    memory_fail_nth(fails);
+    int r = core_inherit(heir->core, &heir->estate, &with_core, &heir->reason);
+    bool has_failed = memory_failed();
+    memory_fail_nth(0);
+    assert_true(has_failed == (r == -ENOMEM));
+    return r;
+}
+
+/* Ends a core that could not inherit. */
+static void expect_nothing_left(struct heir *heir) {
+    assert_true(list_is_empty(&heir->core->sessions));
+    assert_int_equal(heir->core->parcels.count, 0);
+    assert_int_equal(heir->core->leases.used, 0);
+    for (unsigned i = 0; i < heir->core->n_pools; i++) {
+        assert_int_equal(heir->core->pools[i]->leased_bytes, 0);
+        assert_int_equal(heir->core->pools[i]->waiters.count, 0);
+    }
+    core_free(heir->core);
+    estate_deinit(&heir->estate);
+}
+
+/* The successor's core works: it serves the requests, and takes everything back. */
+static void use_and_end(struct heir *heir) {
+    struct core *core = heir->core;
+    struct pool *growing;
+    uint64_t bytes;
+    unsigned kind;
+
+    assert_true(core_is_valid(core));
+    struct estate_found found = {0};
+    while (estate_next(&heir->estate, 0, found.record, &found)) /* what no member says any more goes */
+        estate_change(&heir->estate, found.record);
+    estate_end_step(&heir->estate, TIME_NS);
+    assert_true(estate_is_valid(&heir->estate, &kind));
+    take_answers(core);
+    for (unsigned i = 0; i < core->n_pools; i++)
+        core_pool_ready(core->pools[i], TIME_NS);
+    retire_all(core, TIME_NS);
+    while (core_next_growth(core, &growing, &bytes))
+        segment_made(growing, bytes, TIME_NS);
+    tick(core, 2000 * NS_PER_S);
+    estate_end_step(&heir->estate, TIME_NS);
+    list_for_each_entry_safe(struct session, session, &core->sessions, link) {
+        if (session->state == SESSION_ACTIVE)
+            close_session(session, 3000 * NS_PER_S);
+        else
+            session_gone(session, 3000 * NS_PER_S);
+    }
+    take_answers(core);
+    core_revoke_all(core, 0, 3000 * NS_PER_S, &bytes);
+    retire_all(core, 3000 * NS_PER_S);
+    estate_end_step(&heir->estate, TIME_NS);
+    assert_true(estate_is_valid(&heir->estate, &kind));
+    core_destroy(core);
+    estate_deinit(&heir->estate);
+}
+
+/* --- patched records --- */
+
+struct patched {
+    size_t size_bytes;
+    char bytes[1024];
+};
+
+static void write_patched(const void *object, void *payload) {
+    const struct patched *patched = object;
+    memcpy(payload, patched->bytes, patched->size_bytes);
+}
+
+static const struct estate_kind *patched_kinds(void) {
+    static struct estate_kind kinds[KEPT_KINDS];
+
+    for (unsigned kind = 1; kind < KEPT_KINDS; kind++) {
+        kinds[kind] = kept_kinds[kind];
+        kinds[kind].write = write_patched;
+    }
+    return kinds;
+}
+
+/* Goes on with what was changed. */
+static struct estate patch_reopen(void) {
+    struct estate estate;
+    const char *reason;
+
+    assert_int_equal(
+        estate_open(&estate, memory, sizeof memory, patched_kinds(), KEPT_KINDS - 1, &owner, &reason), 0);
+    return estate;
+}
+
+/* Begins with the scene's estate, to change records of it. */
+static struct estate patch_begin(void) {
+    memcpy(memory, whole, sizeof memory);
+    return patch_reopen();
+}
+
+/* Bytes of a record, which is whole otherwise, and is written with a right sum. */
+static void patch(struct estate *estate, uint32_t record, size_t at, const void *bytes, size_t size_bytes) {
+    static struct patched patched[8];
+    static unsigned next;
+    struct patched *own = &patched[next++ % 8];
+    struct estate_found found;
+
+    assert_true(estate_next(estate, 0, record - 1, &found));
+    assert_int_equal(found.record, record);
+    own->size_bytes = found.size_bytes;
+    memcpy(own->bytes, found.payload, found.size_bytes);
+    memcpy(own->bytes + at, bytes, size_bytes);
+    estate_bind(estate, record, own);
+    estate_change(estate, record);
+}
+
+static void patch_end(struct estate *estate) {
+    estate_end_step(estate, TIME_NS);
+    estate_deinit(estate);
+}
+
+/* --- tests --- */
+
+static void a_successor_has_all_of_it(void **state) {
+    struct heir heir;
+    unsigned kind, n_found[KEPT_KINDS] = {0};
+    struct estate_found found = {0};
+
+    (void)state;
+    make_scene();
+    memcpy(memory, whole, sizeof memory);
+    assert_int_equal(inherit(&heir, 0), 0);
+    while (estate_next(&heir.estate, 0, found.record, &found))
+        n_found[found.kind]++;
+    for (unsigned i = 1; i < KEPT_KINDS; i++)
+        assert_true(n_found[i] > 0);
+    estate_end_step(&heir.estate, TIME_NS);
+    assert_true(estate_is_valid(&heir.estate, &kind));
+    assert_int_equal(segments_taken, n_found[KEPT_SEGMENT]);
+    use_and_end(&heir);
+}
+
+static void an_estate_in_which_nothing_was_kept_is_a_new_one(void **state) {
+    struct estate estate;
+    struct heir heir;
+    struct core *core = core_make();
+
+    (void)state;
+    memset(memory, 0, sizeof memory); /* its daemon died before it made it */
+    assert_int_equal(inherit(&heir, 0), 0);
+    assert_null(heir.reason);
+    assert_ptr_equal(heir.core->estate, &heir.estate);
+    use_and_end(&heir);
+
+    memset(memory, 0, sizeof memory); /* or before its first step had ended */
+    assert_int_equal(estate_make(&estate, memory, kept_kinds, KEPT_KINDS - 1, &owner), 0);
+    assert_int_equal(estate_add(&estate, KEPT_NUMBERS, core, &core->record), 0);
+    estate_deinit(&estate);
+    core_free(core);
+    assert_int_equal(inherit(&heir, 0), 0);
+    use_and_end(&heir);
+    assert_int_equal(inherit(&heir, 0), 0); /* it has numbers from now on */
+    assert_true(heir.estate.step > 1);
+    use_and_end(&heir);
+}
+
+static void without_memory_nothing_is_left(void **state) {
+    struct heir heir;
+    unsigned n = 0;
+    int r;
+
+    (void)state;
+    make_scene();
+    do {
+        memcpy(memory, whole, sizeof memory);
+        r = inherit(&heir, ++n);
+        if (r < 0)
+            expect_nothing_left(&heir);
+    } while (r < 0);
+    use_and_end(&heir);
+    assert_true(n > 60);
+}
+
+static void what_the_shell_has_not_is_refused(void **state) {
+    struct heir heir;
+    unsigned n_refused = 0;
+
+    (void)state;
+    make_scene();
+    for (uint64_t id = 1; id < 40; id++) {
+        memcpy(memory, whole, sizeof memory);
+        refused_segment = id % 2 == 0 ? id / 2 : 0;
+        refused_session = id % 2 == 0 ? 0 : id / 2;
+        int r = inherit(&heir, 0);
+        assert_true(r == 0 || r == -ENOENT);
+        n_refused += r < 0;
+        if (r < 0)
+            expect_nothing_left(&heir);
+        else
+            use_and_end(&heir);
+    }
+    refused_segment = refused_session = 0;
+    assert_true(n_refused > 15);
+}
+
+/* Which values a member of so many bytes is tried with, beside those near its own. */
+static const uint64_t odd_values[] = {0,
+                                      1,
+                                      2,
+                                      63,
+                                      64,
+                                      255,
+                                      UINT32_MAX,
+                                      (UINT64_C(1) << 31) - 1,
+                                      UINT64_C(1) << 31,
+                                      UINT64_C(1) << 24,
+                                      UINT64_C(1) << 56,
+                                      (UINT64_C(1) << 56) + 512,
+                                      (UINT64_C(1) << 63) - 1,
+                                      UINT64_C(1) << 63,
+                                      UINT64_MAX - 511,
+                                      UINT64_MAX};
+
+static void try_value(uint32_t record, size_t at, uint64_t value, size_t size_bytes, unsigned *n_refused) {
+    struct estate estate = patch_begin();
+    struct heir heir;
+
+    patch(&estate, record, at, &value, size_bytes); /* the least significant bytes come first */
+    patch_end(&estate);
+    int r = inherit(&heir, 0);
+    if (r == 0) {
+        use_and_end(&heir);
+        return;
+    }
+    assert_int_equal(r, -EBADMSG);
+    assert_non_null(heir.reason);
+    (*n_refused)++;
+    expect_nothing_left(&heir);
+}
+
+/* Tries all values with one member. One in so many is tried, since each takes half a millisecond. */
+static void try_member(const struct estate_found *found, const char *payload, size_t at, size_t size_bytes,
+                       unsigned *n_tried, unsigned *n_refused) {
+    static uint64_t random_state = 1;
+    uint64_t value = 0;
+
+    memcpy(&value, payload + at, size_bytes);
+    const uint64_t near[] = {value + 1, value - 1, value * 2, value + 512, value ^ 2 * MIB};
+    for (unsigned i = 0; i < sizeof odd_values / sizeof *odd_values + sizeof near / sizeof *near; i++) {
+        if (random_next(&random_state) % SHARE_TRIED != 0)
+            continue;
+        bool is_odd = i < sizeof odd_values / sizeof *odd_values;
+        try_value(found->record, at,
+                  is_odd ? odd_values[i] : near[i - sizeof odd_values / sizeof *odd_values], size_bytes,
+                  n_refused);
+        (*n_tried)++;
+    }
+}
+
+static void numbers_that_cannot_be_are_refused_or_harmless(void **state) {
+    static char payloads[256][1024];
+    struct estate_found found = {0}, all[256];
+    unsigned n_refused = 0, n_tried = 0, n_all = 0;
+
+    (void)state;
+    make_scene();
+    struct estate original = patch_begin();
+    while (estate_next(&original, 0, found.record, &found)) {
+        assert_true(n_all < 256);
+        memcpy(payloads[n_all], found.payload, found.size_bytes);
+        all[n_all++] = found;
+    }
+    estate_deinit(&original);
+    for (unsigned i = 0; i < n_all; i++)
+        for (size_t size_bytes = 1; size_bytes <= 8; size_bytes *= 2)
+            for (size_t at = 0; at < all[i].size_bytes; at += size_bytes)
+                try_member(&all[i], payloads[i], at, size_bytes, &n_tried, &n_refused);
+    assert_true(n_refused > n_tried / 10 && n_tried > 1000);
+}
+
+/* --- two records that cannot be beside each other --- */
+
+/* The n-th record of a kind, from 0. */
+static struct estate_found find_nth(const struct estate *estate, enum kept_kind kind, unsigned n) {
+    struct estate_found found = {0};
+    do
+        assert_true(estate_next(estate, kind, found.record, &found));
+    while (n-- > 0);
+    return found;
+}
+
+static void expect_refused_for(const char *reason) {
+    struct heir heir;
+
+    assert_int_equal(inherit(&heir, 0), -EBADMSG);
+    assert_string_equal(heir.reason, reason);
+    expect_nothing_left(&heir);
+}
+
+#define MEMBER(type, member) offsetof(struct type, member), sizeof(((struct type *)NULL)->member)
+
+/* A member of one record has the value that it has in the record before it. */
+static void expect_twins_refused(enum kept_kind kind, size_t at, size_t size_bytes, const char *reason) {
+    struct estate estate = patch_begin();
+    struct estate_found first = find_nth(&estate, kind, 0), second = find_nth(&estate, kind, 1);
+
+    patch(&estate, second.record, at, (const char *)first.payload + at, size_bytes);
+    patch_end(&estate);
+    expect_refused_for(reason);
+}
+
+static void names_that_two_objects_have_are_refused(void **state) {
+    (void)state;
+    make_scene();
+    expect_twins_refused(KEPT_SEGMENT, MEMBER(kept_segment, id), "a segment has no name of its own");
+    expect_twins_refused(KEPT_SEGMENT, MEMBER(kept_segment, slot), "a segment has no slot of its own");
+    expect_twins_refused(KEPT_SESSION, MEMBER(kept_session, id), "a session has no name of its own");
+    expect_twins_refused(KEPT_LEASE, MEMBER(kept_lease, id), "two leases have one name");
+    expect_twins_refused(KEPT_LEASE, MEMBER(kept_lease, generation), "two leases have one name");
+    expect_twins_refused(KEPT_REQUEST, MEMBER(kept_request, number), "two requests have one number");
+    expect_twins_refused(KEPT_PARCEL, MEMBER(kept_parcel, token), "two parcels have one token");
+}
+
+static void two_blocks_have_no_token_together(void **state) {
+    (void)state;
+    make_scene();
+    struct estate estate = patch_begin();
+    struct estate_found found = {0};
+    const struct kept_block *shared = NULL;
+
+    while (estate_next(&estate, KEPT_BLOCK, found.record, &found)) {
+        const struct kept_block *kept = found.payload;
+        if (kept->is_shared && shared != NULL)
+            patch(&estate, found.record, offsetof(struct kept_block, token), shared->token,
+                  sizeof shared->token);
+        if (kept->is_shared && shared == NULL)
+            shared = kept;
+    }
+    patch_end(&estate);
+    expect_refused_for("two blocks have one token");
+}
+
+/* The first record of a kind whose member has the value. */
+static struct estate_found find_with(const struct estate *estate, enum kept_kind kind, size_t at,
+                                     size_t size_bytes, const void *value) {
+    struct estate_found found = {0};
+
+    while (estate_next(estate, kind, found.record, &found))
+        if (memcmp((const char *)found.payload + at, value, size_bytes) == 0)
+            return found;
+    fail_msg("the scene has no such record");
+    return found;
+}
+
+/* Whether one number alone is refused, in the first record of a kind whose member has a value. */
+static void expect_number_refused(enum kept_kind kind, size_t where, size_t where_bytes, uint64_t found_value,
+                                  size_t at, size_t size_bytes, uint64_t value, const char *reason) {
+    struct estate estate = patch_begin();
+    struct estate_found found = find_with(&estate, kind, where, where_bytes, &found_value);
+
+    patch(&estate, found.record, at, &value, size_bytes);
+    patch_end(&estate);
+    expect_refused_for(reason);
+}
+
+#define ANY                       0, 0, 0
+#define WITH(type, member, value) MEMBER(type, member), value
+
+static void numbers_beyond_those_that_were_given_are_refused(void **state) {
+    (void)state;
+    make_scene();
+    expect_number_refused(KEPT_LEASE, ANY, MEMBER(kept_lease, id), UINT64_C(1) << 31,
+                          "a lease has a name that was never given");
+    expect_number_refused(KEPT_SEGMENT, ANY, MEMBER(kept_segment, slot), 1u << 23,
+                          "a segment has no slot of its own");
+    expect_number_refused(KEPT_MAPPED, ANY, MEMBER(kept_mapped, word), 1u << 17,
+                          "a session has a segment mapped that is not there");
+    expect_number_refused(KEPT_NUMBERS, ANY, MEMBER(kept_numbers, segment), 1,
+                          "a segment has no name of its own");
+    expect_number_refused(KEPT_NUMBERS, ANY, MEMBER(kept_numbers, session), 1,
+                          "a session has no name of its own");
+    expect_number_refused(KEPT_NUMBERS, ANY, MEMBER(kept_numbers, request), 1,
+                          "a request has a number that was never given");
+    expect_number_refused(KEPT_NUMBERS, ANY, MEMBER(kept_numbers, generation), 1,
+                          "a lease has a name that was never given");
+    expect_number_refused(KEPT_NUMBERS, ANY, MEMBER(kept_numbers, generation), UINT64_MAX,
+                          "its numbers are beyond all that were given");
+}
+
+static void requests_that_nobody_can_make_are_refused(void **state) {
+    static const char nothing[] = "a request asks for nothing, or for too much",
+                      stateless[] = "a request is in no state";
+
+    (void)state;
+    make_scene();
+    expect_number_refused(KEPT_REQUEST, ANY, MEMBER(kept_request, size_bytes), 0, nothing);
+    expect_number_refused(KEPT_REQUEST, ANY, MEMBER(kept_request, least_bytes), 64 * MIB, nothing);
+    expect_number_refused(KEPT_REQUEST, ANY, MEMBER(kept_request, state), 3, stateless);
+    expect_number_refused(KEPT_REQUEST, ANY, MEMBER(kept_request, queue), 3, stateless);
+    expect_number_refused(KEPT_REQUEST, WITH(kept_request, pool, 0), MEMBER(kept_request, quota_item),
+                          QUOTA_LEASES, stateless);
+    struct estate estate = patch_begin();
+    const uint8_t is_lost = SESSION_QUARANTINED;
+    struct estate_found lost = find_with(&estate, KEPT_SESSION, MEMBER(kept_session, state), &is_lost);
+    estate_deinit(&estate);
+    expect_number_refused(KEPT_REQUEST, ANY, MEMBER(kept_request, session), lost.record,
+                          "a request is of a session that is not there");
+}
+
+static void what_does_not_fit_together_is_refused(void **state) {
+    (void)state;
+    make_scene();
+    expect_number_refused(KEPT_BLOCK, WITH(kept_block, is_row, 1), MEMBER(kept_block, capacity_bytes),
+                          6 * MIB, "a block has other memory than its size");
+    expect_number_refused(KEPT_BLOCK, WITH(kept_block, is_row, 0), MEMBER(kept_block, offset_bytes),
+                          HEAP_GRANULE, "a block has other memory than its size");
+    expect_number_refused(KEPT_PARCEL, WITH(kept_parcel, deadline_ns, NS_FOREVER),
+                          MEMBER(kept_parcel, sender), 1,
+                          "a parcel is held by another user than its block's");
+    expect_number_refused(KEPT_LEASE, ANY, MEMBER(kept_lease, withheld_bytes), 1024 * MIB,
+                          "more of a lease was withheld than it has");
+    expect_number_refused(KEPT_SESSION, WITH(kept_session, state, SESSION_ACTIVE),
+                          MEMBER(kept_session, state), 2, "a session is in no state");
+}
+
+/* A record is not there any more of which another one, or the session, has need. */
+static void expect_missing_refused(enum kept_kind kind, const char *reason) {
+    struct estate estate = patch_begin();
+
+    estate_remove(&estate, find_nth(&estate, kind, 0).record);
+    patch_end(&estate);
+    expect_refused_for(reason);
+}
+
+static void missing_records_are_noticed(void **state) {
+    (void)state;
+    make_scene();
+    expect_missing_refused(KEPT_NUMBERS, "its numbers are missing");
+    expect_missing_refused(KEPT_FENCES, "a lease waits for a fence that is not there");
+    expect_missing_refused(KEPT_RANGE, "a row is broken");
+    expect_missing_refused(KEPT_BLOCK, "a range is of a block that is not there");
+    expect_missing_refused(KEPT_LEASE, "nobody has a block");
+
+    struct estate estate = patch_begin(); /* the first 64 segments of a session that has more */
+    const uint32_t word = 1;
+    patch(&estate, find_nth(&estate, KEPT_MAPPED, 0).record, offsetof(struct kept_mapped, word), &word,
+          sizeof word);
+    patch_end(&estate);
+    expect_refused_for("a session has a segment mapped that is not its user's");
+    estate = patch_begin();
+    const uint64_t none[2] = {0};
+    patch(&estate, find_nth(&estate, KEPT_MAPPED, 0).record, offsetof(struct kept_mapped, word), &word,
+          sizeof word);
+    patch_end(&estate);
+    estate = patch_reopen();
+    patch(&estate, find_nth(&estate, KEPT_MAPPED, 0).record, offsetof(struct kept_mapped, mapped), none,
+          sizeof none);
+    patch_end(&estate);
+    expect_refused_for("it is not known what a session has mapped");
+}
+
+/* The values of fences are the client's, and need not be near each other: they are compared with the first one. */
+static void fences_of_any_values_have_an_order(void **state) {
+    static const uint64_t values[] = {0, UINT64_C(6) << 60, UINT64_C(12) << 60}, in_order[] = {2, 0, 1};
+    struct estate_found found = {0};
+    const struct lease *leases[3];
+    uint32_t records[3];
+    struct heir heir;
+    unsigned n = 0;
+
+    (void)state;
+    make_scene();
+    struct estate estate = patch_begin();
+    while (estate_next(&estate, KEPT_LEASE, found.record, &found))
+        if (((const struct kept_lease *)found.payload)->fence_word == FENCED_WORD + 1 && n < 3) {
+            records[n] = found.record;
+            patch(&estate, found.record, offsetof(struct kept_lease, fence_value), &values[n++],
+                  sizeof *values);
+        }
+    assert_int_equal(n, 3);
+    patch_end(&estate);
+    assert_int_equal(inherit(&heir, 0), 0);
+    for (unsigned i = 0; i < 3; i++) {
+        leases[i] = estate_object(&heir.estate, records[i], KEPT_LEASE);
+        assert_int_equal(leases[i]->fence_value, values[i]);
+    }
+    const struct list *link = leases[0]->fence->leases.next;
+    for (unsigned i = 0; i < 3; i++, link = link->next)
+        assert_ptr_equal(container_of(link, const struct lease, fence_link), leases[in_order[i]]);
+    use_and_end(&heir);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_successor_has_all_of_it),
+        cmocka_unit_test(an_estate_in_which_nothing_was_kept_is_a_new_one),
+        cmocka_unit_test(without_memory_nothing_is_left),
+        cmocka_unit_test(what_the_shell_has_not_is_refused),
+        cmocka_unit_test(numbers_that_cannot_be_are_refused_or_harmless),
+        cmocka_unit_test(names_that_two_objects_have_are_refused),
+        cmocka_unit_test(two_blocks_have_no_token_together),
+        cmocka_unit_test(numbers_beyond_those_that_were_given_are_refused),
+        cmocka_unit_test(requests_that_nobody_can_make_are_refused),
+        cmocka_unit_test(what_does_not_fit_together_is_refused),
+        cmocka_unit_test(missing_records_are_noticed),
+        cmocka_unit_test(fences_of_any_values_have_an_order),
+    };
+    return cmocka_run_group_tests_name("inherit", tests, NULL, NULL);
+}
