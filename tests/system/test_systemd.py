@@ -2,6 +2,7 @@
 """The daemon under a real systemd, with the units that are installed: it is ready, dies, is restarted and stopped."""
 import contextlib
 import os
+import pathlib
 import select
 import signal
 import socket
@@ -22,6 +23,8 @@ PROGRAMS = {"gpupoold": DAEMON, "holder": HOLDER, "gpupoolctl": CTL,
             "libgpupool-sim.so.0": os.environ["GPUPOOL_SIM_LIBRARY"], "libgpupool-client.so.0": os.environ["GPUPOOL_CLIENT_LIBRARY"]}
 # More than systemd allows a unit in ten seconds, unless the unit says otherwise.
 MANY = 8
+# STORE_SLOTS names of four characters, each with a colon, in daemon/loop/store.h.
+NAMES_BYTES, NAME_BYTES = 24000 * 5, 239
 
 
 class Systemd(unittest.TestCase):
@@ -156,6 +159,16 @@ class Deaths(Systemd):
                 self.assertEqual(int.from_bytes(client.recv(2048)[:2], "little"), HELLO_REPLY_BYTES)
         self.assertEqual(os.stat(self.machine.path(path)).st_ino, before)
 
+    def test_a_systemd_that_begins_anew_keeps_the_store(self):
+        self.start()
+        with self.holding():
+            stored = self.n_stored()
+            for command in ("daemon-reload", "daemon-reexec"):
+                self.machine.systemctl(command)
+                self.assertEqual(self.n_stored(), stored)
+                self.kill()
+                self.assertEqual(len(self.sessions()), 1)
+
     def test_many_deaths_in_a_row_meet_no_limit(self):
         self.start()
         with self.holding():
@@ -206,6 +219,43 @@ class Ends(Systemd):
             self.assertEqual({pool["leased_bytes"] for pool in self.ask("pools")["pools"]}, {0})
 
 
+# Begins anew with each start: stores descriptors, if it has none. Their names are long, so that few are as long as those of the
+# daemon at most.
+STORES = f"""#!/usr/bin/python3
+import os, signal, socket
+manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+manager.connect(os.environ["NOTIFY_SOCKET"])
+names = [f"{{n:0{NAME_BYTES}}}" for n in range({NAMES_BYTES} // ({NAME_BYTES} + 1))]
+if "LISTEN_FDS" not in os.environ:
+    for name in names:
+        fd = os.memfd_create("stored")
+        socket.send_fds(manager, [f"FDSTORE=1\\nFDNAME={{name}}".encode()], [fd])
+        os.close(fd)
+else:
+    assert sorted(os.environ["LISTEN_FDNAMES"].split(":")) == names
+manager.send(b"READY=1")
+signal.pause()
+"""
+
+
+class Store(unittest.TestCase):
+    """systemd's, as the daemon expects it to be."""
+
+    def test_as_many_bytes_of_names_as_the_daemon_has_at_most_reach_it(self):
+        machine = Machine()
+        self.addCleanup(machine.close)
+        program = machine.programs / "stores"
+        program.write_text(STORES)
+        program.chmod(0o755)
+        machine.add_unit("stores.service", "[Service]\nType=notify\nNotifyAccess=main\nExecStart=/opt/test/stores\nRestart=on-failure\n"
+                         "FileDescriptorStoreMax=1000\nStandardOutput=null\nStandardError=append:/run/stores.log\n")
+        machine.systemctl("start", "stores")
+        self.assertEqual(int(machine.show("stores", "NFileDescriptorStore")), NAMES_BYTES // (NAME_BYTES + 1))
+        machine.end(int(machine.show("stores", "MainPID")))
+        wait_until(lambda: machine.show("stores", "ActiveState", "NRestarts") == ["active", "1"], "the next one has all of them")
+        self.assertEqual(machine.path("/run/stores.log").read_text(), "")
+
+
 class Teardown(unittest.TestCase):
     """The fixture itself."""
 
@@ -219,7 +269,7 @@ class Teardown(unittest.TestCase):
         machine.close()
         self.assertTrue(select.select([end], [], [], 0)[0])
         self.assertFalse(machine.group.exists() or machine.folder.exists())
-        self.assertNotIn(str(machine.folder), open("/proc/mounts", encoding="utf-8").read())
+        self.assertNotIn(str(machine.folder), pathlib.Path("/proc/mounts").read_text())
 
     def test_a_killed_test_takes_its_machine_along(self):
         program = ("import sys\nfrom machine import Machine\nmachine = Machine()\n"
