@@ -201,10 +201,21 @@ static void daemon_start_timers(struct daemon *daemon) {
                        daemon->watchdog ? watchdog_us / 1000 / 3 + 1 : LOOK_MS);
 }
 
+void daemon_hold_signals(bool hold) {
+    sigset_t signals;
+
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGTERM);
+    sigaddset(&signals, SIGINT);
+    sigaddset(&signals, SIGHUP);
+    pthread_sigmask(hold ? SIG_BLOCK : SIG_UNBLOCK, &signals, NULL);
+}
+
 static void daemon_start_signals(struct daemon *daemon) {
     daemon_start_signal(daemon, &daemon->on_terminate, daemon_on_terminate, SIGTERM);
     daemon_start_signal(daemon, &daemon->on_interrupt, daemon_on_terminate, SIGINT);
     daemon_start_signal(daemon, &daemon->on_reload, daemon_on_reload, SIGHUP);
+    daemon_hold_signals(false);
 }
 
 static void daemon_close_handle(uv_handle_t *handle, void *user) {

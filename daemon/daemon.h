@@ -81,6 +81,10 @@ struct daemon {
  * warnings, or a negative errno where a start would be refused. Either is logged. */
 int daemon_check(const struct daemon_options *options, unsigned *ret_n_warnings);
 
+/* Has SIGTERM, SIGINT and SIGHUP wait, for a process that is about to run a daemon: daemon_run() takes them when its
+ * loop can. Before that they would kill a daemon that has made sockets, or taken over a part of an estate. */
+void daemon_hold_signals(bool hold);
+
 /* Runs until a signal or, for a private one, the last client ends it. Returns 0, or a negative errno when it
  * could not start (logged). */
 int daemon_run(const struct daemon_options *options);

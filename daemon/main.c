@@ -219,6 +219,8 @@ int main(int argc, char **argv) {
         return status;
     if (line.keeper && !line.check_config && !line.print_config) /* the daemon reads the configuration */
         return keep(&line, argv);
+    if (!line.check_config && !line.print_config)
+        daemon_hold_signals(true);
     if (read_configuration(&line, &config, &mistakes) < 0) {
         config_mistakes_log(&mistakes);
         return EXIT_USAGE;

@@ -15,6 +15,10 @@
 
 #define NAMELESS "stored"
 
+/* With names of four characters, as daemon/loop/store.h has them. */
+_Static_assert(sizeof KEPT_NAMES + KEPT_MAX * 5 <= KEPT_STRING_MAX,
+               "all that are kept have their names in the environment");
+
 void kept_init(struct kept *kept, size_t limit) {
     *kept = (struct kept){.limit = limit < KEPT_MAX ? limit : KEPT_MAX};
 }

@@ -14,13 +14,15 @@ import sys
 import tempfile
 import unittest
 
-from gpupool_system import DAEMON, HOLDER, WAIT_S, Daemon, ctl, holding, wait_until
+from gpupool_system import DAEMON, HOLDER, SOURCE, WAIT_S, Daemon, ctl, holding, wait_until
 
 CONFIG = "[host]\nlimit = 256MiB\n"
 # HELLO of a client without a GPU, as docs/wire.md has it, and the operation of its reply.
 HELLO = bytes.fromhex("0100000020000000" "0100000000000000" "4750504c" "0100" "0100" "02000000" "00000000")
 # Deaths in a row after which the keeper says that no start succeeds.
 MANY = 10
+# Those that the keeper leaves to itself.
+OWN_DESCRIPTORS = 300
 
 # Begins a program that says something to the keeper in the daemon's place. store() sends descriptors.
 SAYS = f"""#!{sys.executable}
@@ -66,6 +68,10 @@ class Kept(Daemon):
         """The daemon's, which answers."""
         return self.ask("ping")["daemon"]["pid"]
 
+    def child(self):
+        """The keeper's, which need not answer."""
+        return int(pathlib.Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text())
+
     def end_daemon(self, number=signal.SIGKILL):
         """Sends the daemon a signal that ends it, and waits for its end."""
         pid = self.pid()
@@ -81,6 +87,12 @@ class Kept(Daemon):
         """Returns the number of the daemon that serves then."""
         self.end_daemon()
         return self.pid()
+
+    def upgrade(self):
+        """Has the keeper execute its program anew."""
+        count = self.log_text().count("keeps process")
+        self.process.send_signal(signal.SIGUSR2)
+        wait_until(lambda: self.log_text().count("keeps process") > count, "the keeper executes itself")
 
     def files(self):
         """The open files of the keeper, but for the estate and segments."""
@@ -288,6 +300,29 @@ class Ends(Keeper):
         daemon.process.send_signal(signal.SIGTERM)
         self.ended(daemon)
 
+    def test_a_stop_while_the_daemon_starts_ends_both_and_leaves_no_socket(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            with self.subTest(number):
+                daemon = self.start()
+                daemon.config.unlink()
+                os.mkfifo(daemon.config)  # the next daemon waits for its configuration
+                daemon.end_daemon()
+                with contextlib.ExitStack() as stack:
+                    config = []
+
+                    def is_read():
+                        with contextlib.suppress(OSError):
+                            config.append(stack.enter_context(open(os.open(daemon.config, os.O_WRONLY | os.O_NONBLOCK), "w", encoding="utf-8")))
+                        return config
+
+                    wait_until(is_read, "the next daemon reads its configuration")
+                    status = pathlib.Path(f"/proc/{daemon.child()}/status")
+                    daemon.process.send_signal(number)
+                    wait_until(lambda: int(re.search(r"^ShdPnd:\s*(\w+)$", status.read_text(), re.M)[1], 16) & 1 << number - 1,
+                               "the keeper forwards the signal, which waits")
+                    config[0].write(CONFIG)
+                self.ended(daemon)
+
     def test_a_daemon_that_was_told_to_stop_ends_the_keeper(self):
         daemon = self.start()
         os.kill(daemon.pid(), signal.SIGTERM)
@@ -350,21 +385,16 @@ class Signals(Keeper):
         wait_until(lambda: "configuration read again" in daemon.log_text(), "the daemon reads it again")
         self.assertEqual(daemon.log_text().count("is started again"), 1)
 
-    def upgrade(self, daemon):
-        count = daemon.log_text().count("keeps process")
-        daemon.process.send_signal(signal.SIGUSR2)
-        wait_until(lambda: daemon.log_text().count("keeps process") > count, "the keeper executes itself")
-
     def test_a_keeper_that_executes_itself_keeps_daemon_and_descriptors(self):
         daemon = self.start()
         with holding(daemon):
             files, pid = daemon.files(), daemon.pid()
             for _ in range(3):
-                self.upgrade(daemon)
+                daemon.upgrade()
             self.assertEqual((daemon.files(), daemon.pid()), (files, pid))
             self.assertEqual(len(daemon.ask("sessions")["sessions"]), 1)
         self.assertNotEqual(daemon.kill_daemon(), pid)
-        self.upgrade(daemon)
+        daemon.upgrade()
         self.assertEqual(len(self.names(daemon)), 2)
         daemon.process.send_signal(signal.SIGHUP)
         wait_until(lambda: "configuration read again" in daemon.log_text(), "signals arrive")
@@ -488,6 +518,34 @@ class Store(Keeper):
         wait_until(lambda: "a descriptor is not stored" in daemon.log_text(), "the keeper says so")
         self.assertEqual(len(self.stored_names(daemon)), limit - 1)  # one is the estate
         daemon.wait_for_files(count)
+
+    def test_as_many_as_the_daemon_stores_at_most_are_kept(self):
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        daemon = self.start()
+        count, limit = len(daemon.files()), int(environment(daemon.pid())["FDSTORE"])
+        slots = int(re.search(r"#define STORE_SLOTS +(\d+)u", (SOURCE / "daemon/loop/store.h").read_text())[1])
+        self.assertEqual(limit, min(slots, hard - OWN_DESCRIPTORS))
+        mark = daemon.programs / "mark"
+        # Names as the daemon's, of four characters but for the first 4,096.
+        daemon.replace(SAYS + f"""
+digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+for n in range(100, 100 + {limit} - int(os.environ["LISTEN_FDS"])):
+    name = ("" if n < 4096 else digits[n // 4096 % 64]) + digits[n // 64 % 64] + digits[n % 64]
+    fd = os.memfd_create("many")
+    store("S" + name, fd)
+    os.close(fd)
+open({str(mark)!r}, "x")
+import signal
+signal.pause()
+""")
+        daemon.end_daemon()
+        wait_until(mark.exists, "all are sent")
+        daemon.replace()
+        daemon.upgrade()
+        os.kill(daemon.child(), signal.SIGKILL)
+        self.assertEqual(int(environment(daemon.pid())["LISTEN_FDS"]), limit)
+        self.assertNotIn("not stored", daemon.log_text())
+        daemon.wait_for_files(count)  # the daemon knows none of them, and removes them
 
     def test_a_limit_without_room_is_told_of(self):
         daemon = self.start(prefix=["prlimit", "--nofile=200:200"])

@@ -92,6 +92,8 @@ class Units(unittest.TestCase):
         self.assertEqual(service["FileDescriptorStorePreserve"], "yes")
         slots = re.search(r"#define STORE_SLOTS +(\d+)u", (SOURCE / "daemon/loop/store.h").read_text())[1]
         self.assertEqual(service["FileDescriptorStoreMax"], slots)
+        # systemd 252 does not say how many it stores.
+        self.assertEqual(re.findall(r"^Environment=FDSTORE=(.*)$", (UNITS / "gpupoold.service").read_text(), re.M), [slots])
         self.assertEqual(service["NotifyAccess"], "main")
 
     def test_clients_keep_their_uids_and_names(self):
