@@ -917,7 +917,7 @@ int core_keep(struct core *core, struct estate *estate) {
 
     if (r < 0)
         return r;
-    estate_end_step(estate, 0);
+    estate_end_step(estate);
     core->estate = estate;
     return 0;
 }

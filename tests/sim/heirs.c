@@ -261,7 +261,7 @@ static void inherit(struct world *world, size_t size_bytes, bool is_present) {
     struct core *core = heirs_make_core(world, &limits);
     int r = core_inherit(core, &estate, &shell, &reason);
     must(r == 0, reason != NULL ? reason : strerror(-r));
-    estate_end_step(&estate, world->now_ns);
+    estate_end_step(&estate);
     must(core_is_valid(core), "a successor's core is not valid");
     for (unsigned i = 0; i < n_pages; i++)
         must(atomic_load(&pages[i].shortage.pools) == 0,
@@ -336,7 +336,7 @@ void heirs_end_step(struct world *world, bool checks) {
 
     if (!is_dying)
         heirs_die_at(heirs_draw(64) == 0 ? 1 + heirs_draw(16) : 0);
-    estate_end_step(&world->estate, world->now_ns);
+    estate_end_step(&world->estate);
     dies_at = 0;
     if (died_bytes > 0 && !is_dying)
         inherit(world, died_bytes, false);
