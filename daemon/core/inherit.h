@@ -40,7 +40,7 @@ struct inherit_shell {
     /* The session: sets its owner, its page if it had one, and its peer's groups, which are those of the record. */
     int (*take_session)(void *argument, struct session *session, const struct kept_session *kept);
     void *argument;
-    /* NULL, or told of a loss, once the rest is inherited. */
+    /* NULL, or told of a loss, before it is told of anything else. */
     void (*tell_loss)(void *argument, const struct inherit_loss *loss);
 };
 
