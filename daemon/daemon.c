@@ -22,6 +22,7 @@
 #include "daemon/config/user_policy.h"
 #include "daemon/core/core.h"
 #include "daemon/core/recorder.h"
+#include "daemon/keeper/keeper.h"
 #include "daemon/loop/closer.h"
 #include "daemon/loop/descriptors.h"
 #include "daemon/loop/log.h"
@@ -90,13 +91,17 @@ static int daemon_open_sockets(struct daemon *daemon) {
         if (r < 0)
             return r;
     }
-    r = store_wait(store, STORE_WAIT_NS);
-    if (r < 0)
-        log_warning("the service manager does not say that it stores the sockets (%s): programs that connect "
-                    "while the daemon restarts can fail",
-                    strerror(-r));
     identity_note_admin_path(&daemon->identity, daemon->admin_listener.path);
     return 0;
+}
+
+static void daemon_wait_for_store(struct daemon *daemon) {
+    int r = store_wait(&daemon->store, STORE_WAIT_NS);
+
+    if (r < 0)
+        log_warning("the service manager does not say that it stores the sockets (%s): programs that connect "
+                    "while the daemon restarts can fail, and sessions end",
+                    strerror(-r));
 }
 
 static void daemon_on_data(struct listener *listener, int fd) {
@@ -148,6 +153,8 @@ void daemon_stop(struct daemon *daemon) {
 static void daemon_on_terminate(uv_signal_t *signal, int number) {
     struct daemon *daemon = signal->data;
     log_info("%s: stopping", number == SIGTERM ? "SIGTERM" : "SIGINT");
+    /* systemd lets go of everything by itself where the unit is stopped. A keeper ends with its daemon. */
+    daemon->ends_for_good = number == SIGINT || getenv(KEEPER_DEATHS) != NULL;
     session_log_turn(&daemon->clients.log);
     session_log_loans(&daemon->clients.log, daemon->core);
     daemon_stop(daemon);
@@ -252,6 +259,8 @@ static void daemon_connect(struct daemon *daemon) {
                                           .watcher = &daemon->watcher,
                                           .listener = &daemon->data_listener,
                                           .lingering = &daemon->lingering,
+                                          .desk = &daemon->succession.desk,
+                                          .store = &daemon->store,
                                           .machine = &daemon->machine,
                                           .identity = &daemon->identity,
                                           .private = daemon->options.private};
@@ -300,6 +309,7 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
         return -ENOMEM;
     daemon->options = *options;
     daemon->config = options->config;
+    daemon->succession.file.fd = -1;
     daemon->data_listener.fd = daemon->data_listener.lock_fd = daemon->data_listener.spare_fd = -1;
     daemon->admin_listener = daemon->data_listener;
     int r = identity_make(&daemon->identity);
@@ -332,13 +342,35 @@ int daemon_new(const struct daemon_options *options, struct daemon **ret_daemon)
     return 0;
 }
 
+static int daemon_add_pools(struct daemon *daemon) {
+    const struct pools_terms terms = {.core = daemon->core,
+                                      .machine = &daemon->machine,
+                                      .config = daemon->config,
+                                      .store = &daemon->store,
+                                      .places = daemon->succession.places,
+                                      .n_places = daemon->succession.n_places};
+    return pools_add(&terms, &daemon->n_warnings);
+}
+
+/* Makes the scopes of the daemon before again. */
+static void daemon_restore_scopes(struct daemon *daemon) {
+    bool is_simulated =
+        daemon->machine.gpu_kind == PROTO_GPU_SIM && daemon_sim_path(daemon, daemon->sim_path) != NULL;
+
+    if (daemon->options.private || daemon->admin_listener.fd < 0)
+        return;
+    scopes_start(&daemon->scopes, daemon->admin_listener.path, is_simulated ? daemon->sim_path : NULL);
+    scope_json_restore(&daemon->scopes);
+}
+
 int daemon_start(struct daemon *daemon) {
-    int r = pools_add(daemon->core, &daemon->machine, daemon->config, &daemon->n_warnings);
+    int r = daemon_add_pools(daemon);
     if (r == 0) {
         if (daemon->admin_listener.fd >= 0 &&
             !daemon->options.private) /* the program's own tools tell of that */
             record_file_open(&daemon->record_file, daemon->core, daemon->admin_listener.path,
-                             daemon->config->records_bytes, daemon->config->history_hours);
+                             daemon->config->records_bytes, daemon->config->history_hours,
+                             daemon->succession.is_heir);
         daemon_share_descriptors(daemon, daemon->config->sessions_limit);
         log_info("%" PRIu64 " descriptors (RLIMIT_NOFILE): up to %s, and %s with a descriptor",
                  daemon->n_descriptors, COUNT_TEXT(daemon->core->sessions_limit, "session"),
@@ -349,6 +381,13 @@ int daemon_start(struct daemon *daemon) {
         r = user_policy_apply(daemon->core, daemon->config);
     if (r == 0)
         r = daemon_start_workers(daemon);
+    if (r == 0) {
+        daemon_restore_scopes(daemon);
+        r = succession_begin(&daemon->succession, daemon->core, &daemon->clients);
+        if (r <
+            0) /* what was begun of the estate cannot be undone: the service manager starts a daemon anew */
+            _exit(EXIT_FAILURE);
+    }
     if (r == 0 && !daemon->options.private) /* $NOTIFY_SOCKET is the program's, not its private daemon's */
         r = notifier_start(&daemon->notifier, &daemon->loop);
     if (r == 0) {
@@ -398,6 +437,19 @@ static void daemon_close_sockets(struct daemon *daemon) {
         rmdir(directory);
 }
 
+/* All is left to the next daemon, as if this one had died: sockets, sessions, memory. Without an estate the
+ * sessions end. */
+static void daemon_leave(struct daemon *daemon) {
+    if (daemon->succession.desk.memory == NULL)
+        return;
+    log_info("everything is left to the next daemon");
+    listener_leave(&daemon->data_listener);
+    listener_leave(&daemon->admin_listener);
+    scopes_leave(&daemon->scopes);
+    succession_leave(&daemon->succession, daemon->core);
+    recorder_close(daemon->core); /* the next one goes on */
+}
+
 void daemon_free(struct daemon *daemon) {
     daemon->stopping = true;
     recorder_set_time(daemon->core, clock_now_ns());
@@ -420,6 +472,7 @@ void daemon_free(struct daemon *daemon) {
     uv_run(&daemon->loop, UV_RUN_DEFAULT);
     pools_free_suppliers(daemon->core);
     core_free(daemon->core);
+    succession_close(&daemon->succession);
     record_file_close(&daemon->record_file);
     int r = uv_loop_close(&daemon->loop);
     assert(r == 0);
@@ -448,7 +501,7 @@ int daemon_check(const struct daemon_options *options, unsigned *ret_n_warnings)
     }
     r = daemon_open_gpu(daemon);
     if (r == 0)
-        r = pools_add(daemon->core, &daemon->machine, daemon->config, &daemon->n_warnings);
+        r = daemon_add_pools(daemon);
     if (r == 0)
         r = user_policy_look_up(daemon->config);
     if (r == 0 && !has_group)
@@ -470,6 +523,10 @@ int daemon_run(const struct daemon_options *options) {
 
     r = daemon_open_sockets(daemon);
     if (r == 0)
+        r = succession_open(&daemon->succession, &daemon->store, &daemon->identity);
+    if (r == 0)
+        daemon_wait_for_store(daemon);
+    if (r == 0)
         r = daemon_open_gpu(daemon);
     if (r == 0)
         r = daemon_start(daemon);
@@ -481,20 +538,18 @@ int daemon_run(const struct daemon_options *options) {
     if (r == 0)
         r = listener_start(&daemon->admin_listener, &daemon->loop, &daemon->scheduler, daemon->closer,
                            daemon_on_admin, NULL, &daemon->admin);
-    if (r == 0 && !daemon->options.private) {
-        bool is_simulated =
-            daemon->machine.gpu_kind == PROTO_GPU_SIM && daemon_sim_path(daemon, daemon->sim_path) != NULL;
-        scopes_start(&daemon->scopes, daemon->admin_listener.path, is_simulated ? daemon->sim_path : NULL);
-        scope_json_restore(&daemon->scopes);
-    }
     if (r == 0) {
         store_settle(&daemon->store);
         uv_run(&daemon->loop, UV_RUN_DEFAULT);
         decisions_carry_out(daemon);
         notifier_tell(&daemon->notifier, "STOPPING=1");
+        if (!daemon->ends_for_good)
+            daemon_leave(daemon);
     } else { /* the next daemon may start: programs wait for it */
-        listener_leave(&daemon->data_listener);
-        listener_leave(&daemon->admin_listener);
+        if (daemon->data_listener.taken_over)
+            listener_leave(&daemon->data_listener);
+        if (daemon->admin_listener.taken_over)
+            listener_leave(&daemon->admin_listener);
     }
     if (r == -ENOMEM) /* other failures have been logged */
         log_error("the daemon cannot start: it has no memory");

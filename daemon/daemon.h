@@ -25,6 +25,7 @@
 #include "daemon/loop/record_file.h"
 #include "daemon/loop/scheduler.h"
 #include "daemon/loop/store.h"
+#include "daemon/succession.h"
 #include "daemon/supply/pools.h"
 
 struct core;
@@ -51,6 +52,7 @@ struct daemon {
     struct notices notices;
     struct core *core;
     struct store store;
+    struct succession succession;
     struct listener data_listener, admin_listener;
     struct record_file record_file;
     struct closer *closer; /* of clients' sockets */
@@ -66,6 +68,7 @@ struct daemon {
     uv_timer_t housekeeping_timer, private_timer, health_timer;
     uv_signal_t on_terminate, on_interrupt, on_reload;
     bool stopping;
+    bool ends_for_good; /* nothing is left to a next daemon */
     bool watchdog; /* the service manager waits for answers */
     bool ready_announced;
     char sim_path[DAEMON_SIM_PATH_SIZE]; /* of the simulated GPU's socket; "": none */

@@ -49,6 +49,7 @@ static void announce_ready(struct daemon *daemon) {
             return;
     }
     daemon->ready_announced = true;
+    succession_note_ready(&daemon->succession);
     notifier_tell(&daemon->notifier, "READY=1");
     log_info("serving %s on %s", COUNT_TEXT(daemon->core->n_pools, "pool"), daemon->data_listener.path);
     if (daemon->options.ready_fd >= 0) {
@@ -56,6 +57,14 @@ static void announce_ready(struct daemon *daemon) {
             log_warning("nobody reads --ready-fd");
         daemon->options.ready_fd = close_fd(daemon->options.ready_fd);
     }
+}
+
+/* Ends the present step, and does what was to wait for that. */
+static void end_step(struct daemon *daemon) {
+    desk_note_alive(&daemon->succession.desk, clock_now_ns());
+    desk_end_step(&daemon->succession.desk);
+    boards_settle(&daemon->clients.boards);
+    store_remove_leaving(&daemon->store);
 }
 
 /* Sends the core's answers, starts its growths and retirements, and asks sessions for idle memory. Sending an
@@ -71,6 +80,7 @@ void decisions_carry_out(struct daemon *daemon) {
 
     while (more) {
         more = false;
+        end_step(daemon);
         while (core_next_answer(daemon->core, &answer)) {
             session_log_answer(&daemon->clients.log, &answer);
             serve_answer(answer.session->owner, &answer);
@@ -81,6 +91,7 @@ void decisions_carry_out(struct daemon *daemon) {
             supplier_grow(pool->owner, size_bytes);
             more = true;
         }
+        desk_end_step(&daemon->succession.desk); /* a successor is not to lend what is freed */
         while (!daemon->stopping && core_next_retirement(daemon->core, &segment)) {
             supplier_retire(segment->pool->owner, segment);
             more = true;
@@ -90,6 +101,7 @@ void decisions_carry_out(struct daemon *daemon) {
         while (core_next_long_wait(daemon->core, clock_now_ns(), &wait))
             session_log_long_wait(&daemon->clients.log, &wait);
     }
+    end_step(daemon);
 }
 
 /* A private daemon ends after its last client, and after the last parcel: another client may be on its way to

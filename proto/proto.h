@@ -33,6 +33,8 @@
 #define PROTO_MAGIC       UINT32_C(0x4c505047) /* "GPPL" in memory */
 #define PROTO_VERSION_MIN 1u
 #define PROTO_VERSION_MAX 1u
+/* The first one of which the client takes an answer twice, where the daemon restarted. */
+#define PROTO_VERSION_RESTARTS 2u
 
 #define PROTO_MESSAGE(name, number, sender, request, reply, descriptors, member, type)                       \
     PROTO_##name = (number),

@@ -32,6 +32,9 @@ static void print_text(FILE *stream, const struct proto_record *record) {
     case PROTO_RECORD_START:
         fprintf(stream, "the daemon started, pid %" PRIu64, value);
         break;
+    case PROTO_RECORD_GO_ON:
+        fprintf(stream, "another daemon goes on, pid %" PRIu64, value);
+        break;
     case PROTO_RECORD_STOP:
         fprintf(stream, "the daemon stops, pid %" PRIu64, value);
         break;

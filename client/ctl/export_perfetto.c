@@ -146,6 +146,7 @@ static void print_record(struct perfetto *perfetto, const struct proto_record *r
     case PROTO_RECORD_TRIM:
     case PROTO_RECORD_POOL_LOST:
     case PROTO_RECORD_START:
+    case PROTO_RECORD_GO_ON:
     case PROTO_RECORD_STOP:
     case PROTO_RECORD_RELOAD:
         print_mark(perfetto, record);

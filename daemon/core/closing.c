@@ -256,7 +256,7 @@ static void end(struct segment *segment) {
     pool->unassigned_bytes += segment->size_bytes;
     struct tenant *keeper = segment->keeper;
     set_keeper(segment, NULL);
-    if (keeper == NULL || tenant_adopt(keeper, segment) < 0)
+    if (keeper == NULL || segment->is_orphan || tenant_adopt(keeper, segment) < 0)
         pool_retire(segment);
     else
         pool_mark_ready(pool);

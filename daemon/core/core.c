@@ -51,6 +51,8 @@ static void segment_forget(struct segment *segment) {
     segment_leave_slot(segment);
     pool->reserved_bytes -= segment->size_bytes;
     pool->n_retiring -= segment->state == SEGMENT_RETIRING;
+    pool->n_orphans -= segment->is_orphan;
+    pool->orphan_bytes -= segment->is_orphan ? segment->size_bytes : 0;
     segment_leave(segment);
     kept_end(pool->core, &segment->record);
     free(segment);
@@ -247,6 +249,16 @@ int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uin
         pool_mark_descriptors(core);
     core_serve(pool->core, now_ns);
     return 0;
+}
+
+void core_label_segment(struct pool *pool, const void *backing, const struct segment_label *label) {
+    list_for_each_entry(struct segment, segment, &pool->segments, link) {
+        if (segment->backing != backing)
+            continue;
+        segment->label = *label;
+        kept_change(pool->core, segment->record);
+        return;
+    }
 }
 
 void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns) {

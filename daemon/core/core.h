@@ -235,7 +235,7 @@ int core_revoke(struct session *session, const struct proto_token *token, uint64
 unsigned core_revoke_all(struct core *core, uint64_t sender, uint64_t now_ns, uint64_t *ret_bytes);
 
 /* Takes a further lease on a shared block, or on that of a parcel. Returns 0, PROTO_E_NO_TOKEN (unknown,
- * gone, another tenant's), PROTO_E_DRIVER (the pool is lost), PROTO_E_LIMIT, -ENOMEM. */
+ * gone, another tenant's), PROTO_E_DRIVER (the pool is lost, or the block lies in an orphan), PROTO_E_LIMIT, -ENOMEM. */
 int core_attach(struct session *session, const struct proto_token *token, struct lease **ret_lease);
 
 /* Describes a lease. Returns 0 or PROTO_E_STALE. */
@@ -269,6 +269,9 @@ int core_closed(struct session *session, const struct proto_closed *closed, uint
 /* The shell made the growth that core_next_growth gave it. size_bytes: as decided. Takes backing.
  * Returns 0, or -ENOMEM: the core has no such segment, and the shell frees it. */
 int core_segment_made(struct pool *pool, uint64_t size_bytes, void *backing, uint64_t now_ns);
+
+/* Gives a segment of this backing its label. */
+void core_label_segment(struct pool *pool, const void *backing, const struct segment_label *label);
 
 /* The shell could not make the growth. error: a text for people, with the driver's error in it. */
 void core_growth_failed(struct pool *pool, const char *error, uint64_t now_ns);
@@ -319,7 +322,8 @@ void core_describe_lease(struct lease *lease, struct proto_lease *ret_lease, boo
 
 /* As core_describe_lease(), of one part of a row alone: ret_lease has its segment, offset and
  * size. With PROTO_DESCRIBE_AGAIN ret_lease has the description in any case, and a lease that is no row is
- * its own part 0. Returns 0 and the segment, PROTO_E_STALE or PROTO_E_INVALID (no row, or no such part). */
+ * its own part 0. Returns 0 and the segment, PROTO_E_STALE, PROTO_E_DRIVER (an orphan) or PROTO_E_INVALID (no row,
+ * or no such part). */
 int core_describe_part(struct session *session, const struct proto_part_name *name,
                        struct proto_lease *ret_lease, struct segment **ret_segment, bool *ret_describe);
 

@@ -375,7 +375,10 @@ int core_attach(struct session *session, const struct proto_token *token, struct
         return PROTO_E_LIMIT;
     /* The session asks for the descriptions of a row's further segments later, which must not fail then. */
     list_for_each_entry(const struct heap_range, range, &block->ranges, user_link) {
-        int r = session_reserve_segment(session, range->span->user);
+        struct segment *segment = range->span->user;
+        if (segment->is_orphan && !session_has_mapped(session, segment))
+            return PROTO_E_DRIVER;
+        int r = session_reserve_segment(session, segment);
         if (r < 0)
             return r;
     }
@@ -517,6 +520,8 @@ int core_describe_part(struct session *session, const struct proto_part_name *na
     struct lease *lease = lease_find(session->core, session, name->lease, name->generation);
 
     if (lease != NULL && is_again && name->part == 0 && !lease->block->is_row) {
+        if (lease->block->segment->is_orphan)
+            return PROTO_E_DRIVER;
         core_describe_lease(lease, ret_lease, ret_describe);
         *ret_segment = lease->block->segment;
         add_description(*ret_segment, ret_lease);
@@ -526,6 +531,9 @@ int core_describe_part(struct session *session, const struct proto_part_name *na
     if (r != 0)
         return r;
     const struct heap_range *range = row_part(lease->block, name->part);
+    const struct segment *segment = range->span->user;
+    if (segment->is_orphan && (is_again || !session_has_mapped(session, segment)))
+        return PROTO_E_DRIVER;
     *ret_lease = (struct proto_lease){
         .lease = lease->id,
         .generation = lease->generation,

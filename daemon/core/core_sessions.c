@@ -51,10 +51,7 @@ void core_set_policy(struct core *core, struct policy *policy, uint64_t now_ns) 
     }
     list_for_each_entry(struct session, session, &core->sessions, link) {
         session->pools_allowed = policy_pools(policy, &session->peer);
-        list_for_each_entry_safe(struct request, request, &session->requests, session_link) {
-            if (request->state == REQUEST_WAITING && !session_may_use(session, request->pool))
-                request_refuse(request, PROTO_E_NO_POOL);
-        }
+        session_refuse_forbidden(session);
     }
     mark_all_ready(core);
     core_serve(core, now_ns);

@@ -218,6 +218,10 @@ static void pool_explain(const struct request *request, char *to, size_t size) {
         add(&text, ", %s in quarantine", BYTES_TEXT(pool->quarantined_bytes));
     if (pool->closing_bytes > 0)
         add(&text, ", %s that processes were told to close", BYTES_TEXT(pool->closing_bytes));
+    if (pool->n_orphans > 0)
+        add(&text,
+            ", %s of a daemon before (export = ipc), which nothing is lent of until processes close it",
+            BYTES_TEXT(pool->orphan_bytes));
     if (pool->stalled_call != NULL)
         add(&text, ", %s has not come back for %s", pool->stalled_call, NS_TEXT(pool->stalled_for_ns));
 }

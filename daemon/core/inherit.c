@@ -21,6 +21,7 @@
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
 #include "daemon/core/wait_queue.h"
+#include "daemon/core/waiting.h"
 
 /* The counters of a daemon begin at 0 and count its objects. */
 #define NUMBER_MAX (UINT64_MAX / 2)
@@ -135,6 +136,7 @@ static int make_segment(struct heir *heir, const struct kept_segment *kept, stru
     segment->pool = pool;
     segment->id = kept->id;
     segment->size_bytes = kept->size_bytes;
+    segment->label = kept->label;
     while (r == 0 && kept->slot >= core->segment_slots)
         r = segment_grow_slots(core);
     if (r == 0)
@@ -146,6 +148,16 @@ static int make_segment(struct heir *heir, const struct kept_segment *kept, stru
     pool->reserved_bytes += segment->size_bytes;
     pool->unassigned_bytes += segment->size_bytes;
     *ret_segment = take_ptr(&segment);
+    return 0;
+}
+
+/* Nothing more is lent of it: see segment.h. */
+static int make_orphan(struct segment *segment) {
+    segment->is_orphan = true;
+    segment->pool->n_orphans++;
+    segment->pool->orphan_bytes += segment->size_bytes;
+    if (segment->span != NULL)
+        heap_close_span(segment->span);
     return 0;
 }
 
@@ -168,7 +180,9 @@ static int add_segment(struct heir *heir, uint32_t record, const void *payload) 
     }
     if (r == 0)
         r = heir->shell->take_segment(heir->shell->argument, segment);
-    if (r == 0 && kept->state == SEGMENT_RETIRING)
+    if (r == -ENOENT)
+        r = make_orphan(segment);
+    if (r == 0 && (kept->state == SEGMENT_RETIRING || (segment->is_orphan && !is_owned)))
         pool_retire(segment);
     return r;
 }
@@ -182,7 +196,7 @@ static int close_segment(struct heir *heir, uint32_t record, const void *payload
         return 0;
     if (segment->mappers == 0 || segment->span->taken_bytes > 0)
         return refuse(heir, "a segment is closed that no session has mapped");
-    if (kept->has_keeper)
+    if (kept->has_keeper && !segment->is_orphan)
         keeper = segment->owner->tenant;
     if (keeper != NULL && !tenant_id_is(keeper->id, tenant_id_of(&kept->keeper)))
         return refuse(heir, "a segment is kept for another user");
@@ -609,7 +623,9 @@ static int add_parcel(struct heir *heir, uint32_t record, const void *payload) {
         .takers = kept->takers,
         .sent_ns = kept->sent_ns,
         .lifetime_ns = kept->lifetime_ns,
-        .deadline_ns = kept->deadline_ns,
+        .deadline_ns = kept->deadline_ns < NS_FOREVER - heir->shell->away_ns
+                           ? kept->deadline_ns + heir->shell->away_ns
+                           : NS_FOREVER,
         .sender = kept->sender,
         .pid = kept->pid,
     };
@@ -889,6 +905,9 @@ static void undo(struct heir *heir) {
     list_for_each_entry_safe(struct tenant, tenant, &core->tenants, link) {
         tenant_drop_if_unused(tenant);
     }
+    found = (struct estate_found){0};
+    while (estate_next(heir->estate, 0, found.record, &found))
+        estate_bind(heir->estate, found.record, NULL);
 }
 
 /* --- all --- */
@@ -966,6 +985,15 @@ static size_t table_max(const struct estate *estate, enum kept_kind kind) {
     return most < 64 ? 64 : most;
 }
 
+/* The configuration may be another one than the predecessor's. */
+static void refuse_impossible(struct core *core) {
+    for (unsigned i = 0; i < core->n_pools; i++)
+        pool_refuse(core->pools[i], pool_segment_max(core->pools[i]) + 1, PROTO_E_TOO_LARGE);
+    list_for_each_entry(struct session, session, &core->sessions, link) {
+        session_refuse_forbidden(session);
+    }
+}
+
 int core_inherit(struct core *core, struct estate *estate, const struct inherit_shell *shell,
                  const char **ret_reason) {
     struct heir heir = {
@@ -997,5 +1025,6 @@ int core_inherit(struct core *core, struct estate *estate, const struct inherit_
         return r;
     }
     core->estate = estate;
+    refuse_impossible(core);
     return 0;
 }

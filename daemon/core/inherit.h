@@ -35,13 +35,15 @@ struct inherit_loss {
 /* The part of the shell in it. It is told of each object once, and refuses with -ENOMEM, or with -ENOENT an
  * object of which it has nothing. */
 struct inherit_shell {
-    /* The segment, which stays if this succeeds and the core is inherited at all: sets its backing. */
+    /* The segment, which stays if this succeeds and the core is inherited at all: sets its backing. -ENOENT: it is an
+     * orphan (segment.h). */
     int (*take_segment)(void *argument, struct segment *segment);
     /* The session: sets its owner, its page if it had one, and its peer's groups, which are those of the record. */
     int (*take_session)(void *argument, struct session *session, const struct kept_session *kept);
     void *argument;
     /* NULL, or told of a loss, before it is told of anything else. */
     void (*tell_loss)(void *argument, const struct inherit_loss *loss);
+    uint64_t away_ns; /* for so long no daemon was there: parcels live so much longer */
 };
 
 /* The core keeps an estate from now on, which is new; a first step of it ends. To be called before anything is in the core.
@@ -50,9 +52,10 @@ int core_keep(struct core *core, struct estate *estate);
 
 /* The core, which has its pools and scopes and nothing else, begins with what a predecessor's kept. The pools are
  * those that the predecessor had, under the same numbers; none is ready yet. Then it keeps the estate. An estate of
- * which no step has ended is a new one: core_keep(). Returns 0, -ENOMEM, -ENOENT, or -EBADMSG: *ret_reason, a
- * constant string, says what is wrong. After a failure the estate is as it was, and the core is to be freed: it has
- * no session any more, and nothing of it points to what the shell set. */
+ * which no step has ended is a new one: core_keep(). Requests that limits or a policy do not allow any more are
+ * refused in the present step. Returns 0, -ENOMEM, -ENOENT, or -EBADMSG: *ret_reason, a constant string, says what
+ * is wrong. After a failure the estate is as it was, and the core is to be freed: it has no session any more, and
+ * nothing of it points to what the shell set. */
 int core_inherit(struct core *core, struct estate *estate, const struct inherit_shell *shell,
                  const char **ret_reason);
 

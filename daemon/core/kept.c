@@ -18,6 +18,7 @@ static void write_segment(const void *object, void *payload) {
         .slot = segment->slot,
         .state = segment->state,
         .has_keeper = segment->keeper != NULL,
+        .label = segment->label,
     };
     if (segment->owner != NULL)
         kept->owner = kept_tenant(segment->owner->tenant);

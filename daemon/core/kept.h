@@ -47,6 +47,7 @@ struct kept_segment {
     uint32_t state; /* enum segment_state */
     uint32_t has_keeper;
     struct kept_tenant owner, keeper; /* where it has one: ASSIGNED and CLOSING have an owner */
+    struct segment_label label;
 };
 
 #define KEPT_GROUPS 30u /* of a peer: with fewer groups it may do less, not more */

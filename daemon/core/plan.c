@@ -364,7 +364,17 @@ static bool replaces_others(struct pool *pool, const struct request *request) {
     return false;
 }
 
+/* Orphans that no session has mapped make room. */
+static void retire_orphans(struct pool *pool) {
+    list_for_each_entry_safe(struct segment, segment, &pool->idle, idle_link) {
+        if (segment->is_orphan)
+            pool_retire_one(segment);
+    }
+}
+
 void plan_growth(struct pool *pool, uint64_t now_ns) {
+    if (pool->n_orphans > 0)
+        retire_orphans(pool);
     if (pool->state != POOL_READY || pool->growth.bytes > 0 || pool->retiring_bytes > 0 ||
         now_ns < pool->growth.retry_ns)
         return;

@@ -12,6 +12,10 @@
  * A segment never goes from one tenant to another: a client that once saw a handle can keep it. The memory
  * has to go back to the driver first, when no process has it mapped.
  *
+ * An *orphan* is a segment that a daemon before made, and of which this one has no descriptor: it cannot be
+ * described to another session. Leases in it and its mappings stay, but nothing of it is
+ * lent: its span is closed. Once no session has it mapped, it is retired.
+ *
  * A pool may have very many segments, and no request, plan or answer walks them. A segment that is UNASSIGNED
  * or ASSIGNED is on a shelf: each tenant's heap has one for each size, and so has the pool for segments
  * without a tenant. A shelf counts its *empty* segments, of which nothing is taken, and the *idle* ones among

@@ -378,6 +378,8 @@ struct pool {
     struct list heaps;    /* tenant_heap.pool_link */
     unsigned n_segments;  /* in that list */
     unsigned n_retiring;  /* RETIRING ones */
+    unsigned n_orphans;   /* of all */
+    uint64_t orphan_bytes;  /* theirs */
     bool takes_descriptors; /* each segment takes a descriptor of the daemon */
     uint64_t n_leases, n_parcels;
     uint64_t parcel_bytes; /* the part of leased_bytes that no live session has, only parcels */
@@ -439,6 +441,7 @@ struct segment {
     struct shelf *shelf; /* of these, the one that it is on; NULL: on none. It and what follows are as of
                           * the last segment_settle() */
     bool is_empty, is_idle, is_deaf;
+    bool is_orphan;       /* of a daemon before, and not there for this one: see segment.h */
     struct session *sole; /* it is in that session's tree of closable segments */
     struct list *shared;  /* it is in that list of its owner */
     struct list shelf_link, idle_link, shared_link;
@@ -447,6 +450,10 @@ struct segment {
     struct charge own_charge; /* while ASSIGNED or CLOSING, if it takes a descriptor: itself, to the tenant */
     struct tenant *keeper; /* while CLOSING: the tenant that has it again afterwards; NULL: it is retired */
     void *backing;             /* the shell's: what it frees and exports. Borrowed */
+    struct segment_label {
+        char stored[8]; /* the name of its descriptor in the store; "": it has none there */
+        uint32_t pages, reserved;
+    } label;          /* the shell's, which the record keeps for a successor */
     struct list link; /* in pool->segments; while RETIRING in core->retiring until the shell has taken it */
 };
 

@@ -137,7 +137,7 @@ struct wholes {
 /* Adds a segment that suits the request, unless it is kept for an overdue one. Returns whether there are
  * enough. */
 static bool wholes_add(struct wholes *wholes, struct segment *segment) {
-    if (!wholes->is_behind || !wait_queue_is_kept(wholes->request, segment))
+    if (!segment->is_orphan && (!wholes->is_behind || !wait_queue_is_kept(wholes->request, segment)))
         wholes->segments[wholes->count++] = segment;
     return wholes->count == wholes->request->n_segments;
 }
@@ -396,6 +396,13 @@ void pool_refuse(struct pool *pool, uint64_t least_bytes, enum proto_error error
     list_for_each_entry(struct tenant_heap, heap, &pool->heaps, pool_link) {
         refuse_queue(&heap->waiting, least_bytes, error);
         refuse_queue(&heap->held, least_bytes, error);
+    }
+}
+
+void session_refuse_forbidden(struct session *session) {
+    list_for_each_entry_safe(struct request, request, &session->requests, session_link) {
+        if (request->state == REQUEST_WAITING && !session_may_use(session, request->pool))
+            request_refuse(request, PROTO_E_NO_POOL);
     }
 }
 

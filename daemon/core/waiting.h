@@ -28,4 +28,7 @@ uint64_t pool_next_tick_ns(const struct pool *pool);
 /* Refuses the requests that wait, for room or quota, and need at least that many bytes. */
 void pool_refuse(struct pool *pool, uint64_t least_bytes, enum proto_error error);
 
+/* Refuses the session's requests that wait in pools which it may not use. */
+void session_refuse_forbidden(struct session *session);
+
 #endif

@@ -3,25 +3,32 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
 #include "base/cleanup.h"
 #include "base/clock.h"
+#include "daemon/core/kept.h"
 #include "daemon/core/scope.h"
 #include "daemon/data/clients.h"
+#include "daemon/data/kept_data.h"
+#include "daemon/data/serve.h"
 #include "daemon/data/shared_memory.h"
 #include "daemon/loop/descriptors.h"
+#include "daemon/loop/desk.h"
 #include "daemon/loop/listener.h"
 #include "daemon/loop/log.h"
 #include "daemon/loop/peer.h"
 #include "daemon/loop/rights.h"
+#include "daemon/supply/pools.h"
 
 /* Broken packets that the log is told of between two rounds of housekeeping. */
 #define COMPLAINTS_MAX 20u
@@ -87,15 +94,16 @@ void client_retry(struct client *client) {
         connection_watch(&client->connection);
 }
 
-int client_make_page(struct client *client) {
-    void *memory;
-    int fd = shared_memory_make("gpupool-page", PROTO_PAGE_BYTES, &memory);
+void client_changed(const struct client *client) {
+    estate_change(client->clients->terms.desk->estate, client->record);
+}
 
-    if (fd < 0)
-        return fd;
-    client->page = (struct page){fd, memory};
-    core_session_set_page(client->session, memory);
-    return 0;
+/* Stores a descriptor of a session that is kept. */
+static void client_store(const struct client *client, enum store_kind kind, int fd,
+                         char ret_name[STORE_NAME_SIZE]) {
+    if (client->record != 0)
+        store_put(client->clients->terms.store, kind, fd, ret_name);
+    client_changed(client);
 }
 
 static void page_drop(struct page *page) {
@@ -104,11 +112,24 @@ static void page_drop(struct page *page) {
     close_fd(page->fd);
 }
 
+int client_make_page(struct client *client) {
+    void *memory;
+    int fd = shared_memory_make("gpupool-page", PROTO_PAGE_BYTES, &memory);
+
+    if (fd < 0)
+        return fd;
+    client->page = (struct page){fd, memory};
+    client_store(client, STORE_PAGE, fd, client->stored.page);
+    core_session_set_page(client->session, memory);
+    return 0;
+}
+
 /* From now on the process may have GPU work that writes to memory of the daemon. */
 static void client_watch_living(struct client *client) {
     client_note_gpu_work(client);
     if (!client->watched.facts.no_gpu_work)
         watcher_watch_living(client->clients->terms.watcher, &client->watched);
+    client_changed(client);
 }
 
 int client_join_board(struct client *client) {
@@ -124,14 +145,28 @@ int client_join_board(struct client *client) {
 
 static void end_on_board(struct client *client, bool well) {
     if (client->board != NULL)
-        board_leave(client->board, client->board_slot, well);
+        board_leave(&client->clients->boards, client->board, client->board_slot, well);
     client->board = NULL;
+}
+
+/* The session is gone: a successor is not to know of it. */
+static void client_forget(struct client *client) {
+    struct store *store = client->clients->terms.store;
+
+    estate_remove(client->clients->terms.desk->estate, client->record);
+    client->record = client->connection.outbox.record = 0;
+    store_leave(store, client->stored.socket);
+    store_leave(store, client->stored.process);
+    store_leave(store, client->stored.page);
+    store_leave(store, client->stored.reclaim);
+    memset(&client->stored, 0, sizeof client->stored);
 }
 
 void client_said_farewell(struct client *client) {
     end_on_board(client, true);
     client->session = NULL;
     client->state = CLIENT_CLOSING;
+    client_forget(client);
     client->watched.has_session = false;
 }
 
@@ -145,6 +180,8 @@ void client_lend_segment(struct client *client, bool needs_driver) {
 
 void client_ask_reclaim(struct client *client) {
     static const struct itimerspec at_once = {.it_value = {.tv_nsec = 1}};
+    if (client->reclaim_fd < 0) /* the daemon before could not store it */
+        return;
     if (timerfd_settime(client->reclaim_fd, 0, &at_once, NULL) < 0)
         log_warning("pid %d (%s) cannot be asked for idle memory: %s", (int)client->peer.pid,
                     client->peer.command, strerror(errno));
@@ -156,19 +193,26 @@ static void client_on_process(uv_poll_t *poll, int status, int events) {
 
     uv_poll_stop(poll);
     client->watched.facts.process_over = true;
+    client_changed(client);
     turn_wait(&client->connection.turn);
 }
 
 /* --- ends --- */
 
-static void client_on_closed(uv_handle_t *handle) {
-    struct client *client = handle->data;
-    if (--client->handles > 0 || !client->freeing)
+/* Frees the client once libuv has closed its handles. */
+static void free_if_closed(struct client *client) {
+    if (client->handles > 0 || !client->freeing)
         return;
     lingering_leave(client->clients->terms.lingering, client->connection.fd, peer_tenant(&client->peer));
     close_fd(client->pidfd);
     peer_drop_groups(&client->peer);
     free(client);
+}
+
+static void client_on_closed(uv_handle_t *handle) {
+    struct client *client = handle->data;
+    client->handles--;
+    free_if_closed(client);
 }
 
 static void client_close_handle(uv_handle_t *handle) {
@@ -192,14 +236,17 @@ static void client_free(struct client *client) {
     watcher_remove(client->clients->terms.watcher, &client->watched);
     turn_leave(&client->connection.turn);
     outbox_drop(&client->connection.outbox, NULL);
+    client_forget(client);
     client->reclaim_fd = close_fd(client->reclaim_fd);
     page_drop(&client->page);
     list_remove(&client->link);
     client->clients->n_clients--;
     client->freeing = true;
-    client_close_handle((uv_handle_t *)&client->connection.poll);
+    if (client->connection.has_poll)
+        client_close_handle((uv_handle_t *)&client->connection.poll);
     if (client->pidfd >= 0)
         client_close_handle((uv_handle_t *)&client->process_poll);
+    free_if_closed(client);
 }
 
 static void client_on_socket_closed(uv_handle_t *handle) {
@@ -239,6 +286,7 @@ static void client_judge(struct client *client) {
 
 static void client_on_facts(struct watched *watched) {
     struct client *client = container_of(watched, struct client, watched);
+    client_changed(client);
     if (client->state == CLIENT_LOST)
         client_judge(client);
 }
@@ -263,7 +311,14 @@ static void client_leave_socket(struct client *client) {
     client->watched.facts.socket_over = !keep;
     if (!keep)
         client->watched.socket = -1;
-    if (!uv_is_closing((uv_handle_t *)&client->connection.poll))
+    if (!keep && !client_process_is_over(client) && client->stored.process[0] == '\0')
+        client_store(client, STORE_PROCESS, client->pidfd, client->stored.process);
+    if (!keep) { /* the process can be watched without it */
+        store_leave(client->clients->terms.store, client->stored.socket);
+        client->stored.socket[0] = '\0';
+    }
+    client_changed(client);
+    if (client->connection.has_poll && !uv_is_closing((uv_handle_t *)&client->connection.poll))
         uv_close((uv_handle_t *)&client->connection.poll, keep ? client_on_closed : client_on_socket_closed);
 }
 
@@ -285,6 +340,8 @@ void client_end(struct client *client, const char *why) {
     client->watched.has_session = false;
     outbox_drop(&client->connection.outbox, client->session);
     client->reclaim_fd = close_fd(client->reclaim_fd);
+    store_leave(client->clients->terms.store, client->stored.reclaim);
+    client->stored.reclaim[0] = '\0';
     core_session_lose(client->session, clock_now_ns(), client->reason);
     client_leave_socket(client);
     if (client_process_is_over(client)) {
@@ -351,11 +408,23 @@ int client_identify(struct client *client) {
     return r;
 }
 
-void client_greeted(struct client *client) {
+int client_greeted(struct client *client) {
+    const struct clients_terms *terms = &client->clients->terms;
+
     client_stop_greeting(client);
     client->state = CLIENT_OPEN;
     client->watched.has_session = true;
     client_note_gpu_work(client);
+    int r = estate_add(terms->desk->estate, KEPT_CLIENT, client, &client->record);
+    if (r < 0 || client->record == 0)
+        return r;
+    outbox_begin_session(&client->connection.outbox, client->session->id, client->record);
+    client_store(client, STORE_SOCKET, client->connection.fd, client->stored.socket);
+    if (client->reclaim_fd >= 0)
+        client_store(client, STORE_RECLAIM, client->reclaim_fd, client->stored.reclaim);
+    if (!peer_is_remembered(client->connection.fd))
+        client_store(client, STORE_PROCESS, client->pidfd, client->stored.process);
+    return 0;
 }
 
 bool client_begin(struct clients *clients, int fd, uint32_t scope, void (*serve)(struct turn *turn)) {
@@ -376,9 +445,10 @@ bool client_begin(struct clients *clients, int fd, uint32_t scope, void (*serve)
     client->is_shut_out = core_is_shut_out(terms->core, &client->peer);
     if (client->is_shut_out)
         client->peer.scope = SCOPE_ORDINARY;
+    const struct connection_terms connection = {terms->loop, terms->scheduler, terms->desk, serve, client};
     if (lingering_is_crowded(terms->lingering, peer_tenant(&client->peer)) ||
-        connection_open(&client->connection, terms->loop, terms->scheduler, fd, peer_turn_user(&client->peer),
-                        client->peer.pid, serve, client) < 0) {
+        connection_open(&client->connection, &connection, fd, peer_turn_user(&client->peer),
+                        client->peer.pid) < 0) {
         free(client);
         return false;
     }
@@ -406,4 +476,223 @@ bool client_begin(struct clients *clients, int fd, uint32_t scope, void (*serve)
     else
         connection_watch(&client->connection);
     return true;
+}
+
+/* --- of the daemon before --- */
+
+static int take_stored(const struct client *client, const struct kept_name *name,
+                       char ret_name[STORE_NAME_SIZE]) {
+    int fd = name->text[0] != '\0' ? store_take(client->clients->terms.store, name->text) : -1;
+
+    if (fd >= 0) {
+        fcntl(fd, F_SETFD, FD_CLOEXEC);
+        memcpy(ret_name, name->text, STORE_NAME_SIZE);
+        ret_name[STORE_NAME_SIZE - 1] = '\0';
+    }
+    return fd;
+}
+
+static int copy_groups(struct peer *peer, const struct kept_session *kept) {
+    gid_t *groups = kept->n_groups > 0 ? calloc(kept->n_groups, sizeof *groups) : NULL;
+
+    if (kept->n_groups > 0 && groups == NULL)
+        return -ENOMEM;
+    for (unsigned i = 0; i < kept->n_groups; i++)
+        groups[i] = kept->groups[i];
+    peer->groups = groups;
+    peer->n_groups = kept->n_groups;
+    return 0;
+}
+
+/* A page that was not stored is lost, and with it how far the fences in it are. Another one takes its place, in
+ * which no fence is ever ready, and the session ends: its memory waits for the process's end. */
+static int take_page(struct client *client, const struct kept_client *kept) {
+    int fd = take_stored(client, &kept->page, client->stored.page);
+    void *memory = NULL;
+
+    if (!kept->dead.has_page) {
+        close_fd(fd);
+        return 0;
+    }
+    if (fd < 0 || shared_memory_take(fd, PROTO_PAGE_BYTES, &memory) < 0) {
+        close_fd(fd);
+        fd = shared_memory_make("gpupool-page", PROTO_PAGE_BYTES, &memory);
+        client->has_lost_page = true;
+    }
+    if (fd < 0)
+        return -ENOMEM;
+    client->page = (struct page){fd, memory};
+    client->session->page = memory;
+    return 0;
+}
+
+static void take_facts(struct client *client, const struct kept_process *kept) {
+    struct watched *watched = &client->watched;
+    struct process_origin *origin = &watched->origin;
+
+    client->no_gpu = kept->no_gpu;
+    client->driver_lent = kept->driver_lent;
+    /* The list of a simulated driver ends with the daemon, which is the driver: its silence says nothing. */
+    watched->facts.seen = kept->seen && client->clients->terms.machine->gpu_kind != PROTO_GPU_SIM;
+    watched->facts.under_mps = kept->under_mps;
+    watched->facts.process_over = kept->process_over;
+    watched->facts.socket_over = kept->socket_over || watched->socket < 0;
+    watched->has_origin = kept->has_origin;
+    watched->too_late = kept->too_late;
+    origin->start_ticks = kept->start_ticks;
+    origin->is_complete = kept->is_complete;
+    origin->n_ancestors = kept->n_ancestors < PROCESSES_ANCESTORS_MAX ? kept->n_ancestors : 0;
+    for (unsigned i = 0; i < origin->n_ancestors; i++) {
+        origin->ancestors[i].pid = (pid_t)kept->ancestors[i].pid;
+        origin->ancestors[i].start_ticks = kept->ancestors[i].start_ticks;
+    }
+}
+
+/* Finds the process again by its pid, where neither socket nor pidfd is there. Another one may have the pid by
+ * now: its start tells. Returns 0, -ESRCH: it has ended; or another negative errno: that cannot be known. */
+static int find_process(const struct client *client, int *ret_pidfd) {
+    const struct process_origin *known = &client->watched.origin;
+    struct process_origin found = {0};
+
+    if (client->peer.pid <= 0 || known->start_ticks == 0)
+        return -ENOENT;
+    _cleanup_(close_fdp) int pidfd = (int)syscall(SYS_pidfd_open, client->peer.pid, 0);
+    if (pidfd < 0)
+        return -errno;
+    process_origin_read(&found, NULL, "/proc", client->peer.pid);
+    if (found.start_ticks == 0)
+        return -ENOENT;
+    if (found.start_ticks != known->start_ticks)
+        return -ESRCH;
+    *ret_pidfd = take_fd(&pidfd);
+    return 0;
+}
+
+/* A process that cannot be found is watched no more: its session stays until an operator releases it. */
+static int watch_again(struct client *client, const struct kept_client *kept) {
+    int pidfd = take_stored(client, &kept->process, client->stored.process), r = pidfd < 0 ? -ENOENT : 0;
+
+    if (client->watched.facts.process_over) {
+        close_fd(pidfd);
+        return 0;
+    }
+    if (r < 0 && client->connection.fd >= 0)
+        r = peer_open_pidfd(client->connection.fd, client->peer.pid, &pidfd);
+    else if (r < 0)
+        r = find_process(client, &pidfd);
+    if (r == -ESRCH) {
+        client->watched.facts.process_over = true;
+        return 0;
+    }
+    if (r < 0) {
+        log_warning(
+            "pid %d (%s) cannot be watched any more (%s): what it has stays until it says farewell, or an "
+            "operator releases it",
+            (int)client->peer.pid, client->peer.command, strerror(-r));
+        return 0;
+    }
+    r = uv_poll_init(client->clients->terms.loop, &client->process_poll, pidfd);
+    if (r < 0) {
+        close_fd(pidfd);
+        return r;
+    }
+    client->process_poll.data = client;
+    client->watched.pidfd = client->pidfd = pidfd;
+    client->handles++;
+    return 0;
+}
+
+int client_inherit(struct clients *clients, struct session *session, const struct kept_session *kept_session,
+                   const struct kept_client *kept, uint32_t record) {
+    const struct clients_terms *terms = &clients->terms;
+    struct client *client = calloc(1, sizeof *client);
+
+    if (client == NULL)
+        return -ENOMEM;
+    *client = (struct client){.clients = clients,
+                              .session = session,
+                              .peer = session->peer,
+                              .scope = session->peer.scope,
+                              .version = (uint16_t)kept->version,
+                              .record = record,
+                              .pidfd = -1,
+                              .page = {.fd = -1},
+                              .state = CLIENT_OPEN,
+                              .accepted_ns = clock_now_ns()};
+    if (copy_groups(&client->peer, kept_session) < 0) {
+        free(client);
+        return -ENOMEM;
+    }
+    int fd = take_stored(client, &kept->socket, client->stored.socket);
+    client->reclaim_fd = take_stored(client, &kept->reclaim, client->stored.reclaim);
+    const struct connection_terms connection = {terms->loop, terms->scheduler, terms->desk, serve_turn,
+                                                client};
+    int r = take_page(client, kept);
+    if (r == 0)
+        r = connection_open(&client->connection, &connection, fd, peer_turn_user(&client->peer),
+                            client->peer.pid);
+    if (r < 0) {
+        close_fd(fd);
+        close_fd(client->reclaim_fd);
+        page_drop(&client->page);
+        peer_drop_groups(&client->peer);
+        free(client);
+        return r;
+    }
+    client->handles = client->connection.has_poll;
+    outbox_begin_session(&client->connection.outbox, session->id, record);
+    client->connection.outbox.awaited_segment = kept->awaited_segment;
+    session->peer = client->peer;
+    session->owner = client;
+    client->watched = (struct watched){.pid = client->peer.pid,
+                                       .uid = client->peer.uid,
+                                       .pidfd = -1,
+                                       .socket = fd,
+                                       .own_bytes = GPU_USED_UNKNOWN,
+                                       .on_facts = client_on_facts};
+    take_facts(client, &kept->dead);
+    if (kept_session->board_slot > 0) {
+        client->board_slot = kept_session->board_slot - 1;
+        client->board = board_of(&clients->boards, peer_tenant(&client->peer), client->board_slot);
+    }
+    watcher_add(terms->watcher, &client->watched);
+    list_append(&clients->all, &client->link);
+    clients->n_clients++;
+    clients->served = true;
+    if (record != 0)
+        estate_bind(terms->desk->estate, record, client);
+    return watch_again(client, kept);
+}
+
+void client_resume(struct client *client) {
+    struct session *session = client->session;
+
+    if (client->pidfd >= 0)
+        uv_poll_start(&client->process_poll, UV_READABLE, client_on_process);
+    if (session->state == SESSION_QUARANTINED) {
+        client->state = CLIENT_LOST;
+        session->quarantine_reason = client->reason;
+        if (client_process_is_over(client)) {
+            client_process_ended(client);
+        } else {
+            client_watch_living(client);
+            client_judge(client);
+        }
+        return;
+    }
+    client->watched.has_session = true;
+    client_note_gpu_work(client);
+    if (client->connection.fd < 0 || client->has_lost_page) {
+        client_end(client, "lost its socket or page with the daemon before");
+        return;
+    }
+    if (session->n_segments > 0 || client->board != NULL)
+        client_watch_living(client);
+    if (outbox_flush(&client->connection.outbox, session) < 0) {
+        client_end(client, "closed its socket");
+        return;
+    }
+    connection_watch(&client->connection);
+    if (client_process_is_over(client))
+        turn_wait(&client->connection.turn);
 }

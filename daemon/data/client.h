@@ -33,6 +33,8 @@
 #include "daemon/loop/peer.h"
 
 struct clients;
+struct kept_client;
+struct kept_session;
 
 /* Clients that may be about to say HELLO at once. */
 #define CLIENT_GREETING_MAX 256u
@@ -75,6 +77,13 @@ struct client {
     unsigned handles; /* uv handles that are not closed yet */
     bool freeing;
     unsigned n_last; /* packets that were read since the process ended */
+    uint16_t version;   /* of the wire, as HELLO agreed on it */
+    uint32_t record;    /* kept_data.h; 0: it is not kept */
+    bool has_lost_page; /* the daemon before had it, and it was not stored */
+    struct {
+        char socket[STORE_NAME_SIZE], process[STORE_NAME_SIZE], page[STORE_NAME_SIZE],
+            reclaim[STORE_NAME_SIZE];
+    } stored; /* its descriptors, by their names in the store */
     uint64_t accepted_ns;
     bool no_gpu;      /* the client said that its process uses no GPU */
     bool driver_lent; /* it was given memory that needs the driver all the same */
@@ -88,12 +97,20 @@ struct client {
  * it cannot: then the socket is still the caller's. */
 bool client_begin(struct clients *clients, int fd, uint32_t scope, void (*serve)(struct turn *turn));
 
+/* Takes a session of the daemon before, whose record of a client is kept (record 0: it has none). serve: as of
+ * client_begin(). Nothing is served before client_resume(). Returns 0 or -ENOMEM. */
+int client_inherit(struct clients *clients, struct session *session, const struct kept_session *kept_session,
+                   const struct kept_client *kept, uint32_t record);
+
+/* From now on the client is served, or its lost session is judged. May free the client. */
+void client_resume(struct client *client);
+
 /* Asks the kernel about the process. Returns 0, or a negative errno with which the client cannot be served
  * (logged where an operator can do something about it). */
 int client_identify(struct client *client);
 
-/* The client has said HELLO and has a session. */
-void client_greeted(struct client *client);
+/* The client has said HELLO and has a session. Returns 0, or -ENOMEM: it cannot be kept. */
+int client_greeted(struct client *client);
 
 /* Makes the session's page, of zeros. Returns 0 or a negative errno. */
 int client_make_page(struct client *client);
@@ -107,6 +124,9 @@ void client_said_farewell(struct client *client);
 /* The session is told of a segment for the first time. needs_driver: its process needs the driver to use it.
  */
 void client_lend_segment(struct client *client, bool needs_driver);
+
+/* The page, the timer for idle memory, or what is known of the process has changed. */
+void client_changed(const struct client *client);
 
 /* Asks the client for its idle memory. */
 void client_ask_reclaim(struct client *client);

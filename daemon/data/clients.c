@@ -16,13 +16,13 @@ void clients_init(struct clients *clients, const struct clients_terms *terms) {
     *clients = (struct clients){.terms = *terms, .log.is_silent = terms->private};
     list_init(&clients->all);
     list_init(&clients->greeting);
-    list_init(&clients->boards);
+    boards_init(&clients->boards, terms->desk, terms->store);
 }
 
 /* Ends the boards of users who have neither a session nor a parcel. A user who comes back before gets the
  * same board again. */
 static void end_boards(struct clients *clients) {
-    list_for_each_entry_safe(const struct board, board, &clients->boards, link) {
+    list_for_each_entry_safe(const struct board, board, &clients->boards.all, link) {
         if (!core_has_tenant(clients->terms.core, board->tenant))
             board_end(&clients->boards, board->tenant);
     }

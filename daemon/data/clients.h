@@ -12,15 +12,18 @@
 #include <uv.h>
 
 #include "base/list.h"
+#include "daemon/data/board.h"
 #include "daemon/data/lingering.h"
 #include "daemon/data/session_log.h"
 
 struct closer;
 struct core;
+struct desk;
 struct identity;
 struct listener;
 struct machine;
 struct scheduler;
+struct store;
 struct watcher;
 
 /* All borrowed. */
@@ -32,6 +35,8 @@ struct clients_terms {
     struct watcher *watcher;
     struct listener *listener; /* complains where no descriptors are left */
     struct lingering *lingering;
+    struct desk *desk;
+    struct store *store;
     const struct machine *machine;
     const struct identity *identity;
     bool private; /* the daemon is a program's own: the log has no lines of sessions */
@@ -41,7 +46,7 @@ struct clients {
     struct clients_terms terms;
     struct list all;      /* struct client.link */
     struct list greeting; /* struct client.greeting_link: have not said HELLO, by arrival */
-    struct list boards;   /* struct board.link */
+    struct boards boards;
     unsigned n_clients, n_greeting, n_users_greeting;
     unsigned n_complaints; /* of broken packets, in the log since the last clients_housekeep() */
     bool served;           /* a client has had a session */

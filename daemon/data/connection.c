@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <sys/socket.h>
 
+#include "daemon/loop/desk.h"
 #include "daemon/loop/rights.h"
 
 /* The loop polls the socket no more. The connection keeps its place in the scheduler until a turn finds the
@@ -33,19 +34,20 @@ static void connection_on_ready(uv_poll_t *poll, int status, int events) {
         connection_park(connection);
 }
 
-int connection_open(struct connection *connection, uv_loop_t *loop, struct scheduler *scheduler, int fd,
-                    uint64_t user, pid_t pid, void (*serve)(struct turn *turn), void *data) {
-    int r = turn_join(&connection->turn, scheduler, user, pid, serve);
+int connection_open(struct connection *connection, const struct connection_terms *terms, int fd,
+                    uint64_t user, pid_t pid) {
+    int r = turn_join(&connection->turn, terms->scheduler, user, pid, terms->serve);
     if (r < 0)
         return r;
-    r = uv_poll_init(loop, &connection->poll, fd);
+    r = fd >= 0 ? uv_poll_init(terms->loop, &connection->poll, fd) : 0;
     if (r < 0) {
         turn_leave(&connection->turn);
         return r;
     }
-    connection->poll.data = data;
+    connection->has_poll = fd >= 0;
+    connection->poll.data = terms->data;
     connection->fd = fd;
-    outbox_init(&connection->outbox, fd);
+    outbox_init(&connection->outbox, fd, terms->desk);
     return 0;
 }
 
@@ -69,12 +71,16 @@ void connection_unpark(struct connection *connection) {
     connection_watch(connection);
 }
 
-ssize_t connection_receive(struct connection *connection, uint8_t packet[PROTO_PACKET_MAX]) {
+ssize_t connection_receive(struct connection *connection, uint8_t own[PROTO_PACKET_MAX],
+                           const uint8_t **ret_packet) {
+    const struct outbox *outbox = &connection->outbox;
     ssize_t n = rights_look(connection->fd, PROTO_PACKET_MAX);
     if (n <= 0)
         return n == 0 ? -ECONNRESET : n;
+    uint8_t *packet = desk_receive(outbox->desk, outbox->session, own);
     n = recv(connection->fd, packet, PROTO_PACKET_MAX, MSG_DONTWAIT | MSG_TRUNC);
     if (n < 0)
         return errno == EINTR || errno == EAGAIN ? -EAGAIN : -errno;
+    *ret_packet = packet;
     return n == 0 ? -ECONNRESET : n;
 }

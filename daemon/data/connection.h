@@ -28,6 +28,7 @@
 struct connection {
     int fd;
     uv_poll_t poll;
+    bool has_poll;      /* it was made; the client closes it */
     int watching;       /* the poll's mask */
     bool parked;        /* the loop does not poll the socket until a turn has found it empty */
     bool hung_up;       /* the other end is closed */
@@ -36,10 +37,19 @@ struct connection {
     struct outbox outbox;
 };
 
-/* Takes the socket and joins the scheduler as a turn of this user and process. serve() is called for each
- * turn. data is the poll handle's. Returns 0, or a negative errno: then fd is still the caller's. */
-int connection_open(struct connection *connection, uv_loop_t *loop, struct scheduler *scheduler, int fd,
-                    uint64_t user, pid_t pid, void (*serve)(struct turn *turn), void *data);
+/* All borrowed. */
+struct connection_terms {
+    uv_loop_t *loop;
+    struct scheduler *scheduler;
+    struct desk *desk;
+    void (*serve)(struct turn *turn); /* called for each turn */
+    void *data;                       /* the poll handle's */
+};
+
+/* Takes the socket and joins the scheduler as a turn of this user and process. fd -1: of a client whose socket is
+ * over. Returns 0, or a negative errno: then fd is still the caller's. */
+int connection_open(struct connection *connection, const struct connection_terms *terms, int fd,
+                    uint64_t user, pid_t pid);
 
 /* Polls for what the connection waits for now: requests, or room for the replies that it keeps. */
 void connection_watch(struct connection *connection);
@@ -47,8 +57,9 @@ void connection_watch(struct connection *connection);
 /* Ends parking. */
 void connection_unpark(struct connection *connection);
 
-/* Reads one packet. Returns its true length, -EAGAIN where there is none, -EPERM where a descriptor comes
- * along, or another negative errno that ends the connection. */
-ssize_t connection_receive(struct connection *connection, uint8_t packet[PROTO_PACKET_MAX]);
+/* Reads one packet: *ret_packet is at the desk, or in own. Returns its true length, -EAGAIN where there is none,
+ * -EPERM where a descriptor comes along, or another negative errno that ends the connection. */
+ssize_t connection_receive(struct connection *connection, uint8_t own[PROTO_PACKET_MAX],
+                           const uint8_t **ret_packet);
 
 #endif

@@ -9,22 +9,17 @@
 
 #include "base/packet.h"
 #include "daemon/core/core.h"
+#include "daemon/data/kept_data.h"
+#include "daemon/loop/desk.h"
 
-/* A packet that could not be sent yet. */
-struct reply {
-    struct list link;
-    uint64_t charged_bytes; /* to the session */
-    size_t size;
-    const uint8_t *packet; /* behind the descriptors */
-    unsigned n_fds;
-    int *fds; /* to go along. Borrowed from the connection, or from backings: a session that was told of a
-                 segment has it until CLOSED, which is refused as long as the descriptor is here */
-    uint64_t segments[]; /* of the descriptors; 0: no segment's */
-};
-
-void outbox_init(struct outbox *outbox, int fd) {
-    *outbox = (struct outbox){.fd = fd};
+void outbox_init(struct outbox *outbox, int fd, struct desk *desk) {
+    *outbox = (struct outbox){.fd = fd, .desk = desk};
     list_init(&outbox->replies);
+}
+
+void outbox_begin_session(struct outbox *outbox, uint64_t session, uint32_t record) {
+    outbox->session = session;
+    outbox->record = record;
 }
 
 uint64_t outbox_unread_bytes(int fd) {
@@ -47,17 +42,53 @@ static int outbox_write(struct outbox *outbox, const void *packet, size_t size, 
     return n >= 0 ? 0 : outbox->full ? -EAGAIN : -errno;
 }
 
+static void await(struct outbox *outbox, uint64_t segment) {
+    if (outbox->awaited_segment == segment)
+        return;
+    outbox->awaited_segment = segment;
+    estate_change(outbox->desk->estate, outbox->record);
+}
+
+/* Writes a message that is whole, as the desk wants it. */
+static int write_from_desk(struct outbox *outbox, const uint8_t *packet, size_t size, const int *fds,
+                           unsigned n_fds, uint64_t segment) {
+    if (n_fds > 0)
+        await(outbox, segment);
+    desk_commit(outbox->desk, packet, size);
+    int r = outbox_write(outbox, packet, size, fds, n_fds);
+    if (r == 0)
+        desk_sent(outbox->desk, packet);
+    else
+        await(outbox, 0);
+    return r;
+}
+
+/* Without memory for it, a successor will not send the reply. */
+static void reply_record(const struct outbox *outbox, struct outbox_reply *reply) {
+    for (unsigned i = 0; i < reply->n_parts; i++)
+        (void)estate_add(outbox->desk->estate, KEPT_REPLY, &reply->parts[i], &reply->parts[i].record);
+}
+
+static void reply_erase(const struct outbox *outbox, struct outbox_reply *reply) {
+    for (unsigned i = 0; i < reply->n_parts; i++) {
+        estate_remove(outbox->desk->estate, reply->parts[i].record);
+        reply->parts[i].record = 0;
+    }
+}
+
 /* Takes a reply out of those that are kept. The charge of a session that is over went with the session. */
-static void outbox_drop_reply(struct outbox *outbox, struct session *payer, struct reply *reply) {
+static void outbox_drop_reply(struct outbox *outbox, struct session *payer, struct outbox_reply *reply) {
     if (payer != NULL && reply->charged_bytes > 0)
         core_session_drop_reply(payer, reply->charged_bytes);
+    reply_erase(outbox, reply);
     list_remove(&reply->link);
     outbox->n_replies--;
+    free(reply->parts);
     free(reply);
 }
 
 void outbox_drop(struct outbox *outbox, struct session *payer) {
-    list_for_each_entry_safe(struct reply, reply, &outbox->replies, link) {
+    list_for_each_entry_safe(struct outbox_reply, reply, &outbox->replies, link) {
         outbox_drop_reply(outbox, payer, reply);
     }
     outbox->stalled = outbox->full = false;
@@ -72,15 +103,16 @@ static uint64_t segment_of_fd(const struct proto_message *message, unsigned i) {
 
 /* How many bytes a reply takes that is kept. */
 static size_t reply_bytes(size_t size, unsigned n_fds) {
-    return sizeof(struct reply) + n_fds * (sizeof(uint64_t) + sizeof(int)) + size;
+    return sizeof(struct outbox_reply) + n_fds * (sizeof(uint64_t) + sizeof(int)) + size;
 }
 
 /* A reply that is kept. NULL: no memory. */
-static struct reply *reply_new(const struct proto_message *message, const void *packet, size_t size,
-                               const int *fds, unsigned n_fds) {
-    struct reply *reply = malloc(reply_bytes(size, n_fds));
+static struct outbox_reply *reply_new(const struct proto_message *message, const void *packet, size_t size,
+                                      const int *fds, unsigned n_fds) {
+    struct outbox_reply *reply = malloc(reply_bytes(size, n_fds));
     if (reply == NULL)
         return NULL;
+    *reply = (struct outbox_reply){0};
     reply->fds = (int *)(reply->segments + n_fds);
     uint8_t *copy = (uint8_t *)(reply->fds + n_fds);
     memcpy(copy, packet, size);
@@ -94,25 +126,37 @@ static struct reply *reply_new(const struct proto_message *message, const void *
     return reply;
 }
 
-int outbox_send(struct outbox *outbox, struct session *payer, const struct proto_message *message,
-                const int *fds, unsigned n_fds) {
-    uint8_t packet[PROTO_PACKET_MAX];
-    size_t size = proto_encode(message, packet);
+/* Makes the records of a reply, where the daemon has an estate. Returns 0 or -ENOMEM. */
+static int reply_make_parts(const struct outbox *outbox, struct outbox_reply *reply) {
+    unsigned n = (unsigned)((reply->size + KEPT_REPLY_BYTES - 1) / KEPT_REPLY_BYTES);
 
-    if (outbox->n_replies == 0 && outbox->awaited_segment == 0) {
-        int r = outbox_write(outbox, packet, size, fds, n_fds);
-        if (r == 0)
-            outbox->awaited_segment = n_fds > 0 ? segment_of_fd(message, 0) : 0;
-        if (r != -EAGAIN)
-            return r;
-    }
+    if (outbox->desk->estate == NULL || outbox->record == 0)
+        return 0;
+    reply->parts = calloc(n, sizeof *reply->parts);
+    if (reply->parts == NULL)
+        return -ENOMEM;
+    reply->n_parts = n;
+    for (unsigned i = 0; i < n; i++)
+        reply->parts[i] = (struct outbox_part){.reply = reply, .offset_bytes = i * KEPT_REPLY_BYTES};
+    reply_record(outbox, reply);
+    return 0;
+}
+
+static int keep(struct outbox *outbox, struct session *payer, const struct proto_message *message,
+                const uint8_t *packet, size_t size, const int *fds, unsigned n_fds, bool is_in_doubt) {
     if (outbox->n_replies >= OUTBOX_MAX)
         return -ENOBUFS;
     uint64_t charged_bytes = payer != NULL ? reply_bytes(size, n_fds) : 0;
     if (charged_bytes > 0 && core_session_keep_reply(payer, charged_bytes) != 0)
         return -EDQUOT;
-    struct reply *reply = reply_new(message, packet, size, fds, n_fds);
-    if (reply == NULL) {
+    struct outbox_reply *reply = reply_new(message, packet, size, fds, n_fds);
+    if (reply != NULL) {
+        reply->session = outbox->session;
+        reply->number = outbox->next_number++;
+        reply->is_in_doubt = is_in_doubt;
+    }
+    if (reply == NULL || reply_make_parts(outbox, reply) < 0) {
+        free(reply);
         if (charged_bytes > 0)
             core_session_drop_reply(payer, charged_bytes);
         return -ENOMEM;
@@ -123,20 +167,62 @@ int outbox_send(struct outbox *outbox, struct session *payer, const struct proto
     return 0;
 }
 
+int outbox_send(struct outbox *outbox, struct session *payer, const struct proto_message *message,
+                const int *fds, unsigned n_fds) {
+    bool at_once = outbox->n_replies == 0 && outbox->awaited_segment == 0 && !outbox->is_held;
+    uint8_t own[PROTO_PACKET_MAX];
+    uint8_t *packet = at_once ? desk_message(outbox->desk, outbox->session, own) : own;
+    size_t size = proto_encode(message, packet);
+
+    if (at_once) {
+        int r = write_from_desk(outbox, packet, size, fds, n_fds, n_fds > 0 ? segment_of_fd(message, 0) : 0);
+        if (r != -EAGAIN)
+            return r;
+    }
+    return keep(outbox, payer, message, packet, size, fds, n_fds, false);
+}
+
+int outbox_inherit(struct outbox *outbox, struct session *payer, const struct proto_message *message,
+                   const int *fds, unsigned n_fds, bool is_in_doubt) {
+    uint8_t packet[PROTO_PACKET_MAX];
+    return keep(outbox, payer, message, packet, proto_encode(message, packet), fds, n_fds, is_in_doubt);
+}
+
+void outbox_hold(struct outbox *outbox) {
+    outbox->is_held = true;
+}
+
+void outbox_opened(struct outbox *outbox) {
+    await(outbox, 0);
+}
+
 int outbox_send_last(struct outbox *outbox, const struct proto_message *message) {
     uint8_t packet[PROTO_PACKET_MAX];
     return outbox_write(outbox, packet, proto_encode(message, packet), NULL, 0);
 }
 
+/* A reply leaves its records for the desk with the step in which it is sent. */
+static int write_reply(struct outbox *outbox, struct outbox_reply *reply) {
+    uint8_t own[PROTO_PACKET_MAX];
+    uint8_t *packet = desk_message(outbox->desk, outbox->session, own);
+
+    memcpy(packet, reply->packet, reply->size);
+    reply_erase(outbox, reply);
+    int r = write_from_desk(outbox, packet, reply->size, reply->fds, reply->n_fds,
+                            reply->n_fds > 0 ? reply->segments[0] : 0);
+    if (r == -EAGAIN)
+        reply_record(outbox, reply);
+    return r;
+}
+
 int outbox_flush(struct outbox *outbox, struct session *payer) {
-    outbox->full = false;
+    outbox->full = outbox->is_held = false;
     for (unsigned n = 0; n < OUTBOX_WRITES_PER_TURN && outbox->n_replies > 0 && outbox->awaited_segment == 0;
          n++) {
-        struct reply *reply = list_first(&outbox->replies, struct reply, link);
-        int r = outbox_write(outbox, reply->packet, reply->size, reply->fds, reply->n_fds);
+        struct outbox_reply *reply = list_first(&outbox->replies, struct outbox_reply, link);
+        int r = write_reply(outbox, reply);
         if (r < 0)
             return r == -EAGAIN ? 0 : r;
-        outbox->awaited_segment = reply->n_fds > 0 ? reply->segments[0] : 0;
         outbox_drop_reply(outbox, payer, reply);
     }
     return 0;
@@ -147,7 +233,7 @@ bool outbox_is_stuck(const struct outbox *outbox) {
 }
 
 bool outbox_keeps_segment(const struct outbox *outbox, uint64_t segment) {
-    list_for_each_entry(const struct reply, reply, &outbox->replies, link) {
+    list_for_each_entry(const struct outbox_reply, reply, &outbox->replies, link) {
         for (unsigned i = 0; i < reply->n_fds; i++)
             if (reply->segments[i] == segment)
                 return true;

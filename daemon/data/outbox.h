@@ -7,6 +7,9 @@
  * with descriptors of segments nothing follows until the client says OPENED, so that at most one such
  * message is under way to it. The message that ends the session is the exception: it has no descriptor,
  * and goes before what is kept. Embedded in a connection, which owns the socket.
+ *
+ * Where the daemon has an estate, each message of a session lies on the desk (loop/desk.h) while it is written,
+ * and those that are kept are records: a successor sends them.
  */
 #include <stdbool.h>
 #include <stdint.h>
@@ -14,6 +17,7 @@
 #include "base/list.h"
 #include "proto/proto.h"
 
+struct desk;
 struct session;
 
 /* Kept replies: what all threads of a large process may be waiting for at once. */
@@ -27,14 +31,46 @@ struct session;
 
 struct outbox {
     int fd;              /* borrowed */
-    struct list replies; /* struct reply.link, kept for a client that does not read */
+    struct list replies; /* struct outbox_reply.link, kept for a client that does not read */
     unsigned n_replies;
     uint64_t awaited_segment; /* its descriptor was sent first, OPENED has not come; 0: none */
     bool full;                /* the socket took no more the last time */
     bool stalled; /* the kernel takes no reply for now, for a reason that the socket does not tell of */
+    bool is_held; /* outbox_hold() */
+    struct desk *desk;    /* borrowed */
+    uint64_t session;     /* the id of the one that the messages are of; 0: a successor does not find it */
+    uint32_t record;      /* of its client (kept_data.h) */
+    uint64_t next_number; /* of the next reply that is kept */
 };
 
-void outbox_init(struct outbox *outbox, int fd);
+struct outbox_reply;
+
+/* A part of a reply that is a record. */
+struct outbox_part {
+    const struct outbox_reply *reply;
+    uint32_t offset_bytes, record;
+};
+
+/* A packet that could not be sent yet. */
+struct outbox_reply {
+    struct list link;
+    uint64_t charged_bytes;   /* to the session */
+    uint64_t session, number; /* kept_data.h */
+    bool is_in_doubt;         /* a daemon before may have sent it */
+    size_t size;
+    const uint8_t *packet; /* behind the descriptors */
+    struct outbox_part *parts;
+    unsigned n_parts, n_fds;
+    int *fds; /* to go along. Borrowed from the connection, or from backings: a session that was told of a
+                 segment has it until CLOSED, which is refused as long as the descriptor is here */
+    uint64_t segments[]; /* of the descriptors; 0: no segment's */
+};
+
+/* desk: borrowed. */
+void outbox_init(struct outbox *outbox, int fd, struct desk *desk);
+
+/* The messages are those of a session from now on. record: of its client. */
+void outbox_begin_session(struct outbox *outbox, uint64_t session, uint32_t record);
 
 /* The bytes in the kernel that the other end of a socket has not read. 0: also where it cannot be asked. */
 uint64_t outbox_unread_bytes(int fd);
@@ -52,6 +88,17 @@ int outbox_send(struct outbox *outbox, struct session *payer, const struct proto
  * the session. The message has no descriptor. Returns 0, -EAGAIN when the socket takes nothing, or a negative
  * errno. */
 int outbox_send_last(struct outbox *outbox, const struct proto_message *message);
+
+/* Until outbox_flush() all messages are kept, so that several that belong together are in one step. */
+void outbox_hold(struct outbox *outbox);
+
+/* The client has opened the segment that it is waited for. */
+void outbox_opened(struct outbox *outbox);
+
+/* Keeps a message that a daemon before kept, or was sending: then is_in_doubt. As outbox_send(); nothing is written
+ * before outbox_flush(). */
+int outbox_inherit(struct outbox *outbox, struct session *payer, const struct proto_message *message,
+                   const int *fds, unsigned n_fds, bool is_in_doubt);
 
 /* Writes what is kept, a few at most. Returns 0, or a negative errno that ends the connection. */
 int outbox_flush(struct outbox *outbox, struct session *payer);

@@ -93,9 +93,13 @@ static void fill_leases(struct client *client, const struct answer *answer, stru
 /* Sends the leases of a request for segments, in as many messages as it takes. */
 static int send_leases(struct client *client, const struct answer *answer) {
     struct lease *lease = answer->lease;
+    struct outbox *outbox = &client->connection.outbox;
     uint32_t n_left = answer->n_leases;
+    bool are_several = n_left > OUTBOX_FDS_MAX;
     int r = 0;
 
+    if (are_several) /* the request is over with its first message: a successor has to know the others */
+        outbox_hold(outbox);
     while (r == 0 && lease != NULL) {
         int fds[OUTBOX_FDS_MAX];
         struct proto_message message;
@@ -106,7 +110,7 @@ static int send_leases(struct client *client, const struct answer *answer) {
         message.leases.n_left = n_left;
         r = client_send_fds(client, &message, fds, message.leases.n_described);
     }
-    return r;
+    return r == 0 && are_several ? outbox_flush(outbox, client->session) : r;
 }
 
 int request_send_answer(struct client *client, const struct answer *answer) {
@@ -138,7 +142,9 @@ static int refuse(struct client *client, uint64_t request, int error) {
     } else if (error == PROTO_E_SHARED) {
         reason = "the block is shared: release it whole, or do not share what is to be divided";
     } else if (error == PROTO_E_DRIVER) {
-        reason = "the pool's device is lost: nothing of it is lent until the daemon restarts";
+        reason = "the pool's device is lost, and nothing of it is lent until the daemon restarts; or the "
+                 "memory is of "
+                 "a daemon before, which cannot be mapped anew (export = ipc)";
     } else if (error == PROTO_E_NO_TOKEN) {
         reason = "nothing is shared under this token with this user: the holder may have released it before "
                  "you attached, or what was sent was taken, was revoked, or its time was up";
@@ -253,7 +259,10 @@ static int open_session(struct client *client, const struct proto_message *messa
     if (message->hello.flags & PROTO_HELLO_RECLAIM)
         want_reclaim(client);
     client->no_gpu = (message->hello.flags & PROTO_HELLO_NO_GPU) != 0;
-    client_greeted(client);
+    client->version = version;
+    r = client_greeted(client);
+    if (r < 0)
+        return r;
     session_log_session_begins(&clients->log, client->session);
     clients->served = true;
     introduce(clients, version, client->session->id, &reply.hello_reply);
@@ -373,7 +382,9 @@ static int refuse_memory(struct client *client, uint64_t request, int error, con
     snprintf(text, sizeof text, "the daemon cannot make %s: %s (%s)%s", what, strerrorname_np(-error),
              strerrordesc_np(-error),
              error == -EMFILE ? ": its descriptors are in use; raise LimitNOFILE or lower sessions_limit"
-                              : "");
+             : error == -ENOBUFS
+                 ? ": the service manager stores no more descriptors; raise FileDescriptorStoreMax"
+                 : "");
     return send_error(client, request, PROTO_E_DRIVER, text);
 }
 
@@ -564,7 +575,7 @@ static int handle_opened(struct client *client, const struct proto_message *mess
     if (outbox->awaited_segment == 0 || message->opened.segment != outbox->awaited_segment)
         return client_reject(client, 0, PROTO_E_INVALID,
                              "OPENED.segment: not one whose descriptor was sent and is not opened yet");
-    outbox->awaited_segment = 0;
+    outbox_opened(outbox);
     return outbox_flush(outbox, client->session);
 }
 

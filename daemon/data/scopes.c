@@ -259,6 +259,13 @@ void scopes_housekeep(struct scopes *scopes) {
     }
 }
 
+void scopes_leave(struct scopes *scopes) {
+    list_for_each_entry(struct scope_socket, socket, &scopes->all, link) {
+        listener_leave(&socket->listener);
+    }
+    scopes->sim_path = NULL;
+}
+
 void scopes_close(struct scopes *scopes) {
     char path[2 * CONFIG_PATH_SIZE];
 

@@ -92,6 +92,9 @@ void scopes_configure(struct scopes *scopes);
 /* To be called every few seconds. */
 void scopes_housekeep(struct scopes *scopes);
 
+/* The sockets stay, for the next daemon. */
+void scopes_leave(struct scopes *scopes);
+
 /* Removes the sockets; the files for the next daemon stay. */
 void scopes_close(struct scopes *scopes);
 

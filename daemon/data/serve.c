@@ -4,26 +4,38 @@
 #include <errno.h>
 
 #include "daemon/data/client.h"
+#include "daemon/data/clients.h"
 #include "daemon/data/requests.h"
+#include "daemon/loop/desk.h"
+
+/* Deals with a packet. Returns 0, or a negative errno that ends the connection. */
+static int deal_with(struct client *client, const uint8_t *packet, size_t n, bool *ret_answered) {
+    struct proto_message message;
+    const char *reason;
+
+    if (proto_decode(PROTO_FROM_CLIENT, packet, n, &message, &reason) < 0)
+        return client_reject(client, proto_packet_request(packet, n), PROTO_E_INVALID, reason);
+    *ret_answered = proto_is_answered(&message.header);
+    int r = request_handle(client, &message);
+    return r == -EAGAIN ? -EIO : r;
+}
 
 /* Reads one packet and deals with it. Returns 0, -EAGAIN when there is none, or a negative errno that ends
  * the connection. */
 static int serve_packet(struct client *client, bool *ret_answered) {
-    uint8_t packet[PROTO_PACKET_MAX];
-    struct proto_message message;
-    const char *reason;
+    const uint8_t *packet;
+    uint8_t own[PROTO_PACKET_MAX];
 
-    ssize_t n = connection_receive(&client->connection, packet);
+    ssize_t n = connection_receive(&client->connection, own, &packet);
     if (n == -EPERM)
         return client_reject(client, 0, PROTO_E_INVALID,
                              "packet: with a descriptor, which clients may not send");
     if (n < 0)
         return (int)n;
-    if (proto_decode(PROTO_FROM_CLIENT, packet, (size_t)n, &message, &reason) < 0)
-        return client_reject(client, proto_packet_request(packet, (size_t)n), PROTO_E_INVALID, reason);
-    *ret_answered = proto_is_answered(&message.header);
-    int r = request_handle(client, &message);
-    return r == -EAGAIN ? -EIO : r;
+    int r = deal_with(client, packet, (size_t)n, ret_answered);
+    if (r == 0)
+        desk_end_step(client->clients->terms.desk);
+    return r;
 }
 
 /* Serves one turn. Returns 0 when there may be more, -EAGAIN when the socket is empty or is not to be read
@@ -46,6 +58,23 @@ static int serve_some(struct client *client) {
     return r;
 }
 
+/* Ends a client whose connection ended with an error. */
+static void end(struct client *client, int error) {
+    client_end(client, error == -EPROTO                 ? "broke the protocol"
+                       : client_process_is_over(client) ? "ended"
+                                                        : "closed its socket");
+}
+
+void serve_again(struct client *client, const uint8_t *packet, size_t size) {
+    bool answered;
+    int r = deal_with(client, packet, size, &answered);
+
+    if (r < 0)
+        end(client, r);
+    else
+        connection_watch(&client->connection);
+}
+
 void serve_turn(struct turn *turn) {
     struct client *client = container_of(turn, struct client, connection.turn);
     struct connection *connection = &client->connection;
@@ -60,9 +89,7 @@ void serve_turn(struct turn *turn) {
     if (r == -EAGAIN && client_process_is_over(client))
         r = -ECONNRESET;
     if (r < 0 && r != -EAGAIN)
-        client_end(client, r == -EPROTO                     ? "broke the protocol"
-                           : client_process_is_over(client) ? "ended"
-                                                            : "closed its socket");
+        end(client, r);
     else if (client_process_is_over(client) || (r == 0 && connection->parked))
         turn_wait(turn);
     else

@@ -15,6 +15,9 @@ struct turn;
 /* Packets of a process that has ended which are still read. A child that has the socket may go on writing. */
 #define SERVE_LAST_PACKETS_MAX 4352u
 
+/* Deals with a packet of a session that the daemon before had read. */
+void serve_again(struct client *client, const uint8_t *packet, size_t size);
+
 /* Serves one turn of a client's connection. */
 void serve_turn(struct turn *turn);
 

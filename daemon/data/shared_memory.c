@@ -10,19 +10,35 @@
 #include "base/cleanup.h"
 #include "daemon/loop/descriptors.h"
 
-int shared_memory_make(const char *name, size_t size_bytes, void **ret_memory) {
-    _cleanup_(close_fdp) int fd = descriptors_for_client(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-    if (fd < 0)
-        return -errno;
-    if (fchmod(fd, 0600) < 0 || ftruncate(fd, (off_t)size_bytes) < 0 || /* backing.c says why the mode */
-        fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0)
-        return -errno;
+static int map(int fd, size_t size_bytes, void **ret_memory) {
     void *memory = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
         return -errno;
     /* The loop looks there, and a client can be made to swap by its own limits. As far as the daemon may. */
     (void)mlock2(memory, size_bytes, MLOCK_ONFAULT);
     *ret_memory = memory;
-    return take_fd(&fd);
+    return 0;
+}
+
+int shared_memory_make(const char *name, size_t size_bytes, void **ret_memory) {
+    _cleanup_(close_fdp) int fd = descriptors_for_client(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+
+    if (fd < 0)
+        return -errno;
+    if (fchmod(fd, 0600) < 0 || ftruncate(fd, (off_t)size_bytes) < 0 || /* backing.c says why the mode */
+        fcntl(fd, F_ADD_SEALS, SEALS) < 0)
+        return -errno;
+    int r = map(fd, size_bytes, ret_memory);
+    return r < 0 ? r : take_fd(&fd);
+}
+
+int shared_memory_take(int fd, size_t size_bytes, void **ret_memory) {
+    struct stat status;
+
+    if (fstat(fd, &status) < 0 || (size_t)status.st_size != size_bytes || fcntl(fd, F_GET_SEALS) != SEALS)
+        return -EBADMSG;
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return map(fd, size_bytes, ret_memory);
 }

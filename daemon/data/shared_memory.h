@@ -8,4 +8,8 @@
  * errno; then nothing is left. The caller unmaps and closes. */
 int shared_memory_make(const char *name, size_t size_bytes, void **ret_memory);
 
+/* Maps one that a daemon before has made. fd: stays the caller's. Returns 0, or a negative errno; -EBADMSG: it is
+ * none of this size. */
+int shared_memory_take(int fd, size_t size_bytes, void **ret_memory);
+
 #endif

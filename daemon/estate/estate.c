@@ -508,11 +508,16 @@ static void write_copy(const struct estate *estate, const struct estate_chunk *c
           chunk->copy_bytes - sizeof copy->stamp);
 }
 
+void estate_must_end_step(struct estate *estate) {
+    estate->must_end = true;
+}
+
 void estate_end_step(struct estate *estate, uint64_t now_ns) {
     uint32_t record;
 
-    if (estate == NULL || estate->changed == 0)
+    if (estate == NULL || (estate->changed == 0 && !estate->must_end))
         return;
+    estate->must_end = false;
     for (record = estate->changed; record != 0; record = slot_of(estate, record)->next)
         write_copy(estate, chunk_of(estate, record), index_of(record));
     store(estate, &head_of(estate)->ended_ns, &now_ns, sizeof now_ns);

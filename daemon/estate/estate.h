@@ -44,7 +44,7 @@
 
 /* A kind of objects. Kinds are numbered from 1. */
 struct estate_kind {
-    uint16_t size_bytes; /* of the payload: a multiple of 8 */
+    uint16_t size_bytes; /* of the payload: a multiple of 8. 0: there is no kind of this number */
     /* A reader that does not know the kind may not use memory that such a record could be about. */
     bool holds;
     /* Writes the object's payload, all of it, whose bytes are 0 before. */
@@ -89,6 +89,7 @@ struct estate {
     uint32_t free[ESTATE_KINDS_MAX]; /* by kind: the first of its free records; 0: none */
     uint32_t changed;                /* the first of those that the step has changed; 0: none */
     uint64_t step;                   /* the present one */
+    bool must_end;                   /* it ends also where no record has changed */
     size_t n_records;
 };
 
@@ -151,8 +152,12 @@ void estate_change(struct estate *estate, uint32_t record);
 /* The object is no more; it is not looked at again. */
 void estate_remove(struct estate *estate, uint32_t record);
 
-/* Writes the changes of the step, and ends it. now_ns: see struct estate_head. Nothing may leave the daemon that
- * follows from the step before. */
+/* The step ends with the next estate_end_step() even if no record changes: something beside the records follows
+ * from its number. */
+void estate_must_end_step(struct estate *estate);
+
+/* Writes the changes of the step, and ends it; without changes nothing happens. now_ns: see struct estate_head.
+ * Nothing may leave the daemon that follows from the step before. */
 void estate_end_step(struct estate *estate, uint64_t now_ns);
 
 /* Whether the bookkeeping is as the memory says, and each object's record is what its kind would write. Between

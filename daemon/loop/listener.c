@@ -338,7 +338,7 @@ static void listener_on_closed(uv_handle_t *handle) {
 }
 
 void listener_leave(struct listener *listener) {
-    if (!listener->taken_over)
+    if (listener->stored[0] == '\0')
         return;
     listener->owned = false;
     listener->stored[0] = '\0';

@@ -69,8 +69,7 @@ void listener_complain(struct listener *listener);
 /* Accepts again after a time in which that was not possible. To be called every few seconds. */
 void listener_retry(struct listener *listener);
 
-/* Before listener_close() of a daemon that could not start: a socket that it took over stays where it is, for
- * the next one. */
+/* Before listener_close(): a socket that is stored stays where it is, for the next daemon. */
 void listener_leave(struct listener *listener);
 
 /* Stops, closes and removes what it made. The loop needs the listener a little longer: until on_closed() is

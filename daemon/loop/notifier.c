@@ -3,12 +3,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <systemd/sd-daemon.h>
 
 #include "base/cleanup.h"
 #include "base/list.h"
+#include "base/packet.h"
 
 struct notice {
     struct worker_job job;
@@ -56,4 +60,27 @@ int notifier_pass(struct notifier *notifier, const char *text, int fd) {
 void notifier_tell(struct notifier *notifier, const char *text) {
     if (notifier->worker.started && notifier->worker.pending < NOTIFIER_WAITING_MAX)
         (void)notifier_pass(notifier, text, -1);
+}
+
+/* sd_notify() without waiting. Returns 0 or a negative errno. */
+static int send_now(const char *text, int fd) {
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const char *path = getenv("NOTIFY_SOCKET");
+
+    if (path == NULL || (path[0] != '/' && path[0] != '@') || strlen(path) >= sizeof address.sun_path)
+        return -EAFNOSUPPORT;
+    memcpy(address.sun_path, path, strlen(path));
+    if (path[0] == '@')
+        address.sun_path[0] = '\0';
+    _cleanup_(close_fdp) int manager = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    socklen_t length = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
+    if (manager < 0 || connect(manager, (struct sockaddr *)&address, length) < 0)
+        return -errno;
+    return send_with_fds(manager, text, strlen(text), &fd, fd >= 0, MSG_NOSIGNAL) < 0 ? -errno : 0;
+}
+
+int notifier_tell_at_once(struct notifier *notifier, const char *text, int fd) {
+    if (notifier->worker.pending == 0 && send_now(text, fd) == 0)
+        return 0;
+    return notifier_pass(notifier, text, fd);
 }

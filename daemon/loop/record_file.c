@@ -93,7 +93,7 @@ static int open_file(const char *path, const struct proto_records *header) {
 }
 
 void record_file_open(struct record_file *file, struct core *core, const char *admin_path,
-                      uint64_t records_bytes, uint64_t hours) {
+                      uint64_t records_bytes, uint64_t hours, bool goes_on) {
     struct proto_records header;
     char path[PATH_SIZE];
 
@@ -116,7 +116,8 @@ void record_file_open(struct record_file *file, struct core *core, const char *a
     file->records->daemon_pid = (uint32_t)getpid();
     recorder_open(core, file->records);
     record_file_set_clock(core);
-    record(core, &(struct recorded){.kind = PROTO_RECORD_START, .value = (uint64_t)getpid()});
+    record(core, &(struct recorded){.kind = goes_on ? PROTO_RECORD_GO_ON : PROTO_RECORD_START,
+                                    .value = (uint64_t)getpid()});
     log_info("%s has room for %" PRIu64 " records and %" PRIu64 " hours", path, header.records_count, hours);
 }
 

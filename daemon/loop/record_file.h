@@ -6,6 +6,7 @@
  * daemon before left one of the same shape. It is mapped whole, and all of it is there from the beginning, so
  * that a record is a few stores. In /run, which is in memory, the kernel writes none of it to a disk.
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 struct core;
@@ -17,10 +18,11 @@ struct record_file {
 };
 
 /* admin_path: of the admin socket. records_bytes, hours: how much is kept. A file of another shape is renamed
- * to PATH.old. Where it cannot be made, the log warns, and nothing is recorded. Begins to record in the core,
+ * to PATH.old. Where it cannot be made, the log warns, and nothing is recorded. goes_on: with the sessions of the
+ * daemon before. Begins to record in the core,
  * to which all pools have been added. */
 void record_file_open(struct record_file *file, struct core *core, const char *admin_path,
-                      uint64_t records_bytes, uint64_t hours);
+                      uint64_t records_bytes, uint64_t hours, bool goes_on);
 
 /* Tells the recorder what time it is. To be called every few seconds. */
 void record_file_set_clock(struct core *core);

@@ -11,6 +11,7 @@
 #include <sys/un.h>
 #include <systemd/sd-daemon.h>
 
+#include "base/array.h"
 #include "base/cleanup.h"
 #include "base/units.h"
 #include "daemon/loop/log.h"
@@ -18,6 +19,9 @@
 
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 #define BASE (sizeof digits - 1)
+
+static const char kinds[] = {STORE_LISTENER, STORE_ESTATE,  STORE_SEGMENT, STORE_SOCKET, STORE_PROCESS,
+                             STORE_PAGE,     STORE_RECLAIM, STORE_BOARD,   '\0'};
 
 _Static_assert(STORE_SLOTS <= 64 * 64 * 64, "a name is a letter and at most three digits");
 
@@ -40,7 +44,8 @@ static size_t slot_of(const char *name) {
     char same[STORE_NAME_SIZE];
     size_t slot = 0;
 
-    if (name[0] != STORE_LISTENER || strlen(name) < 2 || strlen(name) >= STORE_NAME_SIZE)
+    if (name[0] == '\0' || strchr(kinds, name[0]) == NULL || strlen(name) < 2 ||
+        strlen(name) >= STORE_NAME_SIZE)
         return STORE_SLOTS;
     for (const char *digit = name + 1; *digit != '\0'; digit++) {
         const char *place = strchr(digits, *digit);
@@ -50,7 +55,7 @@ static size_t slot_of(const char *name) {
     }
     if (slot >= STORE_SLOTS)
         return STORE_SLOTS;
-    name_slot(STORE_LISTENER, slot, same);
+    name_slot((enum store_kind)name[0], slot, same);
     return strcmp(same, name) == 0 ? slot : STORE_SLOTS; /* no leading zeros */
 }
 
@@ -97,6 +102,7 @@ void store_close(struct store *store) {
         free(store->inherited[i].name);
     }
     free(store->inherited);
+    free(store->leaving);
     *store = (struct store){0};
 }
 
@@ -120,6 +126,17 @@ static bool is_listener_of(int fd, const char *path, int type) {
            getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens;
 }
 
+int store_take_kind(struct store *store, enum store_kind kind, char ret_name[STORE_NAME_SIZE]) {
+    for (size_t i = 0; i < store->n_inherited; i++) {
+        struct store_inherited *inherited = &store->inherited[i];
+        if (inherited->fd < 0 || inherited->name[0] != (char)kind || slot_of(inherited->name) == STORE_SLOTS)
+            continue;
+        strcpy(ret_name, inherited->name); /* a name with a slot is that short */
+        return take_fd(&inherited->fd);
+    }
+    return -1;
+}
+
 int store_take_listener(struct store *store, const char *path, int type, char ret_name[STORE_NAME_SIZE]) {
     if (!store_is_there(store))
         return -1;
@@ -137,19 +154,20 @@ int store_take_listener(struct store *store, const char *path, int type, char re
 /* Sends a message, with a descriptor (-1: none) that stays the caller's. Returns 0 or a negative errno. */
 static int tell(const struct store *store, const char *text, int fd) {
     if (store->notifier->worker.started)
-        return notifier_pass(store->notifier, text, fd);
+        return notifier_tell_at_once(store->notifier, text, fd);
     int r = sd_pid_notify_with_fds(0, 0, text, &fd, fd >= 0 ? 1 : 0);
     return r < 0 ? r : 0;
 }
 
 static int put(struct store *store, enum store_kind kind, int fd, char name[STORE_NAME_SIZE]) {
     char text[64];
-    size_t slot = 0;
+    size_t slot = store->next, n = 0;
 
-    while (slot < STORE_SLOTS && store->is_used[slot])
-        slot++;
-    if (slot == STORE_SLOTS || store->count >= store->limit)
+    while (n < STORE_SLOTS && store->is_used[slot % STORE_SLOTS])
+        slot++, n++;
+    if (n == STORE_SLOTS || store->count >= store->limit)
         return -ENOSPC;
+    slot %= STORE_SLOTS;
     name_slot(kind, slot, name);
     /* Else systemd drops a descriptor at a hang-up. */
     snprintf(text, sizeof text, "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
@@ -158,6 +176,7 @@ static int put(struct store *store, enum store_kind kind, int fd, char name[STOR
         return r;
     store->is_used[slot] = true;
     store->count++;
+    store->next = slot + 1;
     return 0;
 }
 
@@ -170,10 +189,9 @@ void store_put(struct store *store, enum store_kind kind, int fd, char ret_name[
         return;
     ret_name[0] = '\0';
     if (!store->complained)
-        log_warning(
-            "a socket is not stored, so programs cannot connect while the daemon restarts: %s (%zu of "
-            "%zu are stored; FileDescriptorStoreMax= of the unit)",
-            strerror(-r), store->count, store->limit);
+        log_warning("a descriptor is not stored, so what needs it does not survive the daemon: %s (%zu of "
+                    "%zu are stored; FileDescriptorStoreMax= of the unit)",
+                    strerror(-r), store->count, store->limit);
     store->complained = true;
 }
 
@@ -192,6 +210,21 @@ void store_remove(struct store *store, const char *name) {
     if (r < 0) /* the next daemon finds it, and removes it */
         log_warning("the service manager does not hear that it need not store '%s' any more: %s", name,
                     strerror(-r));
+}
+
+void store_leave(struct store *store, const char *name) {
+    if (!store_is_there(store) || name[0] == '\0')
+        return;
+    void *room = array_room(store->leaving, store->n_leaving, &store->leaving_room, sizeof *store->leaving);
+    if (room == NULL)
+        return;
+    store->leaving = room;
+    strcpy(store->leaving[store->n_leaving++], name);
+}
+
+void store_remove_leaving(struct store *store) {
+    while (store->n_leaving > 0)
+        store_remove(store, store->leaving[--store->n_leaving]);
 }
 
 void store_settle(struct store *store) {

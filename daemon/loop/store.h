@@ -20,8 +20,9 @@
 
 struct notifier;
 
-/* The most that the daemon stores: the listening sockets of SCOPES_MAX scopes and its own, and room. */
-#define STORE_SLOTS     2048u
+/* The most that the daemon stores. With names of four characters and their colons, that is 120,000 bytes of the
+ * 128 KiB. */
+#define STORE_SLOTS     24000u
 #define STORE_NAME_SIZE 5u
 /* As long as systemd's own tools wait for a barrier. */
 #define STORE_WAIT_NS (5 * NS_PER_S)
@@ -29,6 +30,13 @@ struct notifier;
 /* The first letter of a name. */
 enum store_kind {
     STORE_LISTENER = 'L', /* found again by its path */
+    STORE_ESTATE = 'E',
+    STORE_SEGMENT = 'S',
+    STORE_SOCKET = 'C',  /* of a session */
+    STORE_PROCESS = 'D', /* its pidfd */
+    STORE_PAGE = 'P',
+    STORE_RECLAIM = 'R',
+    STORE_BOARD = 'B',
 };
 
 struct store_inherited {
@@ -42,6 +50,9 @@ struct store {
     struct store_inherited *inherited;
     size_t n_inherited;
     bool complained; /* that no more can be stored */
+    size_t next;     /* where the search for a free slot begins */
+    char (*leaving)[STORE_NAME_SIZE]; /* store_leave() */
+    size_t n_leaving, leaving_room;
     bool is_used[STORE_SLOTS];
 };
 
@@ -52,6 +63,7 @@ int store_open(struct store *store, struct notifier *notifier, bool is_private);
 /* Closes what was inherited and not taken, without a word to the manager. Accepts a zeroed store. */
 void store_close(struct store *store);
 
+/* store: NULL: there is none. */
 static inline bool store_is_there(const struct store *store) {
     return store != NULL && store->limit > 0;
 }
@@ -64,12 +76,20 @@ int store_take(struct store *store, const char *name);
  * -1. store: NULL: there is none. */
 int store_take_listener(struct store *store, const char *path, int type, char ret_name[STORE_NAME_SIZE]);
 
+/* Takes the only inherited descriptor of a kind out. Returns it and its name, or -1. */
+int store_take_kind(struct store *store, enum store_kind kind, char ret_name[STORE_NAME_SIZE]);
+
 /* Stores a descriptor, which stays the caller's. Returns the name, "" where it is not stored: then the log says
  * why, unless there is no store. store: NULL: there is none. */
 void store_put(struct store *store, enum store_kind kind, int fd, char ret_name[STORE_NAME_SIZE]);
 
 /* Removes a descriptor from the store. name "": does nothing. */
 void store_remove(struct store *store, const char *name);
+
+/* Removes a descriptor with the next store_remove_leaving(): when no record names it any more. Without memory for
+ * that, it stays until the daemon restarts. */
+void store_leave(struct store *store, const char *name);
+void store_remove_leaving(struct store *store);
 
 /* Closes and removes all that was inherited and not taken: an earlier configuration's, or an unknown version's.
  */

@@ -240,6 +240,8 @@ static bool transparent_pages_available(void) {
     return strstr(text, "[never]") == NULL && strstr(text, "[deny]") == NULL;
 }
 
+#define MEMFD_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
+
 /* Maps a memfd of the size. Returns 0 or a negative errno; on failure nothing is left. */
 static int map_memfd(struct backing *backing, unsigned flags) {
     _cleanup_(close_fdp) int fd =
@@ -255,7 +257,7 @@ static int map_memfd(struct backing *backing, unsigned flags) {
     int r = mapping_make(fd, backing->size_bytes, HOST_PAGES_HUGE_BYTES, &mapping);
     if (r < 0)
         return r;
-    if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) < 0) {
+    if (fcntl(fd, F_ADD_SEALS, MEMFD_SEALS) < 0) {
         r = -errno;
         munmap(mapping, backing->size_bytes);
         return r;
@@ -332,9 +334,24 @@ static int make_pages(struct backing *backing, bool ask_transparent, struct work
     return r;
 }
 
+void backing_lock(struct backing *backing, struct worker *worker) {
+    static _Atomic bool complained;
+
+    if (backing->mapping == NULL || backing->locked)
+        return;
+    worker_enter_call(worker, "mlock");
+    int r = host_pages_lock(backing->mapping, backing->size_bytes);
+    worker_leave_call(worker);
+    backing->locked = r == 0;
+    if (!backing->locked && backing->pages != BACKING_PAGES_HUGETLB && !atomic_exchange(&complained, true))
+        log_warning(
+            "host memory could not be locked (%s) and may be swapped out until a client pins it; raise "
+            "LimitMEMLOCK (ulimit -l)",
+            strerror(-r));
+}
+
 static int memfd_make(const struct backing_order *order, struct worker *worker, struct backing *backing,
                       char error[BACKING_ERROR_SIZE]) {
-    static _Atomic bool lock_complained;
     enum config_huge_pages huge_pages = order->huge_pages;
     uint64_t size_bytes = order->size_bytes, huge_bytes = 0;
     bool ask_transparent = false;
@@ -377,17 +394,20 @@ static int memfd_make(const struct backing_order *order, struct worker *worker, 
         log_debug("%s of %s of host memory on node %d are in transparent huge pages", BYTES_TEXT(huge_bytes),
                   BYTES_TEXT(size_bytes), node);
     }
-    worker_enter_call(worker, "mlock");
-    r = host_pages_lock(backing->mapping, size_bytes);
-    worker_leave_call(worker);
-    backing->locked = r == 0;
-    if (!backing->locked && backing->pages != BACKING_PAGES_HUGETLB &&
-        !atomic_exchange(&lock_complained, true))
-        log_warning(
-            "host memory could not be locked (%s) and may be swapped out until a client pins it; raise "
-            "LimitMEMLOCK (ulimit -l)",
-            strerror(-r));
+    backing_lock(backing, worker);
     return 0;
+}
+
+static int memfd_inherit(struct backing *backing) {
+    struct stat status;
+
+    if (fstat(backing->fd, &status) < 0 || (uint64_t)status.st_size != backing->size_bytes ||
+        fcntl(backing->fd, F_GET_SEALS) != MEMFD_SEALS)
+        return -EBADMSG;
+    int r = mapping_make(backing->fd, backing->size_bytes, HOST_PAGES_HUGE_BYTES, &backing->mapping);
+    if (r == 0)
+        (void)madvise(backing->mapping, backing->size_bytes, MADV_DONTDUMP);
+    return r;
 }
 
 static void memfd_free(struct backing *backing) {
@@ -463,6 +483,7 @@ static const struct backing_kind kinds[] = {
                              .takes_descriptor = true,
                              .zeroed_by = "kernel",
                              .make = memfd_make,
+                             .inherit = memfd_inherit,
                              .describe = descriptor_describe,
                              .retire = memfd_retire,
                              .free = memfd_free},
@@ -470,6 +491,10 @@ static const struct backing_kind kinds[] = {
 
 const struct backing_kind *backing_kind(enum proto_segment_kind kind) {
     return &kinds[kind];
+}
+
+bool backing_kind_is_known(unsigned kind) {
+    return kind < sizeof kinds / sizeof kinds[0] && kinds[kind].make != NULL;
 }
 
 enum proto_segment_kind backing_kind_of_pool(enum proto_pool_kind pool_kind, enum config_export export_as) {
@@ -501,6 +526,27 @@ int backing_new(const struct backing_order *order, struct worker *worker, struct
     r = backing_kind(order->kind)->make(order, worker, backing, error);
     if (order->is_simulated)
         promise_end(order->size_bytes);
+    if (r == 0)
+        *ret_backing = take_ptr(&backing);
+    return r;
+}
+
+int backing_inherit(const struct backing_order *order, int fd, enum backing_pages pages,
+                    struct backing **ret_backing) {
+    _cleanup_(backing_freep) struct backing *backing = calloc(1, sizeof *backing);
+
+    if (backing == NULL) {
+        close_fd(fd);
+        return -ENOMEM;
+    }
+    *backing = (struct backing){.kind = order->kind,
+                                .size_bytes = order->size_bytes,
+                                .gpu = order->gpu,
+                                .device = order->device,
+                                .fd = fd,
+                                .pages = pages};
+    fcntl(fd, F_SETFD, FD_CLOEXEC);
+    int r = backing_kind(order->kind)->inherit != NULL ? backing_kind(order->kind)->inherit(backing) : 0;
     if (r == 0)
         *ret_backing = take_ptr(&backing);
     return r;

@@ -37,6 +37,7 @@ struct backing {
     void *mapping; /* keeps the pages locked; never read, and written only when the pages are made */
     enum backing_pages pages;
     bool locked;
+    bool is_inherited; /* of a daemon before: its pages are to be locked */
     bool lost; /* the device is: that it cannot be freed is no news */
 };
 
@@ -66,6 +67,8 @@ struct backing_kind {
     /* Makes the memory of an empty backing. On failure free() is called with what there is. */
     int (*make)(const struct backing_order *order, struct worker *worker, struct backing *backing,
                 char error[BACKING_ERROR_SIZE]);
+    /* Takes what is behind the descriptor of a daemon before. NULL: nothing. Returns 0 or a negative errno. */
+    int (*inherit)(struct backing *backing);
     /* The handle of a description; returns the descriptor that goes along, or -1. */
     int (*describe)(const struct backing *backing, struct proto_segment *description);
     void (*retire)(struct backing *backing); /* before free(). NULL: there is nothing to do */
@@ -73,6 +76,9 @@ struct backing_kind {
 };
 
 const struct backing_kind *backing_kind(enum proto_segment_kind kind);
+
+/* Whether a number is that of a kind. */
+bool backing_kind_is_known(unsigned kind);
 
 /* The kind of the segments of a pool with a setting "export". */
 enum proto_segment_kind backing_kind_of_pool(enum proto_pool_kind pool_kind, enum config_export export_as);
@@ -96,6 +102,14 @@ struct backing_order {
  * The memory is zero. The first one that needs the device's context makes it. */
 int backing_new(const struct backing_order *order, struct worker *worker, struct backing **ret_backing,
                 char error[BACKING_ERROR_SIZE]);
+
+/* A backing of a daemon before, of which the descriptor was stored. fd: becomes the backing's. Host pages are not
+ * locked yet: backing_lock(). Returns 0 or a negative errno; -EBADMSG: the descriptor is not of such memory. */
+int backing_inherit(const struct backing_order *order, int fd, enum backing_pages pages,
+                    struct backing **ret_backing);
+
+/* [slow] Keeps host pages in memory, as backing_new() does. */
+void backing_lock(struct backing *backing, struct worker *worker);
 
 /* Whether a process needs the driver to use it: such a process may have work on a GPU. */
 bool backing_needs_driver(const struct backing *backing);

@@ -56,14 +56,52 @@ struct setup {
     struct core *core;
     const struct machine *machine;
     struct config *config;
+    struct store *store;
+    const struct pool_place *place; /* only the pool of it is added; NULL: all that are not there yet */
     unsigned n_warnings;
 };
+
+static bool is_at(const struct pool_config *config, enum proto_pool_kind kind, int numa_node,
+                  const uint8_t *uuid) {
+    return config->kind == kind &&
+           (kind == PROTO_POOL_HOST ? config->numa_node == numa_node
+                                    : memcmp(config->uuid, uuid, PROTO_UUID_BYTES) == 0);
+}
+
+static bool is_wanted(const struct setup *setup, const struct pool_config *config) {
+    const struct pool_place *place = setup->place;
+
+    if (place != NULL)
+        return is_at(config, place->kind, place->numa_node, place->uuid);
+    for (unsigned i = 0; i < setup->core->n_pools; i++) {
+        const struct pool *pool = setup->core->pools[i];
+        if (is_at(config, pool->kind, pool->numa_node, pool->uuid))
+            return false;
+    }
+    return true;
+}
+
+/* The kind of the pool's segments: a pool that has some of a daemon before goes on with theirs. */
+static enum proto_segment_kind choose_kind(const struct setup *setup, const struct pool_config *config,
+                                           const struct config_pool_sizes *sizes) {
+    enum proto_segment_kind kind = backing_kind_of_pool(config->kind, sizes->export_as);
+
+    if (setup->place == NULL || setup->place->segment_kind == kind)
+        return kind;
+    log_warning(
+        "%s: export = %s takes effect when gpupoold has been stopped: its memory of before the restart "
+        "is export = %s",
+        config->name, backing_kind(kind)->export_name, backing_kind(setup->place->segment_kind)->export_name);
+    return setup->place->segment_kind;
+}
 
 static int add_pool(struct setup *setup, struct pool_config *pool_config, const struct pool_total *total) {
     struct config_pool_sizes sizes;
     struct pool *pool;
     bool is_host = pool_config->kind == PROTO_POOL_HOST;
 
+    if (!is_wanted(setup, pool_config))
+        return 0;
     int number = is_host ? pool_config->numa_node : pool_config->device;
     config_note_place(setup->config, pool_config->kind, is_host ? NULL : pool_config->uuid, number);
     config_resolve(setup->config, pool_config->kind, is_host ? NULL : pool_config->uuid, number, total->bytes,
@@ -77,7 +115,7 @@ static int add_pool(struct setup *setup, struct pool_config *pool_config, const 
     setup->n_warnings += config_cut_limit(pool_config->name, total->bytes, supplier->total.of, &sizes);
     setup->n_warnings += config_check_sizes(pool_config->name, &sizes);
     pool_config->sizes = sizes_of(&sizes);
-    enum proto_segment_kind segment_kind = backing_kind_of_pool(pool_config->kind, sizes.export_as);
+    enum proto_segment_kind segment_kind = choose_kind(setup, pool_config, &sizes);
     const struct backing_kind *kind = backing_kind(segment_kind);
     pool_config->needs_vmm = kind->is_for_driver;
     pool_config->takes_descriptors = kind->takes_descriptor;
@@ -87,6 +125,7 @@ static int add_pool(struct setup *setup, struct pool_config *pool_config, const 
         return r;
     }
     supplier->pool = pool;
+    supplier->store = setup->store;
     supplier->segment_kind = segment_kind;
     if (kind->needs_driver)
         supplier->gpu = setup->machine->gpu;
@@ -265,18 +304,63 @@ int pools_open_gpu(struct machine *machine, const struct config *config, const c
     return 0;
 }
 
-int pools_add(struct core *core, const struct machine *machine, struct config *config, unsigned *n_warnings) {
-    struct setup setup = {.core = core, .machine = machine, .config = config};
+static int add_pools(struct setup *setup) {
     int r = 0;
 
-    if (machine->gpu != NULL)
-        r = add_device_pools(&setup);
+    if (setup->machine->gpu != NULL)
+        r = add_device_pools(setup);
     if (r == 0)
-        r = add_host_pools(&setup);
+        r = add_host_pools(setup);
+    return r;
+}
+
+/* Keeps the number of a pool that is not there any more. */
+static int add_gone(const struct setup *setup) {
+    const struct pool_place *place = setup->place;
+    const struct backing_kind *kind = backing_kind(place->segment_kind);
+    struct supplier *supplier = calloc(1, sizeof *supplier);
+    struct pool_config config = {
+        .kind = place->kind,
+        .device = place->kind == PROTO_POOL_HOST ? -1 : 0,
+        .numa_node = place->numa_node,
+        .name = place->kind == PROTO_POOL_HOST ? "host memory that is not configured any more"
+                                               : "a device that is not there any more",
+        .needs_vmm = kind->is_for_driver,
+        .takes_descriptors = kind->takes_descriptor,
+    };
+
+    if (supplier == NULL)
+        return -ENOMEM;
+    memcpy(config.uuid, place->uuid, sizeof config.uuid);
+    *supplier =
+        (struct supplier){.segment_kind = place->segment_kind, .store = setup->store, .is_gone = true};
+    int r = core_add_pool(setup->core, &config, &supplier->pool);
+    if (r < 0) {
+        free(supplier);
+        return r;
+    }
+    supplier->pool->owner = supplier;
+    return 0;
+}
+
+int pools_add(const struct pools_terms *terms, unsigned *n_warnings) {
+    struct setup setup = {
+        .core = terms->core, .machine = terms->machine, .config = terms->config, .store = terms->store};
+    int r = 0;
+
+    for (unsigned i = 0; r == 0 && i < terms->n_places; i++) {
+        setup.place = &terms->places[i];
+        r = add_pools(&setup);
+        if (r == 0 && setup.core->n_pools == i)
+            r = add_gone(&setup);
+    }
+    setup.place = NULL;
+    if (r == 0)
+        r = add_pools(&setup);
     if (r < 0)
         return r;
-    *n_warnings += setup.n_warnings + config_check_sections(config);
-    if (core->n_pools == 0) {
+    *n_warnings += setup.n_warnings + config_check_sections(setup.config);
+    if (setup.core->n_pools == 0) {
         log_error("no pool is enabled: there is nothing to serve");
         return -ENODEV;
     }
@@ -308,6 +392,8 @@ static void configure_pool(struct pool *pool, const struct config *config) {
     struct config_pool_sizes sizes;
     bool is_host = pool->kind == PROTO_POOL_HOST;
 
+    if (supplier->is_gone)
+        return;
     config_resolve(config, pool->kind, is_host ? NULL : pool->uuid, is_host ? pool->numa_node : pool->device,
                    supplier->total.bytes, &sizes);
     config_cut_limit(pool->name, supplier->total.bytes, supplier->total.of, &sizes);

@@ -10,6 +10,7 @@
 #include "daemon/config/config.h"
 #include "daemon/core/core.h"
 #include "daemon/loop/notices.h"
+#include "daemon/loop/store.h"
 #include "gpu/gpu.h"
 
 /* The driver of the machine's GPUs. */
@@ -24,10 +25,29 @@ struct machine {
 int pools_open_gpu(struct machine *machine, const struct config *config, const char *sim_path,
                    struct notices *notices);
 
-/* Adds a pool for each device of the machine's driver and for each NUMA node. Notes the pools in the
- * configuration. *n_warnings grows with the warnings that it logs. Returns 0, -ENODEV where no pool is
- * enabled, or another negative errno (logged). */
-int pools_add(struct core *core, const struct machine *machine, struct config *config, unsigned *n_warnings);
+/* A pool as a daemon before numbered it. */
+struct pool_place {
+    enum proto_pool_kind kind;
+    int numa_node; /* of a host pool */
+    uint8_t uuid[PROTO_UUID_BYTES];
+    enum proto_segment_kind segment_kind;
+};
+
+/* The arguments of pools_add(). All borrowed. */
+struct pools_terms {
+    struct core *core;
+    const struct machine *machine;
+    struct config *config;
+    struct store *store;             /* of segments' descriptors; NULL: there is none */
+    const struct pool_place *places; /* of the pools that a daemon before had, by number from 1 on */
+    unsigned n_places;
+};
+
+/* Adds a pool for each device of the machine's driver and for each NUMA node. Those that a daemon before had keep
+ * their numbers and the kind of their segments; one that is not there any more keeps its number, and is closed.
+ * Notes the pools in the configuration. *n_warnings grows with the warnings that it logs. Returns 0, -ENODEV where
+ * no pool is enabled, or another negative errno (logged). */
+int pools_add(const struct pools_terms *terms, unsigned *n_warnings);
 
 /* Starts the suppliers' workers. Returns 0 or a negative errno. */
 int pools_start(struct core *core, uv_loop_t *loop);

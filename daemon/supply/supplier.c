@@ -11,6 +11,7 @@
 #include "daemon/core/core.h"
 #include "daemon/core/pool.h"
 #include "daemon/loop/log.h"
+#include "daemon/loop/store.h"
 
 /* An error that comes once is not one that stays. */
 #define CHECK_ATTEMPTS 3u
@@ -91,6 +92,11 @@ static void start_run(struct worker_job *job) {
     struct supplier *supplier = start->supplier;
     const struct backing_kind *kind = backing_kind(supplier->segment_kind);
 
+    if (supplier->is_gone) {
+        start->result = GPU_ERROR_NOT_SUPPORTED;
+        snprintf(start->error, sizeof start->error, "it is not configured any more, and lends nothing");
+        return;
+    }
     if (!kind->needs_driver)
         return;
     if (supplier->gpu == NULL) {
@@ -109,12 +115,78 @@ static void start_run(struct worker_job *job) {
     worker_leave_call(&supplier->worker);
 }
 
+/* --- pages that were inherited --- */
+
+static void lock_run(struct worker_job *job) {
+    const struct supply_job *lock = container_of(job, struct supply_job, job);
+    backing_lock(lock->backing, &lock->supplier->worker);
+}
+
+static void lock_next(struct supplier *supplier);
+
+static void lock_done(struct worker_job *job) {
+    struct supply_job *lock = container_of(job, struct supply_job, job);
+    struct supplier *supplier = lock->supplier;
+
+    free(lock);
+    supplier->is_locking = false;
+    lock_next(supplier);
+}
+
+/* Locks the pages of the next segment that a daemon before has made: one at a time, so that growth comes between.
+ * The segment stays until then: its end is a job of the same worker. */
+static void lock_next(struct supplier *supplier) {
+    struct supply_job *lock;
+
+    if (supplier->is_locking || backing_kind(supplier->segment_kind)->inherit == NULL)
+        return;
+    list_for_each_entry(const struct segment, segment, &supplier->pool->segments, link) {
+        struct backing *backing = segment->backing;
+        if (backing == NULL || !backing->is_inherited)
+            continue;
+        backing->is_inherited = false;
+        lock = supply_job_new(supplier, lock_run, lock_done);
+        if (lock == NULL)
+            return;
+        lock->backing = backing;
+        supplier->is_locking = true;
+        worker_submit(&supplier->worker, &lock->job);
+        return;
+    }
+}
+
+int supplier_inherit(struct supplier *supplier, struct segment *segment) {
+    const struct backing_order order = {.kind = supplier->segment_kind,
+                                        .size_bytes = segment->size_bytes,
+                                        .gpu = supplier->gpu,
+                                        .device = supplier->device};
+    struct backing *backing;
+
+    int fd = supplier->store != NULL && segment->label.stored[0] != '\0'
+                 ? store_take(supplier->store, segment->label.stored)
+                 : -1;
+    if (fd < 0)
+        return -ENOENT;
+    int r = backing_inherit(&order, fd, (enum backing_pages)segment->label.pages, &backing);
+    if (r < 0)
+        return r;
+    backing->is_inherited = true;
+    supplier->pages = backing->pages;
+    segment->backing = backing;
+    return 0;
+}
+
 static void start_done(struct worker_job *job) {
     struct supply_job *start = container_of(job, struct supply_job, job);
     struct supplier *supplier = start->supplier;
 
     if (start->result == 0) {
         core_pool_ready(supplier->pool, clock_now_ns());
+        lock_next(supplier);
+    } else if (supplier->is_gone || supplier->pool->n_segments > 0) { /* of a daemon before: leases stay */
+        log_error("%s: %s; the pool stays closed until the daemon restarts", supplier->pool->name,
+                  start->error);
+        core_pool_lost(supplier->pool, start->error, clock_now_ns());
     } else {
         log_error("%s: %s; the pool stays closed until the daemon restarts", supplier->pool->name,
                   start->error);
@@ -248,19 +320,25 @@ static void grow_done(struct worker_job *job) {
         supplier->pages = grow->backing->pages;
         tell_context(supplier);
         log_debug("%s: grew by %s", pool->name, BYTES_TEXT(grow->size_bytes));
+        struct segment_label label = {.pages = grow->backing->pages};
+        if (grow->backing->fd >= 0)
+            store_put(supplier->store, STORE_SEGMENT, grow->backing->fd, label.stored);
         if (core_segment_made(pool, grow->size_bytes, grow->backing, clock_now_ns()) < 0) {
+            store_remove(supplier->store, label.stored);
             grow->job.run = end_run;
             grow->end = backing_free;
             grow->job.done = discard_done;
             worker_submit(&supplier->worker, &grow->job);
             return;
         }
+        core_label_segment(pool, grow->backing, &label);
     }
     free(grow);
 }
 
 static void retire_done(struct worker_job *job) {
     struct supply_job *retire = container_of(job, struct supply_job, job);
+    store_leave(retire->supplier->store, retire->segment->label.stored);
     core_segment_retired(retire->segment, clock_now_ns());
     free(retire);
 }
@@ -357,6 +435,7 @@ void supplier_retire(struct supplier *supplier, struct segment *segment) {
     if (retire == NULL) {
         /* Waiting is the lesser evil: without it the memory could not be accounted for. */
         segment->backing = backing_retire(segment->backing);
+        store_leave(supplier->store, segment->label.stored);
         core_segment_retired(segment, clock_now_ns());
         return;
     }

@@ -15,6 +15,7 @@
 
 struct pool;
 struct segment;
+struct store;
 
 #define POOL_TOTAL_TEXT_SIZE 192u
 
@@ -39,6 +40,9 @@ struct supplier {
     bool checking;            /* a check of the device is under way */
     bool is_checked;          /* once, or a check is under way */
     bool context_told;        /* the log tells of the daemon's context on the device */
+    bool is_gone;             /* it was the pool of a daemon before, and is not configured any more */
+    bool is_locking;          /* an inherited segment's pages are being locked */
+    struct store *store;      /* of the segments' descriptors; NULL: there is none. Borrowed */
     const char *stalled_call; /* its worker was in it at the last look and the one before; NULL: it got on */
 };
 
@@ -49,6 +53,10 @@ int supplier_start(struct supplier *supplier, uv_loop_t *loop);
 /* Frees every segment of the pool and stops the worker. No session may be left. Blocks until the driver is
  * done. Does nothing where the worker was not started. */
 void supplier_stop(struct supplier *supplier);
+
+/* Sets the backing of a segment that a daemon before has stored. Returns 0, -ENOENT: its descriptor is not there;
+ * or another negative errno. */
+int supplier_inherit(struct supplier *supplier, struct segment *segment);
 
 void supplier_grow(struct supplier *supplier, uint64_t size_bytes);
 void supplier_retire(struct supplier *supplier, struct segment *segment);

@@ -20,6 +20,7 @@
 #include "daemon/core/types.h"
 #include "daemon/data/clients.h"
 #include "daemon/data/requests.h"
+#include "daemon/loop/desk.h"
 #include "daemon/loop/identity.h"
 #include "daemon/supply/backing.h"
 #include "daemon/supply/pools.h"
@@ -29,6 +30,7 @@
 #define PEERS_MAX 64u
 
 static struct joint_peer peers[PEERS_MAX];
+static struct desk desk; /* there is no estate */
 static struct clients clients;
 static struct machine machine = {.gpu_kind = PROTO_GPU_CUDA};
 static struct identity identity;
@@ -70,7 +72,7 @@ void daemon_accept(int fd, unsigned client) {
     record->clients = &clients;
     record->state = CLIENT_GREETING;
     record->connection.fd = fd;
-    outbox_init(&record->connection.outbox, fd);
+    outbox_init(&record->connection.outbox, fd, &desk);
     record->peer = (struct peer){
         .pid = (pid_t)(1000 + client), .uid = world_uid(client), .gid = 1000, .command = "program"};
     record->reclaim_fd = record->pidfd = record->page.fd = -1;
@@ -114,7 +116,7 @@ static void forget(struct joint_peer *peer) {
 
     outbox_drop(&record->connection.outbox, NULL);
     if (record->board != NULL)
-        board_leave(record->board, record->board_slot, false);
+        board_leave(&record->clients->boards, record->board, record->board_slot, false);
     if (record->page.memory != NULL)
         __real_munmap(record->page.memory, PROTO_PAGE_BYTES);
     if (record->page.fd >= 0)
@@ -413,7 +415,7 @@ void daemon_begin(void) {
     world.core->segments_limit = UINT32_MAX;
     list_init(&clients.all);
     list_init(&clients.greeting);
-    list_init(&clients.boards);
+    boards_init(&clients.boards, &desk, NULL);
     clients.terms.core = world.core;
     clients.terms.machine = &machine;
     clients.terms.identity = &identity;

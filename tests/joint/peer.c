@@ -15,6 +15,7 @@
 #include "daemon/data/session_log.h"
 #include "daemon/data/shared_memory.h"
 #include "daemon/loop/log.h"
+#include "daemon/loop/store.h"
 #include "daemon/supply/backing.h"
 #include "tests/joint/peer.h"
 #include "tests/joint/wrapped.h"
@@ -55,7 +56,7 @@ int client_join_board(struct client *client) {
 
 void client_said_farewell(struct client *client) {
     if (client->board != NULL)
-        board_leave(client->board, client->board_slot, true);
+        board_leave(&client->clients->boards, client->board, client->board_slot, true);
     client->board = NULL;
     client->session = NULL;
     client->state = CLIENT_CLOSING;
@@ -70,8 +71,23 @@ int client_identify(struct client *client) {
     return 0;
 }
 
-void client_greeted(struct client *client) {
+int client_greeted(struct client *client) {
     client->state = CLIENT_OPEN;
+    return 0;
+}
+
+void store_put(struct store *store, enum store_kind kind, int fd, char ret_name[STORE_NAME_SIZE]) {
+    (void)store, (void)kind, (void)fd;
+    ret_name[0] = '\0';
+}
+
+void store_leave(struct store *store, const char *name) {
+    (void)store, (void)name;
+}
+
+int store_take(struct store *store, const char *name) {
+    (void)store, (void)name;
+    return -1;
 }
 
 bool backing_needs_driver(const struct backing *backing) {

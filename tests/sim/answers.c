@@ -32,11 +32,22 @@ void step_answer(struct world *world) {
     must(r == (reclaimed.asked > newest ? PROTO_E_INVALID : 0), "an answer to no question is taken");
 }
 
+/* Whether all that the session has of the pool are leases that it has not been told of: it may have got them
+ * behind the request that ended, in the same step. */
+static bool has_only_new(const struct session *session, const struct pool *pool) {
+    list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
+        if (lease->block->segment->pool == pool && !lease->unanswered)
+            return false;
+    }
+    return session->pools[pool->id - 1].n_mapped == 0;
+}
+
 bool model_was_answered(const struct world *world, const struct model_request *request) {
     for (unsigned s = 0; s < SIM_SESSIONS; s++) {
         const struct session *session = world->sessions[s].session;
         if (session == NULL || (request->gave_back && s == request->session) ||
-            !session_can_be_asked(session, world->pools[request->pool].pool))
+            !session_can_be_asked(session, world->pools[request->pool].pool) ||
+            has_only_new(session, world->pools[request->pool].pool))
             continue;
         if (world->sessions[s].settled_ns[request->pool] <= request->asked_ns &&
             world->now_ns < clock_deadline_ns(request->asked_ns, NO_ANSWER_NS))

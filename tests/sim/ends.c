@@ -80,7 +80,10 @@ void step_open(struct world *world) {
     }
     process->sessions++;
     struct model_session *session = &world->sessions[s];
+    must(opened->id > world->last_session, "a session's number is given again");
+    world->last_session = opened->id;
     *session = (struct model_session){.session = opened,
+                                      .id = opened->id,
                                       .tenant = process->tenant,
                                       .group = group,
                                       .process = p,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The estate of the core under test, and its heirs. After each step its records say what a successor has to know.
- * Now and then a successor's core is made of a copy of the memory as it is then. It has what the core under test
- * has, its own validators agree, and it gives everything back to the last byte when everybody is gone. Others are
- * made of what there is when the daemon dies before a store of a step, or in its middle.
+ * The estate of the core under test, and its heirs. After each step its records say what a successor has to
+ * know. Now and then a successor's core is made of a copy of the memory as it is then. It has what the core
+ * under test has, its own validators agree, and it gives everything back to the last byte when everybody is
+ * gone. Others are made of what there is when the daemon dies before a store of a step, or in its middle.
+ * In some worlds the daemon dies in earnest: they go on with the successor (successor.c).
  */
 #include "daemon/core/inherit.h"
 
@@ -25,6 +26,10 @@ static unsigned n_pages;
 static uint64_t draws;         /* of this file alone: the world's own go on as without it */
 static unsigned dies_at;       /* before so many stores the daemon dies; 0: it does not, or has */
 static size_t died_bytes;      /* of the memory of one that died */
+static size_t grown_bytes;     /* of the memory that the core under test keeps its records in */
+static unsigned dies_one_in;   /* so many steps the daemon dies in earnest; 0: it never does */
+static unsigned dies_soon;     /* so many steps it is likely to, because it is new */
+static bool is_dying;          /* in the present step */
 
 static int grow(void *argument, size_t size_bytes) {
     const struct world *world = argument;
@@ -32,28 +37,71 @@ static int grow(void *argument, size_t size_bytes) {
     return 0;
 }
 
+/* Memory may fail as it does elsewhere. */
+static int grow_own(void *argument, size_t size_bytes) {
+    void *volatile probe = malloc(1);
+    int r = probe != NULL ? grow(argument, size_bytes) : -ENOMEM;
+
+    free(probe);
+    if (r < 0)
+        return r;
+    grown_bytes = size_bytes > grown_bytes ? size_bytes : grown_bytes;
+    return 0;
+}
+
 /* The daemon of another world dies here: its successor gets the memory as it is. */
 static void before_store(void *argument, void *to, const void *from, size_t size_bytes) {
-    const struct world *world = argument;
-    size_t half_bytes = size_bytes / 16 * 8, n_bytes = world->estate.n_chunks * ESTATE_CHUNK_BYTES;
+    size_t half_bytes = size_bytes / 16 * 8;
 
+    (void)argument;
     if (dies_at == 0 || --dies_at > 0 || !((char *)to >= memory && (char *)to < memory + sizeof memory))
         return;
-    died_bytes = n_bytes;
-    memcpy(copy, memory, n_bytes);
+    died_bytes = grown_bytes;
+    memcpy(copy, memory, grown_bytes);
     if (random_next(&draws) % 2 == 0)
         memcpy(copy + ((char *)to - memory), from, half_bytes);
 }
 
+static struct estate_owner owner_of(struct world *world) {
+    return (struct estate_owner){.grow = grow_own, .before_store = before_store, .argument = world};
+}
+
+/* The first daemon makes the estate, or dies while it does. Then the next one goes on with that. */
+static void begin_estate(struct world *world, const struct estate_owner *owner) {
+    const struct inherit_shell shell = {.argument = world};
+    const char *reason = NULL;
+    bool is_new = true;
+
+    for (;; is_new = false) {
+        heirs_die_at(dies_one_in > 0 ? heirs_draw(12) : 0);
+        int r = is_new ? estate_make(&world->estate, memory, kept_kinds, KEPT_KINDS - 1, owner)
+                       : heirs_open(world, &reason);
+        if (r == 0)
+            r = is_new ? core_keep(world->core, &world->estate)
+                       : core_inherit(world->core, &world->estate, &shell, &reason);
+        must(r == 0, reason != NULL ? reason : "an estate cannot begin");
+        if (!heirs_has_died())
+            return;
+        estate_deinit(&world->estate);
+        world->core->estate = NULL;
+        world->core->record = 0;
+        heirs_leave_memory();
+        world->tally->makers_died++;
+    }
+}
+
 void heirs_begin(struct world *world) {
-    const struct estate_owner owner = {.grow = grow, .before_store = before_store, .argument = world};
+    static const unsigned deaths[] = {0, 0, 0, 16, 64, 64, 256, 256};
+    const struct estate_owner owner = owner_of(world);
 
     draws = random_seed(world->seed);
+    dies_one_in = deaths[random_next(&draws) % (sizeof deaths / sizeof *deaths)];
     dies_at = 0;
+    dies_soon = dies_one_in > 0 ? 16 : 0;
+    is_dying = false;
     memset(memory, 0, sizeof memory);
-    must(estate_make(&world->estate, memory, kept_kinds, KEPT_KINDS - 1, &owner) == 0 &&
-             core_keep(world->core, &world->estate) == 0,
-         "there is memory");
+    grown_bytes = ESTATE_CHUNK_BYTES;
+    begin_estate(world, &owner);
 }
 
 void heirs_end(struct world *world) {
@@ -92,18 +140,14 @@ static int take_session(void *argument, struct session *session, const struct ke
 
 static void add_pools(const struct world *world, struct core *core) {
     for (unsigned p = 0; p < world->n_pools; p++) {
-        const struct pool *own = world->pools[p].pool;
         const struct pool_config config = {
-            .kind = own->kind,
-            .device = own->device,
-            .numa_node = own->numa_node,
-            .name = own->name,
-            .sizes = {.limit_bytes = own->limit_bytes,
-                      .reserve_bytes = own->reserve_bytes,
-                      .step_bytes = own->step_bytes,
-                      .low_water_bytes = own->low_water_bytes},
+            .kind = p == 2 ? PROTO_POOL_HOST : PROTO_POOL_DEVICE,
+            .device = (int)p,
+            .numa_node = -1,
+            .name = "pool",
+            .sizes = world->pools[p].sizes,
             .needs_vmm = world->is_vmm[p],
-            .takes_descriptors = own->takes_descriptors,
+            .takes_descriptors = world->pools[p].takes_descriptors,
         };
         struct pool *pool;
         must(core_add_pool(core, &config, &pool) == 0, "a successor has its pools");
@@ -151,13 +195,16 @@ static void compare_use(const struct world *world, struct core *core) {
     }
 }
 
-/* All that it inherited is given back. */
-static void empty(struct core *core, uint64_t now_ns) {
+void heirs_empty(struct core *core, uint64_t now_ns) {
+    static struct proto_page scratch;
     struct answer answer;
     struct session *session;
     uint64_t bytes;
 
     core->estate = NULL;
+    list_for_each_entry(struct session, other, &core->sessions, link) {
+        other->page = other->page != NULL ? &scratch : NULL;
+    }
     while (core_next_answer(core, &answer))
         ;
     list_for_each_entry_safe(struct session, other, &core->sessions, link) {
@@ -174,6 +221,28 @@ static void empty(struct core *core, uint64_t now_ns) {
         ;
 }
 
+struct heir_limits heirs_limits_of(const struct core *core) {
+    return (struct heir_limits){.sessions = core->sessions_limit,
+                                .session_leases = core->session_leases_limit,
+                                .passes = core->passes_limit,
+                                .segments = core->segments_limit,
+                                .long_wait_ns = core->long_wait_ns};
+}
+
+struct core *heirs_make_core(const struct world *world, const struct heir_limits *limits) {
+    struct core *core;
+
+    must(core_new(&core) == 0, "a core can be made");
+    core->sessions_limit = limits->sessions;
+    core->session_leases_limit = limits->session_leases;
+    core->passes_limit = limits->passes;
+    core->segments_limit = limits->segments;
+    core->long_wait_ns = limits->long_wait_ns;
+    add_pools(world, core);
+    add_scopes(world, core);
+    return core;
+}
+
 /* A successor inherits what is in the copy. is_present: it is the present core's. */
 static void inherit(struct world *world, size_t size_bytes, bool is_present) {
     const struct estate_owner owner = {.grow = grow, .argument = world};
@@ -181,20 +250,15 @@ static void inherit(struct world *world, size_t size_bytes, bool is_present) {
         .take_segment = take_segment, .take_session = take_session, .argument = world};
     const char *reason = "";
     struct estate estate;
-    struct core *core;
     unsigned kind;
 
     memory_fail_nth(0);
     n_groups = n_pages = 0;
-    must(core_new(&core) == 0 &&
-             estate_open(&estate, copy, size_bytes, kept_kinds, KEPT_KINDS - 1, &owner, &reason) == 0,
+    must(estate_open(&estate, copy, size_bytes, kept_kinds, KEPT_KINDS - 1, &owner, &reason) == 0,
          "an estate can be read");
-    core->sessions_limit = world->core->sessions_limit;
-    core->session_leases_limit = world->core->session_leases_limit;
-    core->passes_limit = world->core->passes_limit;
-    core->segments_limit = world->core->segments_limit;
-    add_pools(world, core);
-    add_scopes(world, core);
+    picture_note(world);
+    const struct heir_limits limits = heirs_limits_of(world->core);
+    struct core *core = heirs_make_core(world, &limits);
     int r = core_inherit(core, &estate, &shell, &reason);
     must(r == 0, reason != NULL ? reason : strerror(-r));
     estate_end_step(&estate, world->now_ns);
@@ -207,30 +271,76 @@ static void inherit(struct world *world, size_t size_bytes, bool is_present) {
         compare_pools(world, core->pools[p], world->pools[p].pool);
     if (is_present)
         compare_use(world, core);
-    empty(core, world->now_ns);
+    heirs_empty(core, world->now_ns);
     core_free(core);
     estate_deinit(&estate);
     world->tally->heirs++;
 }
 
 void heirs_check(struct world *world) {
-    size_t size_bytes = world->estate.n_chunks * ESTATE_CHUNK_BYTES;
+    memcpy(copy, memory, grown_bytes);
+    inherit(world, grown_bytes, true);
+}
 
-    memcpy(copy, memory, size_bytes);
-    inherit(world, size_bytes, true);
+/* --- deaths in earnest --- */
+
+unsigned heirs_draw(unsigned bound) {
+    return (unsigned)(random_next(&draws) % bound);
+}
+
+void heirs_die_at(unsigned store) {
+    dies_at = store;
+    died_bytes = 0;
+}
+
+bool heirs_has_died(void) {
+    dies_at = 0;
+    return died_bytes > 0;
+}
+
+void heirs_leave_memory(void) {
+    memcpy(memory, copy, died_bytes);
+    memset(memory + died_bytes, 0, grown_bytes - died_bytes);
+    died_bytes = 0;
+}
+
+int heirs_open(struct world *world, const char **ret_reason) {
+    const struct estate_owner owner = owner_of(world);
+
+    return estate_open(&world->estate, memory, grown_bytes, kept_kinds, KEPT_KINDS - 1, &owner, ret_reason);
+}
+
+void heirs_begin_step(struct world *world) {
+    if (dies_one_in == 0)
+        return;
+    is_dying = heirs_draw(dies_soon > 0 ? 3 : dies_one_in) == 0;
+    dies_soon -= dies_soon > 0;
+    if (!is_dying)
+        return;
+    picture_take(world);
+    heirs_die_at(1 + heirs_draw(heirs_draw(2) == 0 ? 4 : 32));
+}
+
+bool heirs_is_over(void) {
+    bool is_over = is_dying;
+
+    if (is_over)
+        dies_soon = heirs_draw(4);
+    is_dying = false;
+    return is_over;
 }
 
 void heirs_end_step(struct world *world, bool checks) {
     char text[64];
     unsigned kind;
 
-    died_bytes = 0;
-    dies_at = random_next(&draws) % 64 == 0 ? 1 + (unsigned)(random_next(&draws) % 16) : 0;
+    if (!is_dying)
+        heirs_die_at(heirs_draw(64) == 0 ? 1 + heirs_draw(16) : 0);
     estate_end_step(&world->estate, world->now_ns);
     dies_at = 0;
-    if (died_bytes > 0)
+    if (died_bytes > 0 && !is_dying)
         inherit(world, died_bytes, false);
-    if (!checks || estate_is_valid(&world->estate, &kind))
+    if ((!checks && !is_dying) || estate_is_valid(&world->estate, &kind))
         return;
     snprintf(text, sizeof text, "a record of kind %u does not agree with the core", kind);
     must(false, text);

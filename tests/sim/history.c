@@ -142,6 +142,12 @@ static void world_make(struct world *world) {
 }
 
 static void step_any(struct world *world) {
+    if (world->is_restarting) {
+        world->step_name = "restart";
+        memory_fail_nth(0);
+        step_restart(world);
+        return;
+    }
     uint64_t choice = random_below(world, world->weight_sum);
     unsigned i = 0;
     while (choice >= world->weights[i])
@@ -164,6 +170,8 @@ static bool is_empty(const struct world *world) {
 static void world_end(struct world *world) {
     world->step_name = "the end";
     memory_fail_nth(0);
+    if (world->is_restarting)
+        step_restart(world);
     for (unsigned p = 0; p < SIM_PROCESSES; p++)
         if (world->kernel.processes[p].alive)
             kernel_kill(&world->kernel, p, world->now_ns, &world->random_state);
@@ -203,7 +211,8 @@ static void world_end(struct world *world) {
         const struct pool *pool = world->pools[p].pool;
         must(pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes == 0 &&
                  pool->waiters.count == 0 && pool->n_leases == 0 && pool->n_parcels == 0 &&
-                 pool->parcel_bytes == 0 && pool->stats.n_acquires == pool->stats.n_releases,
+                 pool->parcel_bytes == 0 &&
+                 pool->stats.n_acquires + world->pools[p].inherited_leases == pool->stats.n_releases,
              "everybody is gone, and a pool counts otherwise");
     }
     must(core_is_valid(world->core), "the core is not valid at the end");
@@ -229,6 +238,7 @@ void history(uint64_t seed, uint64_t n_steps, unsigned validate_every, struct ta
         n_steps = drawn;
     for (; world->step < n_steps; world->step++) {
         *step = world->step;
+        heirs_begin_step(world);
         step_any(world);
         model_see(world);
         if (world->drain_late == 0 || !one_in(world, world->drain_late))
@@ -236,11 +246,13 @@ void history(uint64_t seed, uint64_t n_steps, unsigned validate_every, struct ta
         check_all(world);
         records_check(world);
         heirs_end_step(world, world->step % validate_every == 0);
+        tally->out_of_memory += memory_failed();
+        if (heirs_is_over())
+            successor_goes_on(world);
         if (world->step % HEIR_STEPS == world->seed % HEIR_STEPS)
             heirs_check(world);
         if (world->step % validate_every == 0)
             must(core_is_valid(world->core), "the core is not valid");
-        tally->out_of_memory += memory_failed();
         tally->steps++;
     }
     world_end(world);

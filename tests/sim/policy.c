@@ -128,64 +128,86 @@ static void draw_limits(struct world *world, uint64_t limits[QUOTA_ITEMS], unsig
         limits[item] = item < ITEMS && one_in(world, set_one_in) ? random_limit(world, item) : unset;
 }
 
-static void add_rule(struct world *world, struct policy *policy, bool is_group, uint32_t id,
-                     uint64_t limits[QUOTA_ITEMS]) {
+static void add_rule(const struct world *world, struct policy *policy, bool is_group, uint32_t id,
+                     const uint64_t limits[QUOTA_ITEMS]) {
     int r = policy_add_rule(policy, &(struct policy_subject){is_group, id}, limits);
     must(r == 0, "a rule cannot be added");
 }
 
-static void restrict_pool(struct world *world, struct policy *policy, unsigned p) {
-    struct model_policy *drawn = &world->policy;
+static void restrict_pool(const struct world *world, struct policy *policy, unsigned p) {
+    const struct model_policy *model = &world->policy;
     int r = 0;
 
-    drawn->restricted[p] = true;
     policy_restrict(policy, p + 1);
     for (unsigned t = 0; t < SIM_TENANTS && r == 0; t++)
-        if (world->scopes[t].is_scoped)
-            drawn->user_allowed[p][t] = drawn->user_allowed[p][0];
-        else if ((drawn->user_allowed[p][t] = one_in(world, 2)))
+        if (!world->scopes[t].is_scoped && model->user_allowed[p][t])
             r = policy_allow(policy, p + 1, &(struct policy_subject){false, SIM_UID + t});
     for (unsigned g = 0; g < SIM_GROUPS && r == 0; g++)
-        if ((drawn->group_allowed[p][g] = one_in(world, 3)))
+        if (model->group_allowed[p][g])
             r = policy_allow(policy, p + 1, &(struct policy_subject){true, policy_gid(g)});
     must(r == 0, "a pool cannot be restricted");
 }
 
-void step_policy(struct world *world) {
+struct policy *policy_make(const struct world *world) {
+    const struct model_policy *model = &world->policy;
     struct policy *policy = NULL;
 
-    memory_fail_nth(0);
-    shell_drain(world); /* what was decided under the old policy is seen as such */
-    if (world->scopes[1].is_scoped && one_in(world, 2)) {
-        step_scope(world);
-        return;
-    }
+    if (!model->set)
+        return NULL;
+    int r = policy_new(&policy);
+    must(r == 0, "a policy cannot be made");
+    memcpy(policy->everybody, model->everybody, sizeof policy->everybody);
+    for (unsigned t = 0; t < SIM_TENANTS; t++)
+        if (!world->scopes[t].is_scoped)
+            add_rule(world, policy, false, SIM_UID + t, model->users[t]);
+    for (unsigned g = 0; g < SIM_GROUPS; g++)
+        add_rule(world, policy, true, policy_gid(g), model->groups[g]);
+    for (unsigned p = 0; p < world->n_pools; p++)
+        if (model->restricted[p])
+            restrict_pool(world, policy, p);
+    return policy;
+}
+
+static void draw_access(struct world *world, unsigned p) {
+    struct model_policy *drawn = &world->policy;
+
+    drawn->restricted[p] = true;
+    for (unsigned t = 0; t < SIM_TENANTS; t++)
+        drawn->user_allowed[p][t] = world->scopes[t].is_scoped ? drawn->user_allowed[p][0] : one_in(world, 2);
+    for (unsigned g = 0; g < SIM_GROUPS; g++)
+        drawn->group_allowed[p][g] = one_in(world, 3);
+}
+
+void policy_draw(struct world *world) {
     world->policy = (struct model_policy){0};
     if (!one_in(world, 4)) {
         struct model_policy *drawn = &world->policy;
-        int r = policy_new(&policy);
-        must(r == 0, "a policy cannot be made");
         drawn->set = true;
-        draw_limits(world, policy->everybody, 4, QUOTA_UNLIMITED);
-        for (unsigned item = 0; item < QUOTA_ITEMS; item++)
-            drawn->everybody[item] = policy->everybody[item];
+        draw_limits(world, drawn->everybody, 4, QUOTA_UNLIMITED);
         for (unsigned t = 0; t < SIM_TENANTS; t++) {
             if (world->scopes[t].is_scoped) {
                 memcpy(drawn->users[t], drawn->users[0], sizeof drawn->users[t]);
                 continue;
             }
             draw_limits(world, drawn->users[t], 6, POLICY_UNSET);
-            add_rule(world, policy, false, SIM_UID + t, drawn->users[t]);
         }
-        for (unsigned g = 0; g < SIM_GROUPS; g++) {
+        for (unsigned g = 0; g < SIM_GROUPS; g++)
             draw_limits(world, drawn->groups[g], 6, POLICY_UNSET);
-            add_rule(world, policy, true, policy_gid(g), drawn->groups[g]);
-        }
         for (unsigned p = 0; p < world->n_pools; p++)
             if (one_in(world, 4))
-                restrict_pool(world, policy, p);
+                draw_access(world, p);
     }
-    core_set_policy(world->core, policy, world->now_ns);
+}
+
+void step_policy(struct world *world) {
+    memory_fail_nth(0);
+    shell_drain(world); /* what was decided under the old policy is seen as such */
+    if (world->scopes[1].is_scoped && one_in(world, 2)) {
+        step_scope(world);
+        return;
+    }
+    policy_draw(world);
+    core_set_policy(world->core, policy_make(world), world->now_ns);
     world->tally->policies++;
 }
 

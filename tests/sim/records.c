@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The flight recorder's records, added up: by them alone each living session has in each pool what the core
  * says. */
+#include <stdatomic.h>
 #include <stdlib.h>
 
 #include "daemon/core/recorder.h"
@@ -30,9 +31,26 @@ void records_begin(struct world *world) {
     recordings->file = memory_make(1, header.file_bytes);
     *recordings->file = header;
     recordings->next = 1;
-    recorder_open(world->core, recordings->file);
-    recorder_set_clock(world->core, world->now_ns, world->now_ns + NS_PER_HOUR);
     world->recordings = recordings;
+    records_go_on(world);
+}
+
+void records_go_on(struct world *world) {
+    recorder_open(world->core, world->recordings->file);
+    recorder_set_clock(world->core, world->now_ns, world->now_ns + NS_PER_HOUR);
+}
+
+static struct recordings remembered;
+static uint64_t remembered_next;
+
+void records_remember(const struct world *world) {
+    remembered = *world->recordings;
+    remembered_next = atomic_load(&world->recordings->file->next);
+}
+
+void records_go_back(const struct world *world) {
+    *world->recordings = remembered;
+    atomic_store(&world->recordings->file->next, remembered_next);
 }
 
 void records_end(struct world *world) {

@@ -153,6 +153,8 @@ static void finish_growth(struct world *world, unsigned p) {
             where->segment = world->core->segments[slot];
     must(where->segment != NULL && where->segment->size_bytes == size, "a segment was made and is not there");
     where->id = where->segment->id;
+    must(where->id > world->last_segment, "a segment's number is given again");
+    world->last_segment = where->id;
     world->tally->growths++;
 }
 
@@ -231,13 +233,18 @@ void step_trim(struct world *world) {
          "a trim takes from the reserve");
 }
 
-void step_configure(struct world *world) {
-    const struct pool_sizes sizes = {
+struct pool_sizes draw_sizes(struct world *world) {
+    return (struct pool_sizes){
         .limit_bytes = random_below(world, world->limit_max + 1),
         .step_bytes = one_in(world, 3) ? POOL_STEP_BY_SIZE : random_below(world, 6 * MIB),
         .reserve_bytes = one_in(world, 2) ? 0 : random_below(world, 10 * MIB),
         .low_water_bytes = one_in(world, 2) ? 0 : random_below(world, 10 * MIB),
     };
+}
+
+void step_configure(struct world *world) {
+    const struct pool_sizes sizes = draw_sizes(world);
+
     shell_drain(world); /* as after each event: what was decided under the old limits has begun */
     core_pool_configure(world->pools[random_below(world, world->n_pools)].pool, &sizes, world->now_ns);
 }

@@ -134,10 +134,12 @@ void model_check_withheld(const struct world *world, unsigned l) {
 /* The core may have had the lease wait for its next fence. */
 static bool see_move(struct world *world, unsigned l) {
     struct model_lease *lease = &world->leases[l];
-    const struct lease *there = world->core->leases.slots[lease->id - 1];
 
-    if (!lease->used || !lease->fenced || !lease->by_fences || there == NULL ||
-        there->generation != lease->generation || there->fence == NULL || there->fence->word == lease->word)
+    if (!lease->used || !lease->fenced || !lease->by_fences)
+        return false;
+    const struct lease *there = world->core->leases.slots[lease->id - 1];
+    if (there == NULL || there->generation != lease->generation || there->fence == NULL ||
+        there->fence->word == lease->word)
         return false;
     must(there->fence->word > lease->word && model_is_ready(world, lease->session, lease->word, lease->value),
          "a lease waits for its next fence before it has come to that");

@@ -15,6 +15,8 @@
  *   turns.c    the order in which the model serves requests
  *   records.c  what the flight recorder says of each session's memory
  *   heirs.c    the estate: its records agree with the core after each step
+ *   picture.c  the world as it was before a step that has not happened
+ *   successor.c  the daemon dies, and the world goes on with its successor
  *   alone.c    requests that no other process can serve
  *   check.c    the invariants that hold between steps
  *   history.c  one seed's world from its first step to its last
@@ -162,6 +164,9 @@ struct model_lease {
 
 struct model_session {
     struct session *session; /* NULL: unused */
+    uint64_t id;
+    uint64_t n_questions; /* as of the last picture_note() */
+    bool is_unbound;      /* while a successor's are looked for */
     unsigned tenant, group, process;
     uint64_t replies; /* bytes that it has not read */
     bool lost, wants;
@@ -194,6 +199,8 @@ struct model_request {
     bool was_held;   /* at the end of the last step it was its tenant's first that waits for the quota */
     unsigned passes; /* later requests that got what it could have used, while it was its tenant's oldest */
     struct lease *lease; /* granted */
+    uint64_t generation; /* its, as of the last picture_note() */
+    unsigned counted_passes; /* by the core, likewise */
     uint64_t alone_ns;   /* since when no other process can serve it; NS_FOREVER: one can */
 };
 
@@ -206,6 +213,9 @@ struct model_pool {
     bool somebody_overdue;      /* at the end of the last step */
     bool was_late;              /* likewise: its sessions had been asked often, */
     bool was_refused;           /* and the driver had refused it memory */
+    struct pool_sizes sizes;    /* as of the last picture_note(), */
+    enum pool_state state;      /* and its last state but STARTING */
+    uint64_t inherited_leases;  /* that a predecessor's core has counted */
 };
 
 /* The quotas and the pool access of each tenant (a user) and group. QUOTA_… as in the core. */
@@ -252,7 +262,8 @@ struct tally {
         sends, taken, revoked, too_late, fences, joined, withheld, rows, described, arrivals, aheads, growths,
         failures, retirements, reclaims, byes, breaks, kills, forks, reaped, behind_child, by_holders, forced,
         policies, quota_refusals, held, devices_lost, out_of_memory, segments, closings, offered,
-        answered_early, closed, passes, overdue, turns, cancels, alone, long_waits, scopes, heirs;
+        answered_early, closed, passes, overdue, turns, cancels, alone, long_waits, scopes, heirs, successors,
+        steps_lost, reads_died, reads_failed, makers_died;
 };
 
 /* The last lease of which a part was released behind a fence, and that fence (0: none was). */
@@ -280,8 +291,9 @@ struct world {
     unsigned validate_every, drain_late; /* one in so many steps; 0: never */
 
     struct model_followed followed;
+    bool is_restarting; /* the core is a successor's: its pools are to start */
     bool arrivals; /* what the core looked at last had memory come back from behind fences */
-    uint64_t next_request, next_token, last_generation, next_order;
+    uint64_t next_request, next_token, last_generation, last_session, last_segment, next_order;
     struct model_segment segments[SIM_SEGMENTS];
     struct model_block blocks[SIM_BLOCKS];
     struct model_lease leases[SIM_LEASES];
@@ -484,6 +496,10 @@ gid_t policy_gid(unsigned group);
 uint64_t model_limit(const struct world *world, unsigned tenant, unsigned item, unsigned joining_group);
 void model_add_up(const struct world *world, struct model_use *ret_use);
 bool model_may_use(const struct world *world, unsigned s, unsigned p);
+/* Another policy, or none, of which the core is not told yet. */
+void policy_draw(struct world *world);
+/* The policy as the core is to have it. NULL: none. */
+struct policy *policy_make(const struct world *world);
 /* Each tenant is charged with what it has, and may have what the policy says. */
 void check_quotas(struct world *world, const struct model_use *use);
 void step_policy(struct world *world);
@@ -500,10 +516,56 @@ void heirs_end(struct world *world);
 void heirs_end_step(struct world *world, bool checks);
 /* Between steps: a successor inherits everything. */
 void heirs_check(struct world *world);
+/* A step begins, in which the daemon may die. */
+void heirs_begin_step(struct world *world);
+/* Between steps: whether the daemon is dead. */
+bool heirs_is_over(void);
 
+/* The limits of a core that are no pool's and no user's. */
+struct heir_limits {
+    uint32_t sessions, session_leases, passes, segments;
+    uint64_t long_wait_ns;
+};
+struct heir_limits heirs_limits_of(const struct core *core);
+/* A core with these limits, and with the world's pools and scopes. */
+struct core *heirs_make_core(const struct world *world, const struct heir_limits *limits);
+/* All that a core has is given back. It keeps no records any more, and touches no page. */
+void heirs_empty(struct core *core, uint64_t now_ns);
+/* Returns a number below the bound, which the world's own numbers do not depend on. */
+unsigned heirs_draw(unsigned bound);
+/* The daemon dies before so many stores from now on. 0: it does not. */
+void heirs_die_at(unsigned store);
+/* Whether it has died before a store. From now on it does not. */
+bool heirs_has_died(void);
+/* The memory is what the dead daemon left. */
+void heirs_leave_memory(void);
+/* Reads it. Returns 0, or what estate_open() does. */
+int heirs_open(struct world *world, const char **ret_reason);
+
+/* --- picture.c */
+/* Takes notice of what a successor is told, and of what only the core knows. */
+void picture_note(struct world *world);
+/* The world as it is now can be restored. One at a time. */
+void picture_take(struct world *world);
+void picture_drop(void);
+/* The world is as it was. The pointers into the core are those of then. */
+void picture_restore(struct world *world);
+
+/* --- successor.c */
+/* The daemon is dead, and a successor takes its place. */
+void successor_goes_on(struct world *world);
+/* The successor's first step. */
+void step_restart(struct world *world);
+
+/* --- records.c */
 /* The core records from now on; nothing is left of that at the end. */
 void records_begin(struct world *world);
 void records_end(struct world *world);
+/* A successor's core records in the same file. */
+void records_go_on(struct world *world);
+/* Remembers what is recorded, so that later records can be taken back. */
+void records_remember(const struct world *world);
+void records_go_back(const struct world *world);
 
 /* Reads what was recorded since, and compares. To be called after each step. */
 void records_check(struct world *world);
@@ -589,6 +651,7 @@ void step_look(struct world *world);
 void step_lose_device(struct world *world);
 void step_trim(struct world *world);
 void step_configure(struct world *world);
+struct pool_sizes draw_sizes(struct world *world);
 void finish_retirement(struct world *world, unsigned g);
 
 /* --- history.c */

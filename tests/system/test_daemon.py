@@ -645,13 +645,24 @@ class ServiceManager(unittest.TestCase):
         with open(daemon.log, "ab") as log:
             daemon.process = subprocess.Popen(daemon.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=daemon.variables())
         said = self.messages(daemon, "READY=1")
-        self.assertEqual(said, [*((["FDSTORE=1", "FDPOLL=0", f"FDNAME={name}"], 1) for name in ("LA", "LB")), (["BARRIER=1"], 1),
-                                (["READY=1"], 0)])
-        daemon.process.send_signal(signal.SIGTERM)
+        self.assertEqual(said, [*((["FDSTORE=1", "FDPOLL=0", f"FDNAME={name}"], 1) for name in ("LA", "LB", "EC")),
+                                (["BARRIER=1"], 1), (["READY=1"], 0)])
+        daemon.process.send_signal(signal.SIGINT)
         said = self.messages(daemon, "FDNAME=LB")
         self.assertEqual(said, [(["STOPPING=1"], 0), *((["FDSTOREREMOVE=1", f"FDNAME={name}"], 0) for name in ("LA", "LB"))])
         self.assertEqual(daemon.process.wait(WAIT_S), 0)
         daemon.process = None
+
+    def test_it_leaves_everything_to_the_next_daemon_where_it_is_told_to_end(self):
+        daemon = Daemon(CONFIG, environment={"NOTIFY_SOCKET": self.path, "FDSTORE": "10"})
+        self.addCleanup(daemon.close)
+        self.messages(daemon, "READY=1")
+        daemon.process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.messages(daemon, "STOPPING=1"), [(["STOPPING=1"], 0)])
+        self.assertEqual(daemon.process.wait(WAIT_S), 0)
+        daemon.process = None
+        self.assertTrue(daemon.socket.is_socket() and daemon.admin_socket.is_socket())
+        self.assertFalse(select.select([self.notify], [], [], 0)[0])
 
     def test_it_stores_nothing_where_there_is_no_store(self):
         for variables in ({}, {"FDSTORE": "0"}, {"FDSTORE": "many"}):
@@ -666,7 +677,7 @@ class ServiceManager(unittest.TestCase):
                 daemon.process = subprocess.Popen(daemon.command(), stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=daemon.variables())
             stored = [lines for lines, n_fds in self.messages(daemon, "READY=1") if "FDSTORE=1" in lines]
             self.assertEqual(len(stored), 1)
-            self.assertIn("a socket is not stored", daemon.log_text())
+            self.assertIn("a descriptor is not stored", daemon.log_text())
 
     def test_it_takes_its_sockets_from_the_manager(self):
         with Daemon(CONFIG, start=False) as daemon:

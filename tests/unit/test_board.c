@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The boards as the daemon keeps them, and the states of fences as every process reads them there. */
 #include "daemon/data/board.h"
+#include "daemon/loop/desk.h"
 #include "unit.h"
 
-static struct list boards;
+static struct desk desk; /* there is no estate */
+static struct boards boards;
 
 static struct board *join(uid_t uid, uint32_t *ret_slot) {
     const struct tenant_id tenant = {.uid = uid};
@@ -15,7 +17,7 @@ static struct board *join(uid_t uid, uint32_t *ret_slot) {
 
 static int begin(void **state) {
     (void)state;
-    list_init(&boards);
+    boards_init(&boards, &desk, NULL);
     return 0;
 }
 
@@ -23,7 +25,7 @@ static int end(void **state) {
     (void)state;
     board_end(&boards, (struct tenant_id){.uid = 1001});
     board_end(&boards, (struct tenant_id){.uid = 1002});
-    return list_is_empty(&boards) ? 0 : -1;
+    return list_is_empty(&boards.all) ? 0 : -1;
 }
 
 static void each_user_has_a_board_of_its_own(void **state) {
@@ -35,14 +37,14 @@ static void each_user_has_a_board_of_its_own(void **state) {
     assert_ptr_not_equal(others, board);
     assert_int_not_equal(first, second);
     assert_int_not_equal(board->fd, others->fd);
-    board_leave(board, first, true);
-    board_leave(board, second, false);
-    board_leave(others, other, true);
+    board_leave(&boards, board, first, true);
+    board_leave(&boards, board, second, false);
+    board_leave(&boards, others, other, true);
     assert_ptr_equal(join(1001, &second), board); /* tokens name fences on it */
-    board_leave(board, second, true);
+    board_leave(&boards, board, second, true);
     board_end(&boards, (struct tenant_id){.uid = 1002});
     board_end(&boards, (struct tenant_id){.uid = 1003});
-    assert_ptr_equal(list_first(&boards, struct board, link), board);
+    assert_ptr_equal(list_first(&boards.all, struct board, link), board);
 }
 
 /* A slot in which a session has reached a value, and another one that keeps the board. */
@@ -69,8 +71,8 @@ static void fences_of_a_living_session_are_ready_when_they_are_reached(void **st
     assert_int_equal(state_of(board, slot, value - 3), PROTO_BOARD_READY);
     assert_int_equal(state_of(board, slot, value), PROTO_BOARD_READY);
     assert_int_equal(state_of(board, slot, value + 1), PROTO_BOARD_PENDING);
-    board_leave(board, slot, true);
-    board_leave(board, other, true);
+    board_leave(&boards, board, slot, true);
+    board_leave(&boards, board, other, true);
 }
 
 static void a_session_that_died_lost_what_it_had_not_reached(void **state) {
@@ -79,12 +81,12 @@ static void a_session_that_died_lost_what_it_had_not_reached(void **state) {
     struct board *board = reach(10, &slot, &other, &value);
 
     (void)state;
-    board_leave(board, slot, false);
+    board_leave(&boards, board, slot, false);
     assert_int_equal(state_of(board, slot, value), PROTO_BOARD_READY);
     assert_int_equal(state_of(board, slot, value + 1), PROTO_BOARD_LOST);
     /* a stream that waits for it goes on: the GPU compares so */
     assert_true((int64_t)(board->memory->slots[slot].words[5] - (value + 1)) >= 0);
-    board_leave(board, other, true);
+    board_leave(&boards, board, other, true);
 }
 
 static void a_session_that_left_well_lost_nothing(void **state) {
@@ -93,10 +95,10 @@ static void a_session_that_left_well_lost_nothing(void **state) {
     struct board *board = reach(10, &slot, &other, &value);
 
     (void)state;
-    board_leave(board, slot, true);
+    board_leave(&boards, board, slot, true);
     assert_int_equal(state_of(board, slot, value), PROTO_BOARD_READY);
     assert_int_equal(state_of(board, slot, value + 1000), PROTO_BOARD_READY);
-    board_leave(board, other, true);
+    board_leave(&boards, board, other, true);
 }
 
 /* The next session in a slot goes on above all that was there, and what was lost stays so until it ends. */
@@ -106,7 +108,7 @@ static void a_slot_is_used_again_after_all_others(void **state) {
     struct board *board = reach(10, &slot, &other, &value);
 
     (void)state;
-    board_leave(board, slot, false);
+    board_leave(&boards, board, slot, false);
     for (unsigned i = 0; i + 2 < PROTO_BOARD_SLOTS; i++) {
         (void)join(1001, &next);
         assert_int_not_equal(next, slot);
@@ -123,7 +125,7 @@ static void a_slot_is_used_again_after_all_others(void **state) {
     assert_int_equal(state_of(board, slot, begins), PROTO_BOARD_READY);
     assert_int_equal(state_of(board, slot, begins + 1), PROTO_BOARD_PENDING);
     for (uint32_t i = 0; i < PROTO_BOARD_SLOTS; i++)
-        board_leave(board, i, true);
+        board_leave(&boards, board, i, true);
 }
 
 int main(void) {

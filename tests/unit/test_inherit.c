@@ -451,6 +451,7 @@ static void what_the_shell_has_not_is_refused(void **state) {
         refused_session = id % 2 == 0 ? 0 : id / 2;
         int r = inherit(&heir, 0);
         assert_true(r == 0 || r == -ENOENT);
+        assert_true(r == 0 || refused_segment == 0); /* a segment is an orphan then */
         n_refused += r < 0;
         if (r < 0)
             expect_nothing_left(&heir);
@@ -458,7 +459,7 @@ static void what_the_shell_has_not_is_refused(void **state) {
             use_and_end(&heir);
     }
     refused_segment = refused_session = 0;
-    assert_true(n_refused > 15);
+    assert_true(n_refused > 5);
 }
 
 /* Which values a member of so many bytes is tried with, beside those near its own. */

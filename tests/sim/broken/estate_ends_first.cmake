@@ -10,4 +10,4 @@ set(REPLACE [==[    store(estate, &head_of(estate)->ended_ns, &now_ns, sizeof no
     for (record = estate->changed; record != 0; record = slot_of(estate, record)->next)
         write_copy(estate, chunk_of(estate, record), index_of(record));
 ]==])
-set(EXPECTED "heirs.c")
+set(EXPECTED "heirs.c|successor.c")

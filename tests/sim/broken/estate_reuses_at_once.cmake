@@ -13,4 +13,4 @@ set(REPLACE [==[    slot->object = NULL;
         push(estate, &estate->free[chunk_of(estate, record)->kind], record);
     }
 ]==])
-set(EXPECTED "heirs.c")
+set(EXPECTED "heirs.c|successor.c")

@@ -3,4 +3,4 @@ set(SOURCE daemon/estate/estate.c)
 set(FIND [==[    slot->holding = slot->damaged == 0 || slot->damaged == 3 ? !slot->holding : slot->damaged == 1;
 ]==])
 set(REPLACE [==[]==])
-set(EXPECTED "heirs.c")
+set(EXPECTED "heirs.c|successor.c")

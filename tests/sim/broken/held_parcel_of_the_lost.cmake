@@ -3,4 +3,4 @@ set(SOURCE daemon/core/core_sessions.c)
 set(FIND [==[    parcels_let_go(session, now_ns);
     list_remove(&session->reclaim_link);]==])
 set(REPLACE [==[    list_remove(&session->reclaim_link);]==])
-set(EXPECTED "a parcel has ended too early, or not at all|everybody is gone, and leases are left")
+set(EXPECTED "a parcel has ended too early, or not at all|everybody is gone, and leases are left|a session is lost, and has what ends with that")

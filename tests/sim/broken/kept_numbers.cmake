@@ -5,4 +5,4 @@ set(FIND [==[    lease_table_insert(&core->leases, lease);
 ]==])
 set(REPLACE [==[    lease_table_insert(&core->leases, lease);
 ]==])
-set(EXPECTED "does not agree with the core")
+set(EXPECTED "does not agree with the core|a generation is used again")

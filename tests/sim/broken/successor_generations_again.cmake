@@ -1,0 +1,7 @@
+# The records do not say which generation was given last: a successor gives some again.
+set(SOURCE daemon/core/kept.c)
+set(FIND [==[        .generation = core->leases.next_generation,
+]==])
+set(REPLACE [==[        .generation = 0,
+]==])
+set(EXPECTED "a generation is used again|that was never given")

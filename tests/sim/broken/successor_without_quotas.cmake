@@ -1,0 +1,8 @@
+# A successor does not give its users their quotas.
+set(SOURCE daemon/core/inherit.c)
+set(FIND [==[    tenant_apply_policy(tenant, NULL);
+    return 0;
+]==])
+set(REPLACE [==[    return 0;
+]==])
+set(EXPECTED "a tenant has another quota than the policy says")
