@@ -197,12 +197,12 @@ static int make_chunk(struct estate *estate, unsigned kind) {
 
     if (estate->owner.grow(estate->owner.argument, n_chunks * ESTATE_CHUNK_BYTES) < 0)
         return -ENOMEM;
-    char *bytes = calloc(1, ESTATE_CHUNK_BYTES);
-    struct estate_chunk *chunk = bytes != NULL ? add_chunk(estate, &head) : NULL;
-    if (chunk == NULL) {
-        free(bytes);
+    if (estate->scratch == NULL)
+        estate->scratch = malloc(ESTATE_CHUNK_BYTES);
+    struct estate_chunk *chunk = estate->scratch != NULL ? add_chunk(estate, &head) : NULL;
+    if (chunk == NULL)
         return -ENOMEM;
-    }
+    char *bytes = memset(estate->scratch, 0, ESTATE_CHUNK_BYTES);
     chunk->is_known = true;
     head.sum = sum_of_head(&head, estate->n_chunks - 1);
     memcpy(bytes, &head, sizeof head);
@@ -213,7 +213,6 @@ static int make_chunk(struct estate *estate, unsigned kind) {
         seal(estate, chunk, place, copy);
     }
     store(estate, chunk->memory, bytes, ESTATE_CHUNK_BYTES);
-    free(bytes);
     store(estate, &head_of(estate)->n_chunks, &stamp, sizeof stamp); /* it counts from now on */
     for (unsigned i = chunk->n_slots; i-- > 0;)
         push(estate, &estate->free[kind], (uint32_t)(n_chunks - 1) << INDEX_BITS | i);
@@ -251,6 +250,7 @@ void estate_deinit(struct estate *estate) {
     for (size_t i = 1; i < estate->n_chunks; i++)
         free(estate->chunks[i]);
     free(estate->chunks);
+    free(estate->scratch);
     *estate = (struct estate){0};
 }
 

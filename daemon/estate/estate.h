@@ -84,6 +84,7 @@ struct estate {
     struct estate_owner owner;
     struct estate_chunk **chunks; /* by number; chunks[0] is NULL: the head's */
     size_t n_chunks, chunks_room;
+    char *scratch;                   /* for a new chunk's bytes; NULL: there was none yet */
     uint32_t free[ESTATE_KINDS_MAX]; /* by kind: the first of its free records; 0: none */
     uint32_t changed;                /* the first of those that the step has changed; 0: none */
     uint64_t step;                   /* the present one */
