@@ -61,7 +61,7 @@ static void announce_ready(struct daemon *daemon) {
 
 /* Ends the present step, and does what was to wait for that. */
 static void end_step(struct daemon *daemon) {
-    desk_note_alive(&daemon->succession.desk, clock_now_ns());
+    desk_note_alive(&daemon->succession.desk, uv_now(&daemon->loop) * NS_PER_MS);
     desk_end_step(&daemon->succession.desk);
     boards_settle(&daemon->clients.boards);
     store_remove_leaving(&daemon->store);
@@ -80,7 +80,6 @@ void decisions_carry_out(struct daemon *daemon) {
 
     while (more) {
         more = false;
-        end_step(daemon);
         while (core_next_answer(daemon->core, &answer)) {
             session_log_answer(&daemon->clients.log, &answer);
             serve_answer(answer.session->owner, &answer);
@@ -91,7 +90,7 @@ void decisions_carry_out(struct daemon *daemon) {
             supplier_grow(pool->owner, size_bytes);
             more = true;
         }
-        desk_end_step(&daemon->succession.desk); /* a successor is not to lend what is freed */
+        end_step(daemon); /* a successor is not to lend what is freed */
         while (!daemon->stopping && core_next_retirement(daemon->core, &segment)) {
             supplier_retire(segment->pool->owner, segment);
             more = true;

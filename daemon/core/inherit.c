@@ -917,7 +917,7 @@ int core_keep(struct core *core, struct estate *estate) {
 
     if (r < 0)
         return r;
-    estate_end_step(estate, 0);
+    estate_end_step(estate);
     core->estate = estate;
     return 0;
 }
@@ -942,43 +942,34 @@ static int lose_group(struct heir *heir, uint32_t group) {
     return 0;
 }
 
-/* A damaged record is gone. Whose it was is lost with it. */
-static int lose_damaged(struct heir *heir, const struct estate_found *found) {
-    if (!found->is_confined)
-        return refuse(heir, "a record is damaged, and it is not known whose it was");
-    estate_remove(heir->estate, found->record);
-    heir->loss.n_damaged++;
-    int r = lose_group(heir, found->groups[0]);
-    return r == 0 ? lose_group(heir, found->groups[1]) : r;
-}
-
-/* Records of kinds that this daemon does not know: where one may hold memory, none of it may be lent. */
-static int pass_unknown(struct heir *heir, const struct estate_found *found) {
-    if (found->holds || found->is_damaged)
-        return refuse(heir, "a newer daemon kept what this one does not know");
-    estate_remove(heir->estate, found->record);
-    return 0;
-}
-
-/* Leaves whole records of known kinds, of users of whom no record is damaged. */
-static int leave_whole(struct heir *heir) {
+/* Notes whose records are not inherited, and changes nothing: a call that fails may be made again. */
+static int find_losses(struct heir *heir) {
     struct estate_found found = {0};
     int r = 0;
 
-    while (r == 0 && estate_next(heir->estate, 0, found.record, &found))
-        if (found.is_unknown)
-            r = pass_unknown(heir, &found);
-        else if (found.is_damaged)
-            r = lose_damaged(heir, &found);
-    found.record = 0;
-    while (r == 0 && heir->n_lost > 0 && estate_next(heir->estate, 0, found.record, &found)) {
-        if (!is_lost(heir, found.groups[0]))
-            continue;
-        heir->loss.n_segments += found.kind == KEPT_SEGMENT;
-        heir->loss.n_sessions += found.kind == KEPT_SESSION;
-        estate_remove(heir->estate, found.record);
+    while (r == 0 && estate_next(heir->estate, 0, found.record, &found)) {
+        if (found.is_unknown && (found.holds || found.is_damaged))
+            r = refuse(heir, "a newer daemon kept what this one does not know");
+        else if (found.is_damaged && !found.is_confined)
+            r = refuse(heir, "a record is damaged, and it is not known whose it was");
+        else if (found.is_damaged && (r = lose_group(heir, found.groups[0])) == 0)
+            r = lose_group(heir, found.groups[1]);
     }
     return r;
+}
+
+/* Leaves whole records of known kinds, of users of whom no record is damaged. */
+static void remove_losses(struct heir *heir) {
+    struct estate_found found = {0};
+
+    while (estate_next(heir->estate, 0, found.record, &found)) {
+        bool is_of_lost = !found.is_damaged && !found.is_unknown && is_lost(heir, found.groups[0]);
+        heir->loss.n_damaged += found.is_damaged;
+        heir->loss.n_segments += is_of_lost && found.kind == KEPT_SEGMENT;
+        heir->loss.n_sessions += is_of_lost && found.kind == KEPT_SESSION;
+        if (found.is_unknown || found.is_damaged || is_of_lost)
+            estate_remove(heir->estate, found.record);
+    }
 }
 
 static void mark_all(struct core *core) {
@@ -1016,8 +1007,12 @@ int core_inherit(struct core *core, struct estate *estate, const struct inherit_
     *ret_reason = NULL;
     if (estate_is_empty(estate))
         return core_keep(core, estate);
-    int r = leave_whole(&heir);
+    int r = find_losses(&heir);
+    if (r == 0)
+        remove_losses(&heir);
     free(heir.lost);
+    if (heir.loss.n_damaged > 0 && shell->tell_loss != NULL)
+        shell->tell_loss(shell->argument, &heir.loss);
     if (r == 0)
         r = build(&heir);
     if (r == 0)
@@ -1031,7 +1026,5 @@ int core_inherit(struct core *core, struct estate *estate, const struct inherit_
     }
     core->estate = estate;
     refuse_impossible(core);
-    if (heir.loss.n_damaged > 0 && shell->tell_loss != NULL)
-        shell->tell_loss(shell->argument, &heir.loss);
     return 0;
 }

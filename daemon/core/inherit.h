@@ -41,9 +41,9 @@ struct inherit_shell {
     /* The session: sets its owner, its page if it had one, and its peer's groups, which are those of the record. */
     int (*take_session)(void *argument, struct session *session, const struct kept_session *kept);
     void *argument;
-    uint64_t away_ns; /* for so long no daemon was there: parcels live so much longer */
-    /* NULL, or told of a loss, once the rest is inherited. */
+    /* NULL, or told of a loss, before it is told of anything else. */
     void (*tell_loss)(void *argument, const struct inherit_loss *loss);
+    uint64_t away_ns; /* for so long no daemon was there: parcels live so much longer */
 };
 
 /* The core keeps an estate from now on, which is new; a first step of it ends. To be called before anything is in the core.

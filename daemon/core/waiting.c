@@ -322,6 +322,19 @@ static bool lacks_segments_for_ever(const struct request *request, const struct 
            wanted > quota_limit(&request->session->tenant->quota, QUOTA_SEGMENTS);
 }
 
+/* Has a request wait for its tenant's quota. If it is older than one that keeps the quota back, that one does so
+ * no more: the next tick serves those behind it. */
+static void queue_for_quota(struct request *request, struct tenant_heap *heap) {
+    const struct request *first = wait_queue_first(&heap->held);
+
+    queue_enter(request, heap, WAIT_QUEUE_QUOTA);
+    if (first == NULL || wait_queue_first(&heap->held) == first ||
+        first->passes < request->session->core->passes_limit)
+        return;
+    heap->held.tried = 0;
+    request->pool->waiters.is_shifted = true;
+}
+
 /* Has a request wait for its tenant's quota, or refuses it if the quota can never allow it. */
 static void pool_hold(struct pool *pool, struct request *request) {
     struct tenant *tenant = request->session->tenant;
@@ -334,7 +347,7 @@ static void pool_hold(struct pool *pool, struct request *request) {
     else if (lacks_segments_for_ever(request, heap))
         request_refuse_for_quota(request, PROTO_E_LIMIT, QUOTA_SEGMENTS);
     else if (request->queue != WAIT_QUEUE_QUOTA)
-        queue_enter(request, heap, WAIT_QUEUE_QUOTA);
+        queue_for_quota(request, heap);
 }
 
 /* Refuses or queues a request by what pool_grant() returned for it. */

@@ -33,7 +33,7 @@ static int serve_packet(struct client *client, bool *ret_answered) {
     if (n < 0)
         return (int)n;
     int r = deal_with(client, packet, (size_t)n, ret_answered);
-    if (r == 0)
+    if (r == 0 && !*ret_answered) /* else the answer ends it, now or before the loop sleeps */
         desk_end_step(client->clients->terms.desk);
     return r;
 }

@@ -43,6 +43,7 @@ struct slot {
     uint32_t next;   /* in a list: free ones, changed ones */
     bool is_changed; /* it is in the list of those */
     bool is_removed; /* by the present step */
+    bool is_new;     /* the present step has added it */
     uint8_t damaged; /* as it was read: bit 0 and 1 for the copies; 0: it is whole */
     uint8_t holding; /* the copy that holds, 0 or 1 */
 };
@@ -196,12 +197,12 @@ static int make_chunk(struct estate *estate, unsigned kind) {
 
     if (estate->owner.grow(estate->owner.argument, n_chunks * ESTATE_CHUNK_BYTES) < 0)
         return -ENOMEM;
-    char *bytes = calloc(1, ESTATE_CHUNK_BYTES);
-    struct estate_chunk *chunk = bytes != NULL ? add_chunk(estate, &head) : NULL;
-    if (chunk == NULL) {
-        free(bytes);
+    if (estate->scratch == NULL)
+        estate->scratch = malloc(ESTATE_CHUNK_BYTES);
+    struct estate_chunk *chunk = estate->scratch != NULL ? add_chunk(estate, &head) : NULL;
+    if (chunk == NULL)
         return -ENOMEM;
-    }
+    char *bytes = memset(estate->scratch, 0, ESTATE_CHUNK_BYTES);
     chunk->is_known = true;
     head.sum = sum_of_head(&head, estate->n_chunks - 1);
     memcpy(bytes, &head, sizeof head);
@@ -212,7 +213,6 @@ static int make_chunk(struct estate *estate, unsigned kind) {
         seal(estate, chunk, place, copy);
     }
     store(estate, chunk->memory, bytes, ESTATE_CHUNK_BYTES);
-    free(bytes);
     store(estate, &head_of(estate)->n_chunks, &stamp, sizeof stamp); /* it counts from now on */
     for (unsigned i = chunk->n_slots; i-- > 0;)
         push(estate, &estate->free[kind], (uint32_t)(n_chunks - 1) << INDEX_BITS | i);
@@ -250,6 +250,7 @@ void estate_deinit(struct estate *estate) {
     for (size_t i = 1; i < estate->n_chunks; i++)
         free(estate->chunks[i]);
     free(estate->chunks);
+    free(estate->scratch);
     *estate = (struct estate){0};
 }
 
@@ -257,8 +258,7 @@ void estate_deinit(struct estate *estate) {
 
 /* Whether the daemon died in estate_make(), or before it. */
 static bool is_unmade(const struct estate_head *head, size_t size_bytes) {
-    return size_bytes >= ESTATE_CHUNK_BYTES && head->magic == 0 && head->incarnation <= 1 &&
-           head->step == 0 && head->ended_ns == 0;
+    return size_bytes >= ESTATE_CHUNK_BYTES && head->magic == 0 && head->incarnation <= 1 && head->step == 0;
 }
 
 /* The fault of a head; NULL: it has none. *ret_n_chunks and *ret_step: what it says. */
@@ -460,6 +460,7 @@ int estate_add(struct estate *estate, unsigned kind, void *object, uint32_t *ret
     *ret_record = pop(estate, &estate->free[kind]);
     struct slot *slot = slot_of(estate, *ret_record);
     slot->object = object;
+    slot->is_new = true;
     estate->n_records++;
     estate_change(estate, *ret_record);
     return 0;
@@ -512,19 +513,24 @@ void estate_must_end_step(struct estate *estate) {
     estate->must_end = true;
 }
 
-void estate_end_step(struct estate *estate, uint64_t now_ns) {
-    uint32_t record;
+/* A record that came and went within the step was never there. */
+static void write_changes(const struct estate *estate) {
+    for (uint32_t record = estate->changed; record != 0; record = slot_of(estate, record)->next) {
+        const struct slot *slot = slot_of(estate, record);
+        if (!slot->is_new || !slot->is_removed)
+            write_copy(estate, chunk_of(estate, record), index_of(record));
+    }
+}
 
+void estate_end_step(struct estate *estate) {
     if (estate == NULL || (estate->changed == 0 && !estate->must_end))
         return;
     estate->must_end = false;
-    for (record = estate->changed; record != 0; record = slot_of(estate, record)->next)
-        write_copy(estate, chunk_of(estate, record), index_of(record));
-    store(estate, &head_of(estate)->ended_ns, &now_ns, sizeof now_ns);
+    write_changes(estate);
     store(estate, &head_of(estate)->step, &(const uint64_t){stamp_of(estate->step)}, sizeof(uint64_t));
     estate->step++;
     while (estate->changed != 0) {
-        record = pop(estate, &estate->changed);
+        uint32_t record = pop(estate, &estate->changed);
         struct slot *slot = slot_of(estate, record);
         slot->is_changed = false;
         if (slot->damaged != 0) {
@@ -534,7 +540,7 @@ void estate_end_step(struct estate *estate, uint64_t now_ns) {
         }
         if (slot->is_removed && chunk_of(estate, record)->is_known)
             push(estate, &estate->free[chunk_of(estate, record)->kind], record);
-        slot->is_removed = false;
+        slot->is_removed = slot->is_new = false;
     }
 }
 

@@ -73,7 +73,6 @@ struct estate_head {
     uint64_t incarnation;  /* which daemon has it: 1 is the first */
     uint64_t n_chunks;     /* the head's own among them; as a stamp, which has a check of itself */
     uint64_t step;         /* the stamp of the last one that has ended; 0: none has */
-    uint64_t ended_ns;     /* by CLOCK_BOOTTIME or the like, when that was: estate_end_step() */
 };
 
 struct estate_chunk;
@@ -85,6 +84,7 @@ struct estate {
     struct estate_owner owner;
     struct estate_chunk **chunks; /* by number; chunks[0] is NULL: the head's */
     size_t n_chunks, chunks_room;
+    char *scratch;                   /* for a new chunk's bytes; NULL: there was none yet */
     uint32_t free[ESTATE_KINDS_MAX]; /* by kind: the first of its free records; 0: none */
     uint32_t changed;                /* the first of those that the step has changed; 0: none */
     uint64_t step;                   /* the present one */
@@ -155,9 +155,9 @@ void estate_remove(struct estate *estate, uint32_t record);
  * from its number. */
 void estate_must_end_step(struct estate *estate);
 
-/* Writes the changes of the step, and ends it; without changes nothing happens. now_ns: see struct estate_head.
+/* Writes the changes of the step, and ends it; without changes nothing happens.
  * Nothing may leave the daemon that follows from the step before. */
-void estate_end_step(struct estate *estate, uint64_t now_ns);
+void estate_end_step(struct estate *estate);
 
 /* Whether the bookkeeping is as the memory says, and each object's record is what its kind would write. Between
  * steps. Linear in everything: for tests. *ret_kind: of the first record that is not so; 0: none is known. */

@@ -102,7 +102,7 @@ void desk_sent(struct desk *desk, const uint8_t *message) {
 
 void desk_end_step(struct desk *desk) {
     if (desk->estate != NULL)
-        estate_end_step(desk->estate, clock_now_ns());
+        estate_end_step(desk->estate);
 }
 
 void desk_note_alive(struct desk *desk, uint64_t now_ns) {

@@ -69,12 +69,12 @@ static double time_leases(struct core *core, struct session *session) {
         if (core_acquire(session, i, &acquire, begin_ns) != 0 || !core_next_answer(core, &answer) ||
             answer.lease == NULL)
             exit(1);
-        estate_end_step(core->estate, begin_ns);
+        estate_end_step(core->estate);
         const struct proto_release release = {.lease = answer.lease->id,
                                               .generation = answer.lease->generation};
         if (core_release(session, &release, begin_ns) != 0)
             exit(1);
-        estate_end_step(core->estate, begin_ns);
+        estate_end_step(core->estate);
     }
     return (double)(clock_now_ns() - begin_ns) / N_LEASES;
 }

@@ -827,7 +827,9 @@ void step_idle(struct world *world) {
     must(r == (for_others || model_may_use(world, s, p) ? 0 : PROTO_E_NO_POOL),
          "a session asks about a pool that it may not use");
     model_see(world);
-    bool has_room = pool->growth.retry_ns == 0 && !for_others && model_has_descriptor(world, p) &&
+    /* A growth that was decided in the same call may have taken the last descriptor. */
+    bool has_room = pool->growth.retry_ns == 0 && !for_others && !world->pools[p].decided &&
+                    model_has_descriptor(world, p) &&
                     round_up(idle.size_bytes, SEGMENT_GRANULE) + pool->reserved_bytes <= pool->limit_bytes;
     const struct model_request *oldest = find_oldest(world, p);
     for (unsigned i = 0; r == 0 && i < segments.count; i++) {

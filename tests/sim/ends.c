@@ -125,6 +125,7 @@ void session_end(struct world *world, unsigned s) {
     model_lose_session(world, s);
     parcels_begin(world, session->session);
     core_session_lose(session->session, world->now_ns, "waiting for its process to end");
+    model_see(world); /* before its memory may come back */
 }
 
 void step_break(struct world *world) {

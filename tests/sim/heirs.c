@@ -16,7 +16,8 @@
 #include "daemon/core/scope.h"
 #include "tests/sim/world.h"
 
-#define CHUNKS 256u
+#define CHUNKS    256u
+#define NEW_STEPS 64u
 
 static _Alignas(4096) char memory[CHUNKS * ESTATE_CHUNK_BYTES], copy[CHUNKS * ESTATE_CHUNK_BYTES];
 static gid_t groups[4 * SIM_SESSIONS]; /* of a successor's sessions */
@@ -30,6 +31,8 @@ static size_t grown_bytes;     /* of the memory that the core under test keeps i
 static unsigned dies_one_in;   /* so many steps the daemon dies in earnest; 0: it never does */
 static unsigned dies_soon;     /* so many steps it is likely to, because it is new */
 static bool is_dying;          /* in the present step */
+static bool is_new; /* a picture is taken before each step: the daemon may die where the memory grows, */
+static unsigned dies_at_growth; /* before so many stores of that; 0: it does not */
 
 static int grow(void *argument, size_t size_bytes) {
     const struct world *world = argument;
@@ -51,11 +54,17 @@ static int grow_own(void *argument, size_t size_bytes) {
 
 /* The daemon of another world dies here: its successor gets the memory as it is. */
 static void before_store(void *argument, void *to, const void *from, size_t size_bytes) {
-    size_t half_bytes = size_bytes / 16 * 8;
+    const struct world *world = argument;
+    size_t half_bytes = size_bytes / 16 * 8, offset = (size_t)((char *)to - memory);
+    bool grows = offset == offsetof(struct estate_head, n_chunks) || offset % ESTATE_CHUNK_BYTES == 0;
 
-    (void)argument;
-    if (dies_at == 0 || --dies_at > 0 || !((char *)to >= memory && (char *)to < memory + sizeof memory))
+    if (!((char *)to >= memory && (char *)to < memory + sizeof memory) || died_bytes > 0)
         return;
+    bool is_in_growth = is_new && grows && dies_at_growth > 0 && --dies_at_growth == 0;
+    if (!is_in_growth && (dies_at == 0 || --dies_at > 0))
+        return;
+    world->tally->growths_died += is_in_growth;
+    is_dying = is_dying || is_in_growth;
     died_bytes = grown_bytes;
     memcpy(copy, memory, grown_bytes);
     if (random_next(&draws) % 2 == 0)
@@ -70,15 +79,15 @@ static struct estate_owner owner_of(struct world *world) {
 static void begin_estate(struct world *world, const struct estate_owner *owner) {
     const struct inherit_shell shell = {.argument = world};
     const char *reason = NULL;
-    bool is_new = true;
+    bool is_first = true;
 
-    for (;; is_new = false) {
+    for (;; is_first = false) {
         heirs_die_at(dies_one_in > 0 ? heirs_draw(12) : 0);
-        int r = is_new ? estate_make(&world->estate, memory, kept_kinds, KEPT_KINDS - 1, owner)
-                       : heirs_open(world, &reason);
+        int r = is_first ? estate_make(&world->estate, memory, kept_kinds, KEPT_KINDS - 1, owner)
+                         : heirs_open(world, &reason);
         if (r == 0)
-            r = is_new ? core_keep(world->core, &world->estate)
-                       : core_inherit(world->core, &world->estate, &shell, &reason);
+            r = is_first ? core_keep(world->core, &world->estate)
+                         : core_inherit(world->core, &world->estate, &shell, &reason);
         must(r == 0, reason != NULL ? reason : "an estate cannot begin");
         if (!heirs_has_died())
             return;
@@ -98,10 +107,11 @@ void heirs_begin(struct world *world) {
     dies_one_in = deaths[random_next(&draws) % (sizeof deaths / sizeof *deaths)];
     dies_at = 0;
     dies_soon = dies_one_in > 0 ? 16 : 0;
-    is_dying = false;
+    is_dying = is_new = false;
     memset(memory, 0, sizeof memory);
     grown_bytes = ESTATE_CHUNK_BYTES;
     begin_estate(world, &owner);
+    dies_at_growth = dies_one_in > 0 ? heirs_draw(16) : 0;
 }
 
 void heirs_end(struct world *world) {
@@ -261,7 +271,7 @@ static void inherit(struct world *world, size_t size_bytes, bool is_present) {
     struct core *core = heirs_make_core(world, &limits);
     int r = core_inherit(core, &estate, &shell, &reason);
     must(r == 0, reason != NULL ? reason : strerror(-r));
-    estate_end_step(&estate, world->now_ns);
+    estate_end_step(&estate);
     must(core_is_valid(core), "a successor's core is not valid");
     for (unsigned i = 0; i < n_pages; i++)
         must(atomic_load(&pages[i].shortage.pools) == 0,
@@ -315,10 +325,10 @@ void heirs_begin_step(struct world *world) {
         return;
     is_dying = heirs_draw(dies_soon > 0 ? 3 : dies_one_in) == 0;
     dies_soon -= dies_soon > 0;
-    if (!is_dying)
-        return;
-    picture_take(world);
-    heirs_die_at(1 + heirs_draw(heirs_draw(2) == 0 ? 4 : 32));
+    is_new = world->step < NEW_STEPS && dies_at_growth > 0;
+    if (is_dying || is_new)
+        picture_take(world);
+    heirs_die_at(is_dying ? 1 + heirs_draw(heirs_draw(2) == 0 ? 4 : 32) : 0);
 }
 
 bool heirs_is_over(void) {
@@ -336,8 +346,11 @@ void heirs_end_step(struct world *world, bool checks) {
 
     if (!is_dying)
         heirs_die_at(heirs_draw(64) == 0 ? 1 + heirs_draw(16) : 0);
-    estate_end_step(&world->estate, world->now_ns);
+    estate_end_step(&world->estate);
     dies_at = 0;
+    if (is_new && !is_dying)
+        picture_drop();
+    is_new = false;
     if (died_bytes > 0 && !is_dying)
         inherit(world, died_bytes, false);
     if ((!checks && !is_dying) || estate_is_valid(&world->estate, &kind))

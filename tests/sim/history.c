@@ -142,12 +142,6 @@ static void world_make(struct world *world) {
 }
 
 static void step_any(struct world *world) {
-    if (world->is_restarting) {
-        world->step_name = "restart";
-        memory_fail_nth(0);
-        step_restart(world);
-        return;
-    }
     uint64_t choice = random_below(world, world->weight_sum);
     unsigned i = 0;
     while (choice >= world->weights[i])
@@ -156,6 +150,11 @@ static void step_any(struct world *world) {
     memory_fail_nth(world->memory_fails > 0 && one_in(world, world->memory_fails)
                         ? 1 + (unsigned)random_below(world, 4)
                         : 0);
+    if (world->is_restarting) {
+        world->step_name = "restart";
+        step_restart(world);
+        return;
+    }
     steps[i].run(world);
 }
 

@@ -93,6 +93,7 @@ static const struct campaign_count counts[] = {
     {"... without the step in which the daemon died", offsetof(struct tally, steps_lost)},
     {"... after one that died while it read", offsetof(struct tally, reads_died)},
     {"... after one that got no memory", offsetof(struct tally, reads_failed)},
+    {"deaths while the estate grew", offsetof(struct tally, growths_died)},
     {"deaths while the estate was made", offsetof(struct tally, makers_died)},
     {"devices lost", offsetof(struct tally, devices_lost)},
     {"policies set", offsetof(struct tally, policies)},

@@ -253,7 +253,7 @@ static int read_estate(struct world *world, struct core *core) {
     if (r == 0)
         r = core_inherit(core, &world->estate, &shell, &reason);
     if (r == 0)
-        estate_end_step(&world->estate, world->now_ns);
+        estate_end_step(&world->estate);
     must(r == 0 || (r == -ENOMEM && memory_failed()), reason != NULL ? reason : "a successor cannot begin");
     return r;
 }

@@ -263,7 +263,7 @@ struct tally {
         failures, retirements, reclaims, byes, breaks, kills, forks, reaped, behind_child, by_holders, forced,
         policies, quota_refusals, held, devices_lost, out_of_memory, segments, closings, offered,
         answered_early, closed, passes, overdue, turns, cancels, alone, long_waits, scopes, heirs, successors,
-        steps_lost, reads_died, reads_failed, makers_died;
+        steps_lost, reads_died, reads_failed, makers_died, growths_died;
 };
 
 /* The last lease of which a part was released behind a fence, and that fence (0: none was). */

@@ -193,7 +193,7 @@ static void deaths_lose_no_step(void **state) {
             if (setjmp(place.death) == 0) {
                 for (unsigned n = 1 + step % 9; n > 0; n--)
                     change_any(&estate, objects, &random_state);
-                estate_end_step(&estate, step);
+                estate_end_step(&estate);
                 has_ended = true;
             } else {
                 memcpy(objects, before, sizeof objects);
@@ -220,7 +220,7 @@ static void damage_is_seen(void **state) {
     struct estate estate = estate_new(&place);
     for (unsigned i = 0; i < 401; i++) {
         change_any(&estate, objects, &random_state);
-        estate_end_step(&estate, i);
+        estate_end_step(&estate);
     }
     estate_deinit(&estate);
     unsigned refused = 0, damaged = 0, n_objects = 0;
@@ -273,7 +273,7 @@ static void without_memory_nothing_changes(void **state) {
         n++;
     assert_int_equal(n, (ESTATE_CHUNK_BYTES - 64) / 80);
     assert_int_equal(estate_add(&estate, LARGE, &object, &record), -ENOMEM);
-    estate_end_step(&estate, 1);
+    estate_end_step(&estate);
     estate_deinit(&estate);
 }
 
@@ -336,10 +336,10 @@ static void expect_unknown(struct place *place, const struct estate_kind *known,
         struct object another = {.kind = unknown};
         assert_int_equal(estate_add(&estate, unknown, &another, &another.record), 0);
         assert_int_equal(estate_room(&estate, unknown), (ESTATE_CHUNK_BYTES - 64) / 96);
-        estate_end_step(&estate, 2);
+        estate_end_step(&estate);
         estate_remove(&estate, another.record);
     }
-    estate_end_step(&estate, 3);
+    estate_end_step(&estate);
     estate_deinit(&estate);
 }
 
@@ -355,7 +355,7 @@ static void other_versions_leave_what_they_do_not_know(void **state) {
     struct estate estate = estate_new(&place);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(estate_add(&estate, objects[i].kind, &objects[i], &objects[i].record), 0);
-    estate_end_step(&estate, 1);
+    estate_end_step(&estate);
     estate_deinit(&estate);
     expect_unknown(&place, fewer, LARGE - 1, objects, LARGE);  /* an older daemon */
     expect_unknown(&place, longer, KINDS - 1, objects, SMALL); /* one that would need more of a kind */
@@ -383,7 +383,7 @@ static void expect_empty(struct place *place) {
     assert_false(estate_next(&estate, 0, 0, &found));
     struct object object = {.kind = SMALL};
     assert_int_equal(estate_add(&estate, SMALL, &object, &object.record), 0);
-    estate_end_step(&estate, 1);
+    estate_end_step(&estate);
     assert_false(estate_is_empty(&estate));
     assert_true(estate_is_valid(&estate, &kind));
     estate_deinit(&estate);
@@ -407,7 +407,7 @@ static void an_estate_is_empty_until_a_step_has_ended(void **state) {
             assert_int_equal(estate_make(&estate, memory, kinds, KINDS - 1, &owner), 0);
             for (unsigned i = 0; i < 2; i++)
                 assert_int_equal(estate_add(&estate, i + 1, &objects[i], &objects[i].record), 0);
-            estate_end_step(&estate, 1);
+            estate_end_step(&estate);
             has_ended = true;
             assert_false(estate_is_empty(&estate));
             estate_deinit(&estate);
@@ -437,7 +437,7 @@ static void a_record_is_not_taken_for_another_one(void **state) {
         objects[i].values[0] = i;
         assert_int_equal(estate_add(&estate, LARGE, &objects[i], &objects[i].record), 0);
     }
-    estate_end_step(&estate, 1);
+    estate_end_step(&estate);
     estate_deinit(&estate);
     char *first = memory + ESTATE_CHUNK_BYTES + 64;
     memcpy(first, first + record_bytes, record_bytes);
@@ -458,10 +458,10 @@ static void make_damaged(struct place *place, unsigned copies) {
     place_begin(place);
     struct estate estate = estate_new(place);
     assert_int_equal(estate_add(&estate, LARGE, &object, &record), 0);
-    estate_end_step(&estate, 1);
+    estate_end_step(&estate);
     object.values[0]++;
     estate_change(&estate, record);
-    estate_end_step(&estate, 2);
+    estate_end_step(&estate);
     estate_deinit(&estate);
     for (unsigned copy = 0; copy < 2; copy++)
         if ((copies >> copy & 1) != 0)
@@ -501,7 +501,7 @@ static void a_damaged_record_is_damaged_until_it_is_gone(void **state) {
             place.dies_at = dies_at;
             place.tears = dies_at % 2 == 0;
             if (setjmp(place.death) == 0) {
-                estate_end_step(&estate, 3);
+                estate_end_step(&estate);
                 has_ended = true;
                 assert_true(estate_is_valid(&estate, &kind));
             }
