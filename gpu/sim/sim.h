@@ -53,7 +53,7 @@
  *
  * GPUPOOL_SIM_MPS=1: exporters list this process as a client of MPS. Nothing else about it is like one.
  *
- * Where it differs from CUDA: streams are captured only by gpu_sim_capture_begin(), and what is recorded is
+ * Where it differs from CUDA: the list of processes is the exporter's, and ends with it; streams are captured only by gpu_sim_capture_begin(), and what is recorded is
  * never replayed; the legacy default stream can be captured; a thread that ends waits for its own default
  * stream; stream waits and writes, copies and sets take the CPU's time; copies with unregistered host memory
  * on one side are synchronous; host code can read and write device memory through its pointer; memory that

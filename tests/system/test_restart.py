@@ -1,0 +1,355 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon dies, and the next one goes on with its sessions: nothing is lost, and nothing is lent twice."""
+import contextlib
+import os
+import pathlib
+import select
+import signal
+import subprocess
+import tempfile
+import unittest
+
+from gpupool_system import Daemon, SOURCE, WAIT_S, wait_until
+
+WORKER = os.environ["GPUPOOL_WORKER"]
+MIB = 1 << 20
+# Everything of a segment's descriptor survives; device pools with export = ipc have none.
+CONFIG = "[host]\nlimit = 64MiB\nstep = 16MiB\n[device]\nlimit = 64MiB\nstep = 16MiB\nexport = vmm\n"
+NO_CACHE = {"GPUPOOL_WORKER_FLAGS": "2"}
+
+
+class Kept(Daemon):
+    """A daemon with a keeper, which starts another one where it dies."""
+
+    def __init__(self, config=CONFIG, **keywords):
+        self.folder = tempfile.TemporaryDirectory(prefix="gpupool-restart-")
+        super().__init__(config, arguments=["--keeper"], environment={"XDG_RUNTIME_DIR": self.folder.name}, **keywords)
+
+    def close(self):
+        if self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+        try:
+            super().close()
+        finally:
+            self.folder.cleanup()
+
+    def pid(self):
+        return self.ask("ping")["daemon"]["pid"]
+
+    def go(self, pid):
+        end = os.pidfd_open(pid)
+        try:
+            os.kill(pid, signal.SIGKILL)
+            if not select.select([end], [], [], WAIT_S)[0]:
+                raise AssertionError("the daemon does not end:\n" + self.log_text())
+        finally:
+            os.close(end)
+
+    def restart(self):
+        """Kills the daemon, and waits until another one answers."""
+        before = self.pid()
+        self.go(before)
+        wait_until(lambda: self.pid() != before, "another daemon serves")
+
+    @contextlib.contextmanager
+    def away(self):
+        """No daemon is there meanwhile."""
+        before = self.pid()
+        self.process.send_signal(signal.SIGSTOP)
+        self.go(before)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+        wait_until(lambda: self.pid() != before, "another daemon serves")
+
+
+class Worker:
+    """See worker.c."""
+
+    def __init__(self, daemon, **variables):
+        variables = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0", **variables}
+        self.process = subprocess.Popen([WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables, text=True)
+        self.answer()
+
+    def answer(self):
+        if not select.select([self.process.stdout], [], [], WAIT_S)[0]:
+            raise AssertionError("the worker does not answer")
+        line = self.process.stdout.readline().rstrip("\n")
+        if not line.startswith("ok"):
+            raise AssertionError(line or "the worker is gone")
+        return line[3:]
+
+    def say(self, *words):
+        self.process.stdin.write(" ".join(str(word) for word in words) + "\n")
+        self.process.stdin.flush()
+
+    def do(self, *words):
+        self.say(*words)
+        return self.answer()
+
+    def end(self):
+        self.process.stdin.close()
+        code = self.process.wait(WAIT_S)
+        self.process.stdout.close()
+        if code != 0:
+            raise AssertionError(f"the worker ended with {code}")
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdin.close()
+        self.process.stdout.close()
+
+
+class Restart(unittest.TestCase):
+    def start(self, config=CONFIG, **keywords):
+        daemon = Kept(config, **keywords)
+        self.addCleanup(daemon.close)
+        return daemon
+
+    def worker(self, daemon, **variables):
+        worker = Worker(daemon, **variables)
+        self.addCleanup(lambda: worker.process.poll() is None and worker.kill())
+        return worker
+
+    def pools(self, daemon):
+        """The pools of the node and of the first device."""
+        return {pool["kind"]: pool for pool in reversed(daemon.ask("pools")["pools"])}
+
+    def nothing_is_left(self, daemon):
+        """No session has anything, and what is reserved can be lent."""
+        wait_until(lambda: not daemon.ask("sessions")["sessions"], "the sessions are gone")
+        for pool in self.pools(daemon).values():
+            for item in ("leased_bytes", "quarantined_bytes", "fenced_bytes"):
+                self.assertEqual(pool[item], 0, (item, pool))
+            self.assertEqual(pool["free_bytes"], pool["reserved_bytes"], pool)
+
+    def test_buffers_stay_and_more_can_be_had(self):
+        daemon = self.start()
+        for variables in ({}, NO_CACHE):
+            worker = self.worker(daemon, **variables)
+            worker.do("acquire", 0, "host", 3 * MIB, WAIT_S * 1000)
+            worker.do("acquire", 1, "device", 5 * MIB, WAIT_S * 1000)
+            worker.do("fill", 0, 17)
+            worker.do("fill", 1, 34)
+            for number in range(3):
+                daemon.restart()
+                worker.do("check", 0, 17)
+                worker.do("check", 1, 34)
+                worker.do("acquire", 2 + number, "device", 20 * MIB if number == 1 else MIB, WAIT_S * 1000)
+                worker.do("fill", 2 + number, 50 + number)
+            for number in range(3):
+                worker.do("check", 2 + number, 50 + number)
+                worker.do("release", 2 + number)
+            worker.do("check", 1, 34)
+            session = daemon.ask("sessions")["sessions"]
+            self.assertEqual([entry["pid"] for entry in session], [worker.process.pid])
+            worker.end()
+            self.nothing_is_left(daemon)
+        self.assertNotIn("let go", daemon.log_text())
+
+    def test_a_request_waits_on(self):
+        daemon = self.start()
+        first, second = self.worker(daemon, **NO_CACHE), self.worker(daemon, **NO_CACHE)
+        first.do("acquire", 0, "host", 60 * MIB, WAIT_S * 1000)
+        second.say("acquire", 0, "host", 50 * MIB, WAIT_S * 1000)
+        wait_until(lambda: self.pools(daemon)["host"]["waiters"] == 1, "the request waits")
+        daemon.restart()
+        self.assertEqual(self.pools(daemon)["host"]["waiters"], 1)
+        first.do("release", 0)
+        second.answer()
+        second.do("fill", 0, 5)
+        daemon.restart()
+        second.do("check", 0, 5)
+        first.end()
+        second.end()
+        self.nothing_is_left(daemon)
+
+    def test_what_is_said_while_no_daemon_is_there_is_heard(self):
+        daemon = self.start()
+        first, second = self.worker(daemon, **NO_CACHE), self.worker(daemon, **NO_CACHE)
+        first.do("acquire", 0, "host", 40 * MIB, WAIT_S * 1000)
+        second.do("acquire", 0, "host", 10 * MIB, WAIT_S * 1000)
+        second.do("fill", 0, 9)
+        with daemon.away():
+            first.do("release", 0)  # one-way
+            second.say("acquire", 1, "host", 40 * MIB, WAIT_S * 1000)
+        second.answer()
+        second.do("check", 0, 9)
+        with daemon.away():
+            second.process.stdin.close()  # its farewell waits for an answer
+        self.assertEqual(second.process.wait(WAIT_S), 0)
+        second.process.stdout.close()
+        first.end()
+        self.nothing_is_left(daemon)
+
+    def test_shared_buffers_and_parcels(self):
+        daemon = self.start()
+        first, second = self.worker(daemon, **NO_CACHE), self.worker(daemon, **NO_CACHE)
+        first.do("acquire", 0, "device", MIB, WAIT_S * 1000)
+        first.do("fill", 0, 7)
+        shared = first.do("share", 0)
+        first.do("acquire", 1, "host", MIB, WAIT_S * 1000)
+        first.do("fill", 1, 8)
+        sent = first.do("send", 1)
+        first.do("release", 1)
+        daemon.restart()
+        second.do("attach", 0, shared)
+        daemon.restart()
+        second.do("attach", 1, sent)
+        second.do("check", 0, 7)
+        second.do("check", 1, 8)
+        first.end()
+        daemon.restart()
+        second.do("check", 0, 7)  # its last holder
+        with self.assertRaises(AssertionError):
+            second.do("attach", 2, sent)
+        second.end()
+        self.nothing_is_left(daemon)
+
+    def test_the_sender_of_a_parcel_may_be_gone(self):
+        daemon = self.start()
+        first = self.worker(daemon)
+        first.do("acquire", 0, "device", MIB, WAIT_S * 1000)
+        first.do("fill", 0, 66)
+        sent = first.do("send", 0)
+        first.end()
+        daemon.restart()
+        second = self.worker(daemon)
+        second.do("attach", 0, sent)
+        second.do("check", 0, 66)
+        second.end()
+        self.nothing_is_left(daemon)
+
+    def test_a_process_dies_while_no_daemon_is_there(self):
+        daemon = self.start()
+        first, second = self.worker(daemon, **NO_CACHE), self.worker(daemon, **NO_CACHE)
+        first.do("acquire", 0, "device", 50 * MIB, WAIT_S * 1000)
+        with daemon.away():
+            first.kill()
+        second.do("acquire", 0, "device", 50 * MIB, WAIT_S * 1000)
+        second.end()
+        self.nothing_is_left(daemon)
+
+    def test_a_dead_process_whose_work_goes_on_keeps_its_memory(self):
+        daemon = self.start()
+        # As with a forked child: the simulated driver's list, which has the dead otherwise, ends with the daemon.
+        first = self.worker(daemon, GPUPOOL_SIM_LINGER_MS="1000", GPUPOOL_SIM_LINGER_KEEP_FDS="1", **NO_CACHE)
+        second = self.worker(daemon, **NO_CACHE)
+        first.do("acquire", 0, "device", 50 * MIB, WAIT_S * 1000)
+        first.kill()
+        wait_until(lambda: self.pools(daemon)["device"]["quarantined_bytes"] == 50 * MIB, "its memory is in quarantine")
+        daemon.restart()
+        second.do("acquire", 0, "device", 50 * MIB, WAIT_S * 1000)
+        second.do("fill", 0, 3)
+        second.do("check", 0, 3)
+        second.end()
+        self.nothing_is_left(daemon)
+
+    def test_a_stopped_process_delays_nothing_of_others(self):
+        daemon = self.start()
+        first, second = self.worker(daemon, **NO_CACHE), self.worker(daemon, **NO_CACHE)
+        first.do("acquire", 0, "device", 10 * MIB, WAIT_S * 1000)
+        first.process.send_signal(signal.SIGSTOP)
+        daemon.restart()
+        second.do("acquire", 0, "device", 40 * MIB, WAIT_S * 1000)
+        second.do("release", 0)
+        daemon.restart()
+        first.process.send_signal(signal.SIGCONT)
+        first.do("release", 0)
+        first.end()
+        second.end()
+        self.nothing_is_left(daemon)
+
+    def test_memory_released_behind_a_stream(self):
+        daemon = self.start()
+        worker = self.worker(daemon, **NO_CACHE)
+        for _ in range(3):
+            worker.do("acquire", 0, "device", 40 * MIB, WAIT_S * 1000)
+            worker.do("stream-release", 0, "-")
+            daemon.restart()
+        worker.do("acquire", 0, "device", 40 * MIB, WAIT_S * 1000)
+        worker.end()
+        self.nothing_is_left(daemon)
+
+    def test_device_memory_by_ipc_handles_is_left_to_those_that_have_it(self):
+        daemon = self.start(CONFIG.replace("export = vmm\n", ""))
+        first = self.worker(daemon)
+        first.do("acquire", 0, "device", 5 * MIB, WAIT_S * 1000)
+        first.do("fill", 0, 44)
+        shared = first.do("share", 0)
+        daemon.restart()
+        first.do("check", 0, 44)
+        first.do("acquire", 1, "device", 6 * MIB, WAIT_S * 1000)
+        second = self.worker(daemon)
+        with self.assertRaisesRegex(AssertionError, "cannot be mapped anew"):
+            second.do("attach", 0, shared)
+        second.end()
+        first.end()
+        self.nothing_is_left(daemon)
+        wait_until(lambda: self.pools(daemon)["device"]["reserved_bytes"] <= 16 * MIB, "the memory of before is given back")
+
+    def test_a_pool_that_is_not_configured_any_more_keeps_its_number(self):
+        daemon = self.start()
+        worker = self.worker(daemon)
+        worker.do("acquire", 0, "host", MIB, WAIT_S * 1000)
+        worker.do("acquire", 1, "device", MIB, WAIT_S * 1000)
+        worker.do("fill", 0, 1)
+        worker.do("fill", 1, 2)
+        before = {pool["id"]: pool["kind"] for pool in daemon.ask("pools")["pools"]}
+        daemon.config.write_text(CONFIG + "enabled = no\n")
+        daemon.restart()
+        self.assertEqual({pool["id"]: pool["kind"] for pool in daemon.ask("pools")["pools"]}, before)
+        worker.do("check", 1, 2)
+        worker.do("acquire", 2, "host", MIB, WAIT_S * 1000)
+        worker.end()
+
+    def test_damage_costs_no_more_than_it_has_to(self):
+        """Bytes of the estate are changed: the daemon starts whatever they are, and what goes on is whole."""
+        daemon = self.start()
+        for seed in range(12):
+            worker = self.worker(daemon)
+            worker.do("acquire", 0, "host", MIB, WAIT_S * 1000)
+            worker.do("fill", 0, 77)
+            pid = daemon.pid()
+            estate = next(entry for entry in pathlib.Path(f"/proc/{pid}/fd").iterdir()
+                          if "gpupool-estate" in os.readlink(entry))
+            with open(estate, "r+b", buffering=0) as memory:
+                with daemon.away():
+                    size = os.fstat(memory.fileno()).st_size
+                    place = (65536 + 4096 * seed + 31 * seed) % size
+                    memory.seek(place)
+                    byte = memory.read(1)
+                    memory.seek(place)
+                    memory.write(bytes([byte[0] ^ (1 << seed % 8)]))
+            worker.say("check", 0, 77)
+            worker.answer()
+            worker.say("acquire", 1, "host", MIB, WAIT_S * 1000)
+            with contextlib.suppress(AssertionError):  # its session may be over
+                worker.answer()
+            with contextlib.suppress(AssertionError):
+                worker.end()
+            wait_until(lambda: not daemon.ask("sessions")["sessions"], "the session is gone")
+
+    def test_a_zeroed_estate_is_let_go(self):
+        daemon = self.start()
+        worker = self.worker(daemon)
+        worker.do("acquire", 0, "host", MIB, WAIT_S * 1000)
+        estate = next(entry for entry in pathlib.Path(f"/proc/{daemon.pid()}/fd").iterdir() if "gpupool-estate" in os.readlink(entry))
+        with open(estate, "r+b", buffering=0) as memory:
+            with daemon.away():
+                memory.write(b"\xff" * os.fstat(memory.fileno()).st_size)
+        with self.assertRaises(AssertionError):
+            worker.do("acquire", 1, "host", 20 * MIB, WAIT_S * 1000)
+        worker.kill()
+        self.assertIn("is let go", daemon.log_text())
+        other = self.worker(daemon)
+        other.do("acquire", 0, "host", MIB, WAIT_S * 1000)
+        other.end()
+        self.nothing_is_left(daemon)
+
+
+if __name__ == "__main__":
+    assert SOURCE
+    unittest.main()

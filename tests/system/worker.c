@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A worker for the system tests that does as it is told: a line on its standard input is a command, and a line on its
+ * standard output the answer: "ok", "ok" with a token, or "error" with the text. Buffers have names of one digit. The
+ * daemon is the one that $GPUPOOL_SOCKET names; GPUPOOL_WORKER_FLAGS are those of gpupool_open().
+ *
+ *   acquire N host|device BYTES MS   fill N BYTE   check N BYTE   release N   share N   attach N TOKEN   send N
+ *   revoke TOKEN   synchronize   stream-release N MS (behind a stream of device 0)
+ */
+#include <gpupool/gpupool.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BUFFERS     10u
+#define NS_PER_MS   UINT64_C(1000000)
+#define LIFETIME_NS UINT64_C(60000000000)
+
+static struct gpupool_client *client;
+static struct gpupool_buffer buffers[BUFFERS];
+static void *stream;
+
+static void answer(int result) {
+    if (result < 0)
+        printf("error %s\n", gpupool_error_text());
+    else
+        puts("ok");
+    fflush(stdout);
+}
+
+static void answer_token(int result, const struct gpupool_token *token) {
+    if (result < 0) {
+        answer(result);
+        return;
+    }
+    fputs("ok ", stdout);
+    for (size_t i = 0; i < sizeof token->bytes; i++)
+        printf("%02x", token->bytes[i]);
+    puts("");
+    fflush(stdout);
+}
+
+static struct gpupool_token parse_token(const char *text) {
+    struct gpupool_token token = {{0}};
+
+    for (size_t i = 0; i < sizeof token.bytes && text[2 * i] != '\0' && text[2 * i + 1] != '\0'; i++)
+        token.bytes[i] = (uint8_t)strtoul((const char[]){text[2 * i], text[2 * i + 1], '\0'}, NULL, 16);
+    return token;
+}
+
+static int acquire(struct gpupool_buffer *buffer, const char *kind, uint64_t size_bytes,
+                   uint64_t timeout_ms) {
+    uint32_t pool;
+    int r = strcmp(kind, "device") == 0 ? gpupool_device_pool(client, 0, &pool)
+                                        : gpupool_host_pool(client, -1, &pool);
+
+    return r < 0 ? r
+                 : gpupool_acquire(client, pool, size_bytes, GPUPOOL_NO_STREAM, timeout_ms * NS_PER_MS, 0,
+                                   buffer);
+}
+
+/* The simulated GPU's memory is memory of the process. */
+static void check(const struct gpupool_buffer *buffer, int byte) {
+    const uint8_t *bytes = buffer->data;
+    uint64_t i = 0;
+
+    while (i < buffer->size_bytes && bytes[i] == (uint8_t)byte)
+        i++;
+    if (i == buffer->size_bytes)
+        answer(0);
+    else
+        printf("error byte %" PRIu64 " is %u\n", i, bytes[i]);
+    fflush(stdout);
+}
+
+static int release_behind(struct gpupool_buffer *buffer) {
+    int r = stream == NULL ? gpupool_stream_create(client, 0, &stream) : 0;
+
+    return r < 0 ? r : gpupool_release(client, buffer, stream);
+}
+
+static void serve(char *line) {
+    char word[32] = "", second[160] = "", third[160] = "";
+    unsigned long long bytes = 0, milliseconds = 0;
+    struct gpupool_token token;
+
+    int n = sscanf(line, "%31s %159s %159s %llu %llu", word, second, third, &bytes, &milliseconds);
+    struct gpupool_buffer *buffer = &buffers[n > 1 ? (unsigned)(second[0] - '0') % BUFFERS : 0];
+    if (strcmp(word, "acquire") == 0) {
+        answer(acquire(buffer, third, bytes, milliseconds));
+    } else if (strcmp(word, "fill") == 0) {
+        memset(buffer->data, atoi(third), buffer->size_bytes);
+        answer(0);
+    } else if (strcmp(word, "check") == 0) {
+        check(buffer, atoi(third));
+    } else if (strcmp(word, "release") == 0) {
+        answer(gpupool_release(client, buffer, GPUPOOL_NO_STREAM));
+    } else if (strcmp(word, "stream-release") == 0) {
+        answer(release_behind(buffer));
+    } else if (strcmp(word, "share") == 0) {
+        answer_token(gpupool_share(client, buffer, GPUPOOL_NO_STREAM, &token), &token);
+    } else if (strcmp(word, "send") == 0) {
+        answer_token(gpupool_send(client, buffer, GPUPOOL_NO_STREAM, 1, LIFETIME_NS, &token), &token);
+    } else if (strcmp(word, "attach") == 0) {
+        token = parse_token(third);
+        answer(gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, buffer));
+    } else if (strcmp(word, "revoke") == 0) {
+        token = parse_token(second);
+        answer(gpupool_revoke(client, &token));
+    } else {
+        puts("error there is no such command");
+        fflush(stdout);
+    }
+}
+
+int main(void) {
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    const char *flags = getenv("GPUPOOL_WORKER_FLAGS");
+    char line[512];
+
+    options.flags = flags != NULL ? (uint32_t)strtoul(flags, NULL, 10) : 0;
+    int r = gpupool_open(&options, &client);
+    answer(r);
+    while (r == 0 && fgets(line, sizeof line, stdin) != NULL)
+        serve(line);
+    if (r == 0)
+        gpupool_close(client);
+    return r < 0;
+}
