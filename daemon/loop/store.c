@@ -151,7 +151,8 @@ int store_take_listener(struct store *store, const char *path, int type, char re
     return -1;
 }
 
-/* Sends a message, with a descriptor (-1: none) that stays the caller's. Returns 0 or a negative errno. */
+/* Sends a message, with a descriptor (-1: none) that stays the caller's. Returns 0; 1: it is sent later; or a negative
+ * errno. */
 static int tell(const struct store *store, const char *text, int fd) {
     if (store->notifier->worker.started)
         return notifier_tell_at_once(store->notifier, text, fd);
@@ -201,12 +202,13 @@ void store_remove(struct store *store, const char *name) {
     if (!store_is_there(store) || name[0] == '\0')
         return;
     size_t slot = slot_of(name);
-    if (slot < STORE_SLOTS && store->is_used[slot]) {
-        store->is_used[slot] = false;
-        store->count--;
-    }
     snprintf(text, sizeof text, "FDSTOREREMOVE=1\nFDNAME=%s", name);
     int r = tell(store, text, -1);
+    if (slot < STORE_SLOTS && store->is_used[slot]) {
+        store->is_used[slot] =
+            r != 0; /* a message that is sent later would remove what has the name by then */
+        store->count--;
+    }
     if (r < 0) /* the next daemon finds it, and removes it */
         log_warning("the service manager does not hear that it need not store '%s' any more: %s", name,
                     strerror(-r));
