@@ -8,9 +8,10 @@
  * kernel in flight, and others come. (On the simulation their work ends with them: what it could show there is the
  * first word of a segment, of which others have parts here.) The pools are smaller than what the workers would like to have: requests wait.
  *
- *     restarts [--gpu cuda|sim] [--restarts N] [--workers N] [--limit MIB] [--seconds N] [--seed N]
+ *     restarts [--gpu cuda|sim] [--restarts N] [--workers N] [--limit MIB] [--hold GIB] [--seconds N] [--seed N]
  *
- * --limit: of each pool; a large one makes no request wait. --seconds: what takes longer has failed. Exit status 0:
+ * --limit: of each pool; a large one makes no request wait. --hold: a process has so much device memory throughout,
+ * beside the limit. --seconds: what takes longer has failed. Exit status 0:
  * no foreign write, no call that failed, nothing lost. The daemon is $GPUPOOL_DAEMON. Device pools have export = vmm.
  */
 #include "tests/gpu/kills.h"
@@ -41,7 +42,7 @@
 
 struct plan {
     const char *gpu;
-    unsigned restarts, workers, limit_mib, seconds;
+    unsigned restarts, workers, limit_mib, hold_gib, seconds;
     uint64_t seed;
 };
 
@@ -202,6 +203,50 @@ static int be_worker(uint64_t seed) {
     return fflush(stdout) == 0 ? 0 : 1;
 }
 
+/* --- a process that keeps much --- */
+
+#define HOLD_BYTES (512 * KILLS_MIB)
+#define HOLDS_MAX  256u
+
+/* Says so when it has it all; looks at its end whether it still is as it was written. */
+static int be_holder(uint64_t gib) {
+    static struct gpupool_buffer buffers[HOLDS_MAX];
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    uint8_t *found = malloc(HOLD_BYTES);
+    struct gpupool_client *client;
+    unsigned n = (unsigned)(gib * 1024 * KILLS_MIB / HOLD_BYTES);
+    uint32_t pool;
+
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    signal(SIGTERM, on_stop);
+    if (n > HOLDS_MAX || found == NULL)
+        return 1;
+    kills_need(gpupool_open(&options, &client), "a holder connects");
+    kills_need(gpupool_device_pool(client, 0, &pool), "the device pool");
+    for (unsigned i = 0; i < n; i++) {
+        kills_need(gpupool_acquire(client, pool, HOLD_BYTES, NULL, KILLS_PATIENCE_NS, 0, &buffers[i]),
+                   "a hold");
+        kills_need(gpupool_set(client, buffers[i].device, buffers[i].data, (int)i + 1, HOLD_BYTES, NULL),
+                   "a fill");
+    }
+    kills_need(gpupool_stream_synchronize(client, buffers[0].device, NULL), "a wait for fills");
+    if (write(STDOUT_FILENO, "r", 1) != 1)
+        return 1;
+    while (!told_to_stop)
+        pause();
+    for (unsigned i = 0; i < n; i++) {
+        kills_need(gpupool_copy(client, buffers[i].device, found, buffers[i].data, HOLD_BYTES, NULL),
+                   "a copy");
+        kills_need(gpupool_stream_synchronize(client, buffers[i].device, NULL), "a wait for a copy");
+        for (uint64_t k = 0; k < HOLD_BYTES; k++)
+            if (found[k] != i + 1)
+                return FOREIGN;
+        kills_need(gpupool_release(client, &buffers[i], NULL), "a release");
+    }
+    gpupool_close(client);
+    return 0;
+}
+
 /* --- the driver --- */
 
 struct process {
@@ -266,7 +311,9 @@ struct drive {
     const struct plan *plan;
     char folder[64], path[128];
     pid_t keeper;
-    struct process workers[WORKERS_MAX], victims[VICTIMS];
+    struct process workers[WORKERS_MAX], victims[VICTIMS], holder;
+    uint64_t away_ns[4096]; /* from a kill to the next daemon that serves */
+    unsigned n_away;
     unsigned restarts, killed;
     uint64_t random, start_ns;
 };
@@ -297,7 +344,7 @@ static void start_keeper(struct drive *drive) {
         fprintf(file,
                 "[device]\nlimit = %uMiB\nstep = 2MiB\nlow_water = 0\nexport = vmm\n"
                 "[host]\nlimit = %uMiB\nstep = 2MiB\nlow_water = 0\nhuge_pages = off\n",
-                drive->plan->limit_mib, drive->plan->limit_mib) < 0 ||
+                drive->plan->limit_mib + 1024 * drive->plan->hold_gib, drive->plan->limit_mib) < 0 ||
         fclose(file) != 0)
         fail(drive, "the configuration cannot be written");
     setenv("GPUPOOL_SOCKET", socket, 1);
@@ -420,6 +467,11 @@ static bool log_says(struct drive *drive, const char *word) {
     return system(command) == 0;
 }
 
+static int compare_times(const void *a, const void *b) {
+    uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
+    return (left > right) - (left < right);
+}
+
 static int run(const struct plan *plan) {
     struct drive drive = {.plan = plan, .folder = "/tmp/gpupool-restarts-XXXXXX", .random = plan->seed};
     unsigned long long calls = 0, checked = 0;
@@ -432,6 +484,12 @@ static int run(const struct plan *plan) {
     drive.start_ns = kills_now_ns();
     start_keeper(&drive);
     unsigned sockets = count_sockets(drive.keeper);
+    if (plan->hold_gib > 0) {
+        char byte;
+        drive.holder = start("holder", plan->hold_gib);
+        if (read(drive.holder.output, &byte, 1) != 1)
+            fail(&drive, "the holder does not get its memory");
+    }
     for (unsigned i = 0; i < plan->workers; i++)
         drive.workers[i] = start("worker", plan->seed + i);
     rest(&drive, 500 * KILLS_NS_PER_MS);
@@ -439,6 +497,7 @@ static int run(const struct plan *plan) {
         uint64_t random = kills_next_random(&drive.random);
         unsigned n_ready = count_ready(&drive);
         rest(&drive, random % (150 * KILLS_NS_PER_MS));
+        uint64_t killed_ns = kills_now_ns();
         kill_daemon(&drive);
         if (random % 5 == 0) { /* the next one in its first steps, or while it reads */
             rest(&drive, random / 8 % (30 * KILLS_NS_PER_MS));
@@ -448,6 +507,8 @@ static int run(const struct plan *plan) {
             kill(drive.keeper, SIGUSR2);       /* it executes itself */
         while (count_ready(&drive) == n_ready) /* three deaths before that, and the estate is let go */
             rest(&drive, KILLS_NS_PER_MS);
+        if (random % 5 != 0 && drive.n_away < sizeof drive.away_ns / sizeof *drive.away_ns)
+            drive.away_ns[drive.n_away++] = kills_now_ns() - killed_ns;
     }
     rest(&drive, 300 * KILLS_NS_PER_MS);
     for (unsigned i = 0; i < VICTIMS; i++)
@@ -474,6 +535,13 @@ static int run(const struct plan *plan) {
             snprintf(longest, sizeof longest, "%s", its_longest);
         }
     }
+    if (plan->hold_gib > 0) {
+        kill(drive.holder.pid, SIGTERM);
+        if (waitpid(drive.holder.pid, &status, 0) != drive.holder.pid || status != 0)
+            fail(&drive, "the holder's memory has changed, or it failed");
+    }
+    if (drive.n_away > 0)
+        qsort(drive.away_ns, drive.n_away, sizeof *drive.away_ns, compare_times);
     uint64_t lost = wait_for_rest();
     unsigned more = 0;
     for (unsigned i = 0; i < 200 && (more = count_sockets(drive.keeper) - sockets) > 0; i++)
@@ -487,6 +555,10 @@ static int run(const struct plan *plan) {
            "calls failed, %llu bytes lost, %u sockets left in the store; the longest call was %s, %.1f ms\n",
            drive.restarts, drive.killed, (double)(kills_now_ns() - drive.start_ns) / 1e9, calls, checked,
            (unsigned long long)lost, more, longest, (double)longest_ns / 1e6);
+    if (drive.n_away > 0)
+        printf("from SIGKILL to a daemon that serves: %.0f ms (median of %u), at most %.0f ms\n",
+               (double)drive.away_ns[drive.n_away / 2] / 1e6, drive.n_away,
+               (double)drive.away_ns[drive.n_away - 1] / 1e6);
     if (was_let_go || lost > 0 || more > 0 || checked == 0)
         fail(&drive, was_let_go ? "an estate was let go" : "something is left");
     snprintf(drive.path, sizeof drive.path, "rm -r %s", drive.folder);
@@ -499,6 +571,8 @@ int main(int argc, char **argv) {
 
     if (argc == 4 && strcmp(argv[1], "--part") == 0) {
         uint64_t seed = strtoull(argv[3], NULL, 10);
+        if (strcmp(argv[2], "holder") == 0)
+            return be_holder(seed);
         return strcmp(argv[2], "worker") == 0
                    ? be_worker(seed)
                    : kills_victim(strcmp(argv[2], "victim") == 0 ? "-" : "r", seed);
@@ -510,6 +584,7 @@ int main(int argc, char **argv) {
         } numbers[] = {{"--restarts", &plan.restarts},
                        {"--workers", &plan.workers},
                        {"--limit", &plan.limit_mib},
+                       {"--hold", &plan.hold_gib},
                        {"--seconds", &plan.seconds}};
         if (strcmp(argv[i], "--gpu") == 0)
             plan.gpu = argv[i + 1];
