@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "proto/proto.h"
 
-#define MAGIC   UINT64_C(0x316b736564706770) /* "gpdesk1" */
+#define MAGIC   (UINT64_C(0x006b736564706770) | (uint64_t)DESK_VERSION << 56) /* "gpdesk", and the version */
 #define PENDING UINT64_MAX                   /* packet.step: of a predecessor */
 
 _Static_assert(sizeof(struct desk_memory) <= DESK_BYTES, "the desk has its place");

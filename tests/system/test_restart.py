@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import unittest
 
-from gpupool_system import Daemon, SOURCE, WAIT_S, wait_until
+from gpupool_system import DAEMON, Daemon, SOURCE, WAIT_S, ctl, wait_until
 
 WORKER = os.environ["GPUPOOL_WORKER"]
 MIB = 1 << 20
@@ -331,6 +331,89 @@ class Restart(unittest.TestCase):
             with contextlib.suppress(AssertionError):
                 worker.end()
             wait_until(lambda: not daemon.ask("sessions")["sessions"], "the session is gone")
+
+    def test_an_operator_sees_what_would_go_on(self):
+        daemon = self.start(CONFIG.replace("export = vmm\n", ""))
+        worker = self.worker(daemon)
+        worker.do("acquire", 0, "host", MIB, WAIT_S * 1000)
+        worker.do("acquire", 1, "device", MIB, WAIT_S * 1000)
+        estate = daemon.ask("estate")["estate"]
+        self.assertEqual((estate["kept"], estate["why"], estate["manager"], estate["incarnation"]), (True, None, "keeper", 1))
+        self.assertEqual(estate["sessions"], {"kept": 1, "lost": 0})
+        kinds = {pool["id"]: pool["kind"] for pool in daemon.ask("pools")["pools"]}
+        for pool in estate["pools"]:
+            kept, lost = pool["kept_bytes"], pool["lost_bytes"]
+            if kinds[pool["id"]] == "host":
+                self.assertTrue(kept > 0 and lost == 0, pool)
+            else:
+                self.assertEqual(kept, 0, pool)
+        shown = ctl("estate", socket_path=daemon.admin_socket)
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertIn("keeps 1 session; 0 would end", shown.stdout)
+        self.assertIn("export = vmm", shown.stdout)
+        daemon.restart()
+        self.assertEqual(daemon.ask("estate")["estate"]["incarnation"], 2)
+        self.assertGreater(sum(pool["orphan_bytes"] for pool in daemon.ask("estate")["estate"]["pools"]), 0)
+        worker.end()
+
+    def test_without_a_store_nothing_would_go_on(self):
+        with Daemon(CONFIG) as daemon:
+            estate = daemon.ask("estate")["estate"]
+            self.assertEqual((estate["kept"], estate["manager"]), (False, None))
+            self.assertIn("--keeper", estate["why"])
+            refused = ctl("upgrade", socket_path=daemon.admin_socket)
+            self.assertEqual(refused.returncode, 1, refused)
+            self.assertIn("no service manager", refused.stderr + refused.stdout)
+            self.assertEqual(daemon.ask("estate-drop")["error"]["code"], "no-estate")
+
+    def test_an_upgrade_keeps_the_sessions(self):
+        daemon = self.start()
+        worker = self.worker(daemon)
+        worker.do("acquire", 0, "device", MIB, WAIT_S * 1000)
+        worker.do("fill", 0, 21)
+        before = daemon.pid()
+        done = ctl("upgrade", socket_path=daemon.admin_socket)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, "goes on with 1 session, as process [0-9]+, after ")
+        self.assertNotEqual(daemon.pid(), before)
+        worker.do("check", 0, 21)
+        worker.do("acquire", 1, "device", 30 * MIB, WAIT_S * 1000)
+        self.assertNotIn("killed by", daemon.log_text())
+        self.assertIn("restarts; ", daemon.log_text())
+        worker.end()
+        self.nothing_is_left(daemon)
+
+    def test_a_program_that_cannot_go_on_is_not_begun_unasked(self):
+        daemon = self.start()
+        worker = self.worker(daemon)
+        worker.do("acquire", 0, "host", MIB, WAIT_S * 1000)
+        before = daemon.pid()
+        refused = ctl("upgrade", "--daemon=/bin/false", socket_path=daemon.admin_socket)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("/bin/false cannot go on with what this daemon has: a restart ends 1 session", refused.stderr)
+        self.assertEqual(daemon.pid(), before)
+        for odd in ("2/1", "1/2 1:64", "1/1 1:65", "1/1 1:64 29:8"):
+            asked = subprocess.run([DAEMON, "--reads-estate", odd], capture_output=True, text=True, timeout=WAIT_S, check=False)
+            self.assertEqual(asked.returncode, 1, odd)
+            self.assertRegex(asked.stderr, "is of version|does not know records")
+        worker.end()
+
+    def test_an_estate_is_let_go(self):
+        daemon = self.start()
+        worker = self.worker(daemon)
+        worker.do("acquire", 0, "host", MIB, WAIT_S * 1000)
+        done = ctl("estate", "--drop", "--yes", socket_path=daemon.admin_socket)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        worker.do("acquire", 1, "device", 20 * MIB, WAIT_S * 1000)  # the session goes on
+        self.assertFalse(daemon.ask("estate")["estate"]["kept"])
+        daemon.restart()
+        self.assertEqual(daemon.ask("sessions")["sessions"], [])
+        self.assertTrue(daemon.ask("estate")["estate"]["kept"])
+        worker.kill()
+        other = self.worker(daemon)
+        other.do("acquire", 0, "host", MIB, WAIT_S * 1000)
+        other.end()
+        self.nothing_is_left(daemon)
 
     def test_a_zeroed_estate_is_let_go(self):
         daemon = self.start()
