@@ -182,8 +182,8 @@ static const char *enter_leases(struct connection *connection, struct request *r
 }
 
 /* Whether a message has come before: the daemon ended while it sent it, and the next one sends it again. Then its
- * request is over, or has this part of its answer. OPENED was said for it, or it was given back: the reader does so before
- * it takes the next message. request: NULL: none is known. */
+ * request is over, or has this part of its answer. The reader has said OPENED for it, or given it back, before it
+ * took the next message. request: NULL: none is known. */
 static bool has_come_before(const struct proto_message *message, const struct request *request) {
     if ((message->header.flags & PROTO_AGAIN) == 0)
         return false;

@@ -434,6 +434,11 @@ int __wrap_connect(int fd, const struct sockaddr *address, socklen_t length) {
     if (address->sa_family != AF_UNIX || strcmp(path->sun_path, LIAR_PATH) != 0)
         return __real_connect(fd, address, length);
     MUST(liar.fd < 0);
+    if (liar.input->left == 0) { /* a client whose greeting was cut off connects again */
+        errno = ECONNREFUSED;
+        return -1;
+    }
+    liar.n_requests = 0;
     MUST(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
     MUST(dup3(ends[0], fd, O_CLOEXEC) == fd);
     close_fd(ends[0]);

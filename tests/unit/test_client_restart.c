@@ -5,6 +5,7 @@
  */
 #include <stddef.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #include "tests/unit/client_fixture.h"
 
@@ -14,6 +15,7 @@ static struct {
     bool is_kept; /* it is to be sent again before the next answer */
     bool has_flag;
     struct proto_message unanswered;
+    _Atomic unsigned n_ends;
 } before;
 
 static void send_copy(struct false_daemon *daemon, struct false_session *session) {
@@ -138,6 +140,51 @@ static void a_lease_that_comes_late_and_twice_is_released_once(void **state) {
     gpupool_close(client);
 }
 
+/* Ends before it greets, three times. */
+static bool end_before_the_greeting(struct false_daemon *daemon, struct false_session *session,
+                                    const struct proto_message *request) {
+    if (request->header.operation != PROTO_HELLO || before.n_ends == 3)
+        return false;
+    before.n_ends++;
+    shutdown(session->fd, SHUT_RDWR);
+    (void)daemon;
+    return true;
+}
+
+static void a_client_whose_daemon_ends_before_it_greets_connects_again(void **state) {
+    (void)state;
+    struct gpupool_client *client = start(end_before_the_greeting);
+    struct gpupool_buffer buffer;
+
+    assert_int_equal(before.n_ends, 3);
+    assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 512, NULL, GPUPOOL_NOW, 0, &buffer));
+    gpupool_close(client);
+}
+
+/* As one that stops for good. */
+static bool end_with_a_word(struct false_daemon *daemon, struct false_session *session,
+                            const struct proto_message *request) {
+    (void)daemon;
+    before.n_ends++;
+    false_send_error(session, before.has_flag ? request->header.request : 0, PROTO_E_SHUTDOWN, "stopping");
+    shutdown(session->fd, SHUT_RDWR);
+    return true;
+}
+
+static void a_client_that_is_sent_away_does_not_connect_again(void **state) {
+    (void)state;
+    struct gpupool_options options = options_for(daemon_.path);
+    struct gpupool_client *client = NULL;
+
+    daemon_.handle = end_with_a_word;
+    false_daemon_run(&daemon_);
+    for (unsigned i = 0; i < 2; i++) {
+        before.has_flag = i == 0;
+        assert_error(gpupool_open(&options, &client), GPUPOOL_E_SHUTDOWN);
+        assert_int_equal(before.n_ends, i + 1);
+    }
+}
+
 static int set_up_restart(void **state) {
     memset(&before, 0, sizeof before);
     return set_up(state);
@@ -150,6 +197,8 @@ int main(void) {
         RESTART_TEST(an_answer_that_comes_twice_unannounced_breaks_the_connection),
         RESTART_TEST(a_copy_whose_first_one_was_never_sent_is_the_answer),
         RESTART_TEST(a_lease_that_comes_late_and_twice_is_released_once),
+        RESTART_TEST(a_client_whose_daemon_ends_before_it_greets_connects_again),
+        RESTART_TEST(a_client_that_is_sent_away_does_not_connect_again),
     };
     fixture_init();
     int failed = cmocka_run_group_tests_name("client_restart", tests, NULL, NULL);
