@@ -491,6 +491,8 @@ static const char *check_failure(const struct proto_message *message) {
 #define check_ask_board   NULL
 #define check_ask_holders NULL
 #define check_revoke      NULL
+#define check_ask_alive   NULL
+#define check_alive       NULL
 #define check_ok          NULL
 
 const char *proto_check(const struct proto_message *message) {

@@ -146,8 +146,8 @@ static const char *decode(enum proto_sender sender, const uint8_t *packet, size_
     memcpy(header, packet, sizeof *header);
     if (header->length != size)
         return "header.length: not the packet's";
-    if (header->reserved != 0)
-        return "header.reserved: not 0";
+    if ((header->flags & ~(sender == PROTO_FROM_DAEMON ? PROTO_AGAIN : 0)) != 0)
+        return "header.flags: unknown ones are set";
     const struct operation *operation = operation_find(header->operation);
     if (operation == NULL)
         return "header.operation: unknown";
@@ -205,6 +205,7 @@ size_t proto_encode(const struct proto_message *message, void *packet) {
 
     struct proto_header header = {
         .operation = message->header.operation,
+        .flags = message->header.flags,
         .length = (uint32_t)(sizeof header + operation->fixed_size + rest),
         .request = message->header.request,
     };

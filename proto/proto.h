@@ -32,8 +32,8 @@
 
 #define PROTO_MAGIC       UINT32_C(0x4c505047) /* "GPPL" in memory */
 #define PROTO_VERSION_MIN 1u
-#define PROTO_VERSION_MAX 1u
-/* The first one of which the client takes an answer twice, where the daemon restarted. */
+#define PROTO_VERSION_MAX 2u
+/* The first one that knows of daemons that go on with the sessions of the daemon before: PROTO_AGAIN, ASK_ALIVE. */
 #define PROTO_VERSION_RESTARTS 2u
 
 #define PROTO_MESSAGE(name, number, sender, request, reply, descriptors, member, type)                       \
@@ -83,10 +83,13 @@ enum proto_gpu_kind {
 
 struct proto_header {
     uint16_t operation; /* enum proto_operation */
-    uint16_t reserved;  /* 0 */
+    uint16_t flags;     /* of the daemon's messages: PROTO_AGAIN; of the client's: 0 */
     uint32_t length;    /* of the whole packet, this header included */
     uint64_t request;   /* id */
 };
+
+/* This message may have been sent before, by a daemon that ended then. */
+#define PROTO_AGAIN UINT16_C(1)
 
 struct proto_hello {
     uint32_t magic;
@@ -404,7 +407,7 @@ struct proto_nothing {};
 #define PROTO_MESSAGE(name, number, sender, request, reply, descriptors, member, type) struct type member;
 /* A decoded message, or one to encode. */
 struct proto_message {
-    struct proto_header header; /* encode fills in length and reserved */
+    struct proto_header header; /* encode fills in length */
     union {
 #include "proto/messages.def"
     };

@@ -51,7 +51,7 @@ struct wire_field {
 /* Those of a message by offset. */
 static const struct wire_field wire_fields[] = {
     WIRE_HEADER(operation),
-    WIRE_HEADER(reserved),
+    WIRE_HEADER(flags),
     WIRE_HEADER(length),
     WIRE_HEADER(request),
     WIRE_FIELD(PROTO_HELLO, proto_hello, magic),

@@ -20,12 +20,13 @@ import sys
 
 HELLO, LIST_POOLS, ACQUIRE, RELEASE, SHARE, ATTACH, QUERY, OPENED, BYE, SPLIT, ASK_PAGE, MERGE = range(1, 13)
 HELLO_REPLY, POOLS, LEASE, OK, TOKEN, INFO, ERROR, PAGE = range(64, 72)
-BOARD = 75
+BOARD, ALIVE = 75, 77
 ERRORS = ("", "INVALID", "VERSION", "NO_POOL", "TOO_LARGE", "EXHAUSTED", "STALE", "NO_TOKEN", "SHARED", "LIMIT", "DRIVER", "SHUTDOWN",
           "NO_MEMORY", "CANCELLED")
 
 MAGIC = 0x4C505047  # "GPPL"
-VERSION = 1
+VERSION = 2
+AGAIN = 1  # of a header: the message may have been sent before, by a daemon that ended then
 HELLO_NO_GPU = 2  # no GPU works on what this process borrows: its end is the end of its work
 PACKET_MAX = 16384
 GRANULE = 512  # parts of a lease are multiples of this
@@ -34,7 +35,7 @@ KIND_MEMFD = 2
 SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 FOREVER = 2**64 - 1
 
-HEADER = struct.Struct("<HHIQ")  # operation, reserved, length, request
+HEADER = struct.Struct("<HHIQ")  # operation, flags, length, request
 POOL = struct.Struct("<IIii16s6Q64s")
 LEASE_BODY = struct.Struct("<6QII")  # and a description
 DESCRIPTION = struct.Struct("<QQII64s")
@@ -63,16 +64,16 @@ class Lease:
 class Session:
     """One connection to the daemon."""
 
-    def __init__(self, path, timeout_s=60.0, flags=HELLO_NO_GPU):
+    def __init__(self, path, timeout_s=60.0, flags=HELLO_NO_GPU, version=VERSION):
         self.segments = {}  # mappings, by segment id: each is described once in a session
         self.last_request = 0
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.socket.settimeout(timeout_s)
         try:
             self.socket.connect(path)
-            body = self.ask(HELLO, struct.pack("<IHHII", MAGIC, VERSION, VERSION, flags, 0), HELLO_REPLY)
+            body = self.ask(HELLO, struct.pack("<IHHII", MAGIC, 1, version, flags, 0), HELLO_REPLY)
             magic, self.version, self.gpu, self.id, self.daemon_pid, _ = struct.unpack_from("<IHHQII", body)
-            if magic != MAGIC or self.version != VERSION:
+            if magic != MAGIC or self.version not in range(1, version + 1):
                 raise ProtocolError(f"HELLO_REPLY is of version {self.version}")
         except BaseException:
             self.socket.close()
@@ -119,9 +120,9 @@ class Session:
                 raise ProtocolError("the daemon has closed the connection")
             if len(packet) < HEADER.size or HEADER.unpack_from(packet)[2] != len(packet):
                 raise ProtocolError("a packet of another length than its header says")
-            operation, _, _, request = HEADER.unpack_from(packet)
+            operation, again, _, request = HEADER.unpack_from(packet)
             body = packet[HEADER.size:]
-            expected = operation in (PAGE, BOARD) or (operation == LEASE
+            expected = operation in (PAGE, BOARD, ALIVE) or (operation == LEASE
                                                       and DESCRIPTION.unpack_from(body, LEASE_BODY.size)[3] == KIND_MEMFD)
             if len(descriptors) != expected:
                 raise ProtocolError(f"{len(descriptors)} descriptors with operation {operation}")
@@ -129,6 +130,10 @@ class Session:
             for descriptor in descriptors:
                 os.close(descriptor)
             raise
+        if again & AGAIN and request != self.last_request:  # its first copy has come
+            for descriptor in descriptors:
+                os.close(descriptor)
+            return self.receive()
         return operation, request, body, descriptors[0] if expected else None
 
     def ask(self, operation, body, wanted):

@@ -77,6 +77,14 @@ void connection_deinit(struct connection *connection) {
     pthread_mutex_destroy(&connection->lock);
 }
 
+void connection_reset(struct connection *connection) {
+    struct segments *segments = connection->segments;
+    uint64_t answer_timeout_ns = connection->answer_timeout_ns;
+
+    connection_deinit(connection);
+    connection_init(connection, segments, answer_timeout_ns);
+}
+
 void connection_forget(struct connection *connection) {
     /* Those of the parent's threads that were waiting at the fork are copies, and no thread of this process
      * takes them. */

@@ -121,6 +121,9 @@ struct connection {
 /* Makes a connection without a socket: every call on it says DISCONNECTED until connection_open. */
 void connection_init(struct connection *connection, struct segments *segments, uint64_t answer_timeout_ns);
 
+/* Closes a connection that no daemon has greeted, for another connection_open(). */
+void connection_reset(struct connection *connection);
+
 /* Closes the socket and frees the requests. No call may be under way. */
 void connection_deinit(struct connection *connection);
 

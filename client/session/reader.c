@@ -181,6 +181,17 @@ static const char *enter_leases(struct connection *connection, struct request *r
     return flaw;
 }
 
+/* Whether a message has come before: the daemon ended while it sent it, and the next one sends it again. Then its
+ * request is over, or has this part of its answer. The reader has said OPENED for it, or given it back, before it
+ * took the next message. request: NULL: none is known. */
+static bool has_come_before(const struct proto_message *message, const struct request *request) {
+    if ((message->header.flags & PROTO_AGAIN) == 0)
+        return false;
+    return request == NULL ||
+           (message->header.operation == PROTO_LEASES && request->operation == PROTO_ACQUIRE_SEGMENTS &&
+            request->n_wanted - request->n_grants < message->leases.count + message->leases.n_left);
+}
+
 /* Hands the message that the reader holds to its request. fds are the message's descriptors, -1 where it has
  * none, taken when they are used; FD_LOST where one did not arrive (has_lost). Returns NULL or what is wrong
  * with the message. */
@@ -205,6 +216,10 @@ static const char *reader_deliver(struct connection *connection, int *fds, bool 
     bool abandoned = request == NULL;
     if (abandoned)
         request = find(&connection->abandoned, message->header.request);
+    if (has_come_before(message, request)) {
+        pthread_mutex_unlock(&connection->lock);
+        return NULL;
+    }
     if (request != NULL)
         request->has_lost_fd = has_lost;
     if (request == NULL)

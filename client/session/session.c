@@ -3,8 +3,10 @@
 
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 
 #include "base/cleanup.h"
+#include "base/clock.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
 #include "client/session/process_name.h"
@@ -70,7 +72,9 @@ static void say_name(struct session *session, const char *name, uint64_t deadlin
         (void)connection_tell(&session->connection, &message, deadline_ns);
 }
 
-static int greet(struct session *session, uint64_t deadline_ns, bool wants_reclaim, int *ret_reclaim_fd) {
+/* Greets the daemon. *ret_has_ended: the connection ended before any answer. */
+static int greet(struct session *session, uint64_t deadline_ns, bool wants_reclaim, int *ret_reclaim_fd,
+                 bool *ret_has_ended) {
     _cleanup_(request_recyclep) struct request *request =
         connection_request(&session->connection, PROTO_HELLO);
     if (request == NULL)
@@ -83,6 +87,7 @@ static int greet(struct session *session, uint64_t deadline_ns, bool wants_recla
             (wants_reclaim ? PROTO_HELLO_RECLAIM : 0) | (session->devices.forbidden ? PROTO_HELLO_NO_GPU : 0),
     };
     int r = connection_exchange(&session->connection, &request, deadline_ns);
+    *ret_has_ended = r == GPUPOOL_E_DISCONNECTED;
     if (r < 0)
         /* Nothing was connected yet that could be said to be gone. */
         return r == GPUPOOL_E_DISCONNECTED ? GPUPOOL_E_CONNECT : r;
@@ -94,13 +99,35 @@ static int greet(struct session *session, uint64_t deadline_ns, bool wants_recla
     return 0;
 }
 
+/* The pauses of a client whose connections end before the daemon greets it. A daemon that ended is followed by the
+ * next one within some 100 ms; one that sends a client away without a word is not to be asked often. */
+#define REOPEN_NS_MIN NS_PER_MS
+#define REOPEN_NS_MAX (256 * NS_PER_MS)
+
+/* Makes a pause, and doubles the next one. False: there is no time for it. */
+static bool pause_before(uint64_t deadline_ns, uint64_t *pause_ns) {
+    if (clock_left_ns(deadline_ns) <= *pause_ns)
+        return false;
+    nanosleep(&(struct timespec){.tv_nsec = (long)*pause_ns}, NULL);
+    *pause_ns = *pause_ns * 2 < REOPEN_NS_MAX ? *pause_ns * 2 : REOPEN_NS_MAX;
+    return true;
+}
+
 int session_open(struct session *session, const char *path, const char *name, uint64_t deadline_ns,
                  bool wants_reclaim, int *ret_reclaim_fd) {
-    int r = connection_open(&session->connection, path, deadline_ns);
-    if (r < 0)
-        return r;
+    uint64_t pause_ns = REOPEN_NS_MIN;
+    bool has_ended = false;
+    int r;
+
     session->devices.socket_path = path;
-    r = greet(session, deadline_ns, wants_reclaim, ret_reclaim_fd);
+    do {
+        if (has_ended)
+            connection_reset(&session->connection);
+        r = connection_open(&session->connection, path, deadline_ns);
+        if (r < 0)
+            return r;
+        r = greet(session, deadline_ns, wants_reclaim, ret_reclaim_fd, &has_ended);
+    } while (has_ended && pause_before(deadline_ns, &pause_ns));
     if (r == 0)
         say_name(session, name, deadline_ns);
     return r < 0 ? error_prefix(r, "greeting the daemon at %s", path) : 0;

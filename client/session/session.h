@@ -61,7 +61,8 @@ void session_deinit(struct session *session);
  */
 void session_forget(struct session *session);
 
-/* Connects and greets the daemon. wants_reclaim: the daemon may ask for idle memory; *ret_reclaim_fd is then
+/* Connects and greets the daemon. Where the daemon ends before it answers, and another one listens, that one is
+ * greeted. wants_reclaim: the daemon may ask for idle memory; *ret_reclaim_fd is then
  * readable when it does, and -1 where it has no descriptor for that. 0, CONNECT, TIMED_OUT, INVALID (path),
  * VERSION, or what the daemon says. */
 int session_open(struct session *session, const char *path, const char *name, uint64_t deadline_ns,

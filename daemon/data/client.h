@@ -78,6 +78,7 @@ struct client {
     bool freeing;
     unsigned n_last; /* packets that were read since the process ended */
     uint16_t version; /* of the wire, as HELLO agreed on it */
+    bool was_sent_alive; /* ALIVE, by this daemon */
     uint32_t record;  /* kept_data.h; 0: it is not kept */
     bool has_lost_memory; /* the daemon before had its page or board, and it was not stored */
     struct {

@@ -17,6 +17,7 @@ void clients_init(struct clients *clients, const struct clients_terms *terms) {
     list_init(&clients->all);
     list_init(&clients->greeting);
     boards_init(&clients->boards, terms->desk, terms->store);
+    alive_init(&clients->alive);
 }
 
 /* Ends the boards of users who have neither a session nor a parcel. A user who comes back before gets the
@@ -36,6 +37,7 @@ void clients_discard(struct clients *clients) {
         client_discard(list_first(&clients->all, struct client, link));
     core_revoke_all(clients->terms.core, 0, clock_now_ns(), &sent_bytes);
     end_boards(clients);
+    alive_deinit(&clients->alive);
 }
 
 void clients_accept(struct clients *clients, int fd, uint32_t scope) {

@@ -117,6 +117,9 @@ static int find_descriptors(const struct client *client, const struct proto_mess
         case PROTO_BOARD:
             fds[i] = client->board != NULL ? client->board->fd : -1;
             break;
+        case PROTO_ALIVE: /* of this daemon's pipe: that of the daemon before is gone */
+            fds[i] = alive_need(&client->clients->alive);
+            break;
         default:
             segment = segment_find(client->session->core, id);
             fds[i] = segment != NULL && segment->backing != NULL
@@ -144,7 +147,9 @@ static int keep_message(struct client *client, const uint8_t *bytes, size_t size
     n_fds = find_descriptors(client, &message, fds);
     if (n_fds < 0)
         return 0;
-    /* The client is asked to say OPENED for this one, as if it had not been sent. */
+    if (is_in_doubt)
+        message.header.flags |= PROTO_AGAIN;
+    /* The client says OPENED once for both copies: for the one that it reads first. */
     if (is_in_doubt && n_fds > 0)
         outbox->awaited_segment = 0;
     int r = outbox_inherit(outbox, client->session, &message, fds, (unsigned)n_fds, is_in_doubt);

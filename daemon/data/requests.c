@@ -423,6 +423,21 @@ static int handle_ask_board(struct client *client, const struct proto_message *m
     return client_send(client, &reply, client->board->fd);
 }
 
+static int handle_ask_alive(struct client *client, const struct proto_message *message) {
+    struct proto_message reply;
+
+    if (client->version < PROTO_VERSION_RESTARTS)
+        return client_reject(client, message->header.request, PROTO_E_INVALID, "header.operation: unknown");
+    if (client->was_sent_alive && !outbox_is_read(&client->connection.outbox))
+        return refuse_until_read(client, message->header.request);
+    int fd = alive_need(&client->clients->alive);
+    if (fd < 0)
+        return refuse_memory(client, message->header.request, fd, "a pipe");
+    client->was_sent_alive = true;
+    reply_begin(&reply, PROTO_ALIVE, message->header.request);
+    return client_send(client, &reply, fd);
+}
+
 static int handle_bye(struct client *client, const struct proto_message *message) {
     session_log_session_leaves(&client->clients->log, client->session);
     core_session_close(client->session, clock_now_ns());

@@ -234,16 +234,16 @@ static void check_message(const struct proto_message *message, enum proto_sender
                    operation == PROTO_NAME,
          either = operation == PROTO_RELEASE || operation == PROTO_MERGE || operation == PROTO_ERROR;
 
-    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_NAME
-                                     : operation >= PROTO_HELLO_REPLY && operation <= PROTO_HOLDERS);
-    MUST(message->header.reserved == 0);
+    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_ASK_ALIVE
+                                     : operation >= PROTO_HELLO_REPLY && operation <= PROTO_ALIVE);
+    MUST((message->header.flags & ~(sender == PROTO_FROM_DAEMON ? PROTO_AGAIN : 0)) == 0);
     MUST(either || (message->header.request == 0) == one_way);
     MUST(strcmp(proto_operation_name(operation), proto_operation_name(UINT32_MAX)) != 0);
     check_body(message);
 
     unsigned fds = proto_message_fds(message);
     bool may_have = operation == PROTO_LEASE || operation == PROTO_HELLO_REPLY || operation == PROTO_PAGE ||
-                    operation == PROTO_BOARD;
+                    operation == PROTO_BOARD || operation == PROTO_ALIVE;
     MUST(operation == PROTO_LEASES ? fds == message->leases.n_described : fds <= 1 && (fds == 0 || may_have));
 }
 

@@ -104,6 +104,14 @@ static struct lent *find_lent(uint64_t lease) {
     return NULL;
 }
 
+/* A pipe that has hung up, as if the daemon had ended. */
+static int make_pipe(void) {
+    int fds[2];
+    MUST(pipe2(fds, O_CLOEXEC) == 0);
+    close(fds[1]);
+    return fds[0];
+}
+
 static int make_memfd(uint64_t size_bytes, unsigned seals) {
     int fd = memfd_create("liar", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     MUST(fd >= 0 && ftruncate(fd, (off_t)size_bytes) == 0);
@@ -271,6 +279,9 @@ static int compose(const struct proto_message *request) {
         liar.reply.board = (struct proto_board_reply){.size_bytes = PROTO_BOARD_BYTES,
                                                       .slot = input_below(liar.input, PROTO_BOARD_SLOTS)};
         return make_memfd(PROTO_BOARD_BYTES, SEALS);
+    case PROTO_ASK_ALIVE:
+        liar.reply.header.operation = PROTO_ALIVE;
+        return make_pipe();
     case PROTO_ASK_HOLDERS:
         liar.reply.header.operation = PROTO_HOLDERS;
         liar.reply.holders.n_holding = input_below(liar.input, 2);
@@ -423,6 +434,11 @@ int __wrap_connect(int fd, const struct sockaddr *address, socklen_t length) {
     if (address->sa_family != AF_UNIX || strcmp(path->sun_path, LIAR_PATH) != 0)
         return __real_connect(fd, address, length);
     MUST(liar.fd < 0);
+    if (liar.input->left == 0) { /* a client whose greeting was cut off connects again */
+        errno = ECONNREFUSED;
+        return -1;
+    }
+    liar.n_requests = 0;
     MUST(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);
     MUST(dup3(ends[0], fd, O_CLOEXEC) == fd);
     close_fd(ends[0]);

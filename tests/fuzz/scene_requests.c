@@ -69,7 +69,7 @@ void puppet_send_request(struct input *input) {
         PROTO_ASK_PAGE, PROTO_BYE,       PROTO_LIST_POOLS, PROTO_HELLO,       PROTO_OPENED,
         PROTO_IDLE,     PROTO_CLOSED,    PROTO_ASK_PARTS,  PROTO_DESCRIBE,    PROTO_ACQUIRE_SEGMENTS,
         PROTO_OFFER,    PROTO_ASK_BOARD, PROTO_RELEASE,    PROTO_ASK_HOLDERS, PROTO_SEND,
-        PROTO_REVOKE,   PROTO_CANCEL,    PROTO_RECLAIMED,  PROTO_NAME};
+        PROTO_REVOKE,   PROTO_CANCEL,    PROTO_RECLAIMED,  PROTO_NAME,        PROTO_ASK_ALIVE};
     static const uint64_t timeouts[] = {0, NS_FOREVER, NS_PER_MS, NS_PER_S};
     struct puppet *client = scene_choose_client(input);
     struct proto_message *message = &scene.message;
@@ -209,7 +209,8 @@ void puppet_send_request(struct input *input) {
                                      [PROTO_REVOKE] = sizeof(struct proto_token),
                                      [PROTO_CANCEL] = sizeof(struct proto_cancel),
                                      [PROTO_RECLAIMED] = sizeof(struct proto_reclaimed),
-                                     [PROTO_NAME] = sizeof(struct proto_name)};
+                                     [PROTO_NAME] = sizeof(struct proto_name),
+                                     [PROTO_ASK_ALIVE] = 0};
     size_t size = sizeof message->header + sizes[message->header.operation];
     message->header.length = (uint32_t)size;
     uint8_t packet[sizeof message->header + sizeof(struct proto_offer)];

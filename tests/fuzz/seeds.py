@@ -77,6 +77,9 @@ def frames():
     yield packet(73, 15, struct.pack("<II8Q", 2, 2, 9, 2 * MIB, MIB, MIB, 10, 2 * MIB, 0, 512) + bytes(62 * 32))
     for count, size_bytes in ((1, 2 * MIB), (2, 16 * MIB), (4096, 2**44), (3, 2**56)):
         yield packet(17, 17, struct.pack("<IIQIIQ", 1, 0, size_bytes, count, 0, 2**64 - 1))
+    yield packet(27, 18)
+    for again in (1, 2):
+        yield struct.pack("<HHIQ", 77, again, 16, 18)
     for n in ((1, 1, 0), (2, 0, 0), (3, 2, 70), (64, 64, 4032), (2, 3, 0)):
         yield packet(74, 17, leases(*n))
 

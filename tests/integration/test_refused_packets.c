@@ -80,7 +80,7 @@ static void the_field_of_a_broken_packet_is_named_before_the_session_ends(void *
     } cases[] = {
         {PROTO_ACQUIRE, 0, 2, 99, "header.operation"},
         {PROTO_ACQUIRE, 0, 2, PROTO_POOLS, "header.operation"},
-        {PROTO_ACQUIRE, 2, 2, 1, "header.reserved"},
+        {PROTO_ACQUIRE, 2, 2, 1, "header.flags"},
         {PROTO_ACQUIRE, 4, 4, 47, "header.length"},
         {PROTO_ACQUIRE, 8, 8, 0, "header.request"},
         {PROTO_ACQUIRE, 20, 4, PROTO_ACQUIRE_FLAGS + 1, "ACQUIRE.flags"},

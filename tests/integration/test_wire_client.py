@@ -10,6 +10,7 @@ import re
 import resource
 import select
 import socket
+import stat
 import struct
 import subprocess
 import sys
@@ -24,7 +25,7 @@ import wire_client  # noqa: E402
 from wire_client import DaemonError, ProtocolError, Session  # noqa: E402
 
 WAIT_S = 120
-ASK_BOARD, ASK_HOLDERS, SEND, REVOKE, HOLDERS = 19, 21, 22, 23, 76
+ASK_BOARD, ASK_HOLDERS, SEND, REVOKE, ASK_ALIVE, HOLDERS = 19, 21, 22, 23, 27, 76
 UNHEARD_MAX, HOLDERS_ASKS = 32, 8  # the page's, which docs/wire compares with the sources
 MIB = 1 << 20
 CONFIG = "[host]\nlimit = 16MiB\nlow_water = 0\n"
@@ -81,8 +82,8 @@ class Exchanges(unittest.TestCase):
         self.a = self.connect()
         self.pool = self.a.host_pool()
 
-    def connect(self):
-        session = Session(str(self.daemon.socket), timeout_s=WAIT_S)
+    def connect(self, **arguments):
+        session = Session(str(self.daemon.socket), timeout_s=WAIT_S, **arguments)
         self.addCleanup(session.close)
         return session
 
@@ -112,7 +113,8 @@ class Exchanges(unittest.TestCase):
 
     @exchange(1)
     def test_greeting(self):
-        self.assertEqual((self.a.version, self.a.gpu), (1, 0))
+        self.assertEqual((self.a.version, self.a.gpu), (2, 0))
+        self.assertEqual(self.connect(version=1).version, 1)
         self.assertEqual(self.a.daemon_pid, self.daemon.process.pid)
 
     @exchange(2)
@@ -323,6 +325,25 @@ class Exchanges(unittest.TestCase):
         name = struct.pack("<QQ", leases[-1].id, leases[-1].generation)
         holding = [struct.unpack_from("<I", a.ask(ASK_HOLDERS, name, HOLDERS))[0] for _ in range(HOLDERS_ASKS)]
         self.assertEqual(holding[-1], 0, holding)
+
+    @exchange(19)
+    def test_alive(self):
+        self.a.send(ASK_ALIVE, 9001)
+        operation, request, body, pipe = self.a.receive()
+        self.addCleanup(os.close, pipe)
+        self.assertEqual((operation, request, body), (wire_client.ALIVE, 9001, b""))
+        self.assertTrue(stat.S_ISFIFO(os.fstat(pipe).st_mode))
+        end = select.poll()
+        end.register(pipe, 0)
+        self.assertEqual(end.poll(0), [])
+        with self.assertRaises(PermissionError) if os.geteuid() != 0 else contextlib.nullcontext():
+            os.close(os.open(f"/proc/self/fd/{pipe}", os.O_WRONLY | os.O_NONBLOCK))
+        old = self.connect(version=1)
+        with self.refused("INVALID"):
+            old.ask(ASK_ALIVE, b"", wire_client.ALIVE)
+        self.expect_end_of_file(old)
+        self.daemon.close()
+        self.assertEqual(end.poll(WAIT_S * 1000), [(pipe, select.POLLHUP)])
 
     @exchange(16)
     def test_lost_descriptor(self):

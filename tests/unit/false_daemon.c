@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -104,6 +105,7 @@ void exporter_stop(struct exporter *exporter) {
 /* --- what it says --- */
 
 void (*false_alter)(const struct proto_message *message, struct false_packet *packet);
+unsigned false_copies;
 
 void false_send_bytes(struct false_session *session, const void *bytes, size_t size, const int *fds,
                       unsigned count) {
@@ -123,6 +125,9 @@ void false_send(struct false_session *session, const struct proto_message *messa
     if (false_alter != NULL)
         false_alter(message, &packet);
     false_send_bytes(session, packet.bytes, packet.size, packet.fds, packet.n_fds);
+    packet.bytes[offsetof(struct proto_header, flags)] |= PROTO_AGAIN;
+    for (unsigned n = 0; n < false_copies && message->header.request != 0; n++)
+        false_send_bytes(session, packet.bytes, packet.size, packet.fds, packet.n_fds);
 }
 
 void false_send_ok(struct false_session *session, uint64_t request) {
@@ -505,7 +510,10 @@ static void *run(void *argument) {
 void false_daemon_init(struct false_daemon *daemon, const struct exporter *exporter) {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
+    const char *copies = getenv("GPUPOOL_TEST_COPIES");
+
     memset(daemon, 0, sizeof *daemon);
+    false_copies = copies != NULL ? (unsigned)atoi(copies) : 0;
     snprintf(daemon->directory, sizeof daemon->directory, "/tmp/gpupool-test-XXXXXX");
     must(mkdtemp(daemon->directory) != NULL);
     snprintf(daemon->path, sizeof daemon->path, "%s/gpupool.sock", daemon->directory);

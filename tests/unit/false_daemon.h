@@ -119,6 +119,10 @@ struct false_packet {
 };
 extern void (*false_alter)(const struct proto_message *message, struct false_packet *packet);
 
+/* How many copies false_send() sends of each message behind the first one, as daemons do one after the other that end
+ * while they send it. Set while no daemon runs; $GPUPOOL_TEST_COPIES is the number until then. */
+extern unsigned false_copies;
+
 /* A PAGE, with a memfd of some size, sealed or not. */
 void false_send_page(struct false_session *session, uint64_t request, uint64_t size, bool sealed);
 

@@ -170,6 +170,8 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
                 !random_to(3)
             ? 0
             : random_size(UINT64_MAX);
+    if (sender_of(operation) == PROTO_FROM_DAEMON && random_to(3) == 0)
+        message->header.flags = PROTO_AGAIN;
     switch (operation) {
     case PROTO_HELLO:
         message->hello.magic = PROTO_MAGIC;

@@ -555,7 +555,7 @@ static void a_broken_header_is_refused_by_its_fields_name(void **state) {
         uint64_t value;
     } cases[] = {
         {0, 2, "operation", PROTO_QUERY, 0},         {0, 2, "operation", PROTO_QUERY, 63},
-        {0, 2, "operation", PROTO_QUERY, PROTO_OK},  {2, 2, "reserved", PROTO_QUERY, 1},
+        {0, 2, "operation", PROTO_QUERY, PROTO_OK},  {2, 2, "flags", PROTO_QUERY, 1},
         {4, 4, "length", PROTO_QUERY, 31},           {4, 4, "length", PROTO_QUERY, UINT32_MAX},
         {0, 2, "length", PROTO_QUERY, PROTO_SHARE},  {8, 8, "request", PROTO_QUERY, 0},
         {8, 8, "request", PROTO_OPENED, UINT64_MAX}, {8, 8, "request", PROTO_CANCEL, 1},
@@ -569,6 +569,27 @@ static void a_broken_header_is_refused_by_its_fields_name(void **state) {
         size_t size = proto_encode(&message, packet);
         memcpy(packet + cases[i].offset, &cases[i].value, cases[i].width);
         assert_reason_names(PROTO_FROM_CLIENT, packet, size, "header", cases[i].field);
+    }
+}
+
+static void only_the_daemon_sends_something_again(void **state) {
+    (void)state;
+    struct proto_message message, decoded;
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    for (size_t i = 0; i < LENGTH(operations); i++) {
+        enum proto_sender sender = sender_of(operations[i]);
+        plain_message(operations[i], &message);
+        size_t size = proto_encode(&message, packet);
+        packet[2] = PROTO_AGAIN;
+        if (sender == PROTO_FROM_CLIENT) {
+            assert_reason_names(sender, packet, size, "header", "flags");
+            continue;
+        }
+        assert_int_equal(decode_exactly(sender, packet, size, &decoded), 0);
+        assert_int_equal(decoded.header.flags, PROTO_AGAIN);
+        packet[2] = PROTO_AGAIN << 1;
+        assert_reason_names(sender, packet, size, "header", "flags");
     }
 }
 
@@ -635,7 +656,8 @@ static void descriptors_come_with_what_is_described_a_page_and_a_reply_that_says
         plain_message(operations[i], &message);
         assert_int_equal(proto_message_fds(&message),
                          operations[i] == PROTO_LEASE || operations[i] == PROTO_PAGE ||
-                             operations[i] == PROTO_BOARD || operations[i] == PROTO_LEASES);
+                             operations[i] == PROTO_BOARD || operations[i] == PROTO_LEASES ||
+                             operations[i] == PROTO_ALIVE);
     }
     plain_message(PROTO_LEASE, &message);
     message.lease.description.kind = PROTO_SEGMENT_LEGACY_IPC;
@@ -791,6 +813,7 @@ int main(void) {
         cmocka_unit_test(lease_without_a_description_still_names_segment_and_pool),
         cmocka_unit_test(request_ids_are_where_they_belong),
         cmocka_unit_test(a_broken_header_is_refused_by_its_fields_name),
+        cmocka_unit_test(only_the_daemon_sends_something_again),
         cmocka_unit_test(the_request_of_a_refused_packet_is_in_its_header),
         cmocka_unit_test(malformed_utf8_is_refused),
         cmocka_unit_test(descriptors_come_with_what_is_described_a_page_and_a_reply_that_says_so),
