@@ -15,14 +15,25 @@
 #include "daemon/core/scope.h"
 #include "daemon/data/clients.h"
 #include "daemon/data/inheritance.h"
+#include "daemon/loop/die_here.h"
 #include "daemon/loop/log.h"
 #include "daemon/supply/supplier.h"
 
 /* Deaths before READY after which an estate is let go. */
 #define DEATHS_MAX 3u
 
+#ifdef GPUPOOL_PLANT_DEATHS
+static void die_before_store(void *argument, void *to, const void *from, size_t size_bytes) {
+    (void)argument, (void)to, (void)from, (void)size_bytes;
+    die_here();
+}
+#else
+#define die_before_store NULL
+#endif
+
 static struct estate_owner owner_of(struct succession *succession) {
-    return (struct estate_owner){.grow = estate_file_grow, .argument = &succession->file};
+    return (struct estate_owner){
+        .grow = estate_file_grow, .before_store = die_before_store, .argument = &succession->file};
 }
 
 static void fill_kinds(struct estate_kind *kinds) {

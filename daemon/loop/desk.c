@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "daemon/loop/die_here.h"
 #include "proto/proto.h"
 
 #define MAGIC   (UINT64_C(0x006b736564706770) | (uint64_t)DESK_VERSION << 56) /* "gpdesk", and the version */
@@ -15,6 +16,7 @@ _Static_assert(sizeof(struct desk_memory) <= DESK_BYTES, "the desk has its place
 
 /* The process may be killed at any instruction: the compiler may not change the order of stores. */
 static void fence(void) {
+    die_here();
     atomic_signal_fence(memory_order_seq_cst);
 }
 
@@ -51,6 +53,9 @@ int desk_open(struct desk *desk, void *memory, struct estate *estate) {
         read->step = PENDING;
     if (read->step == PENDING)
         read->n_deaths++;
+    if (found->sent.step >= estate->step) /* it was never sent, and another step gets its number */
+        found->sent.step = 0;
+    fence();
     return 0;
 }
 

@@ -14,6 +14,7 @@
 #include "base/array.h"
 #include "base/cleanup.h"
 #include "base/units.h"
+#include "daemon/loop/die_here.h"
 #include "daemon/loop/log.h"
 #include "daemon/loop/notifier.h"
 
@@ -154,6 +155,7 @@ int store_take_listener(struct store *store, const char *path, int type, char re
 /* Sends a message, with a descriptor (-1: none) that stays the caller's. Returns 0; 1: it is sent later; or a negative
  * errno. */
 static int tell(const struct store *store, const char *text, int fd) {
+    die_here();
     if (store->notifier->worker.started)
         return notifier_tell_at_once(store->notifier, text, fd);
     int r = sd_pid_notify_with_fds(0, 0, text, &fd, fd >= 0 ? 1 : 0);
