@@ -66,7 +66,7 @@ struct worker {
     unsigned n_held;
     uint8_t *found;
     uint64_t random, longest_ns, begin_ns;
-    unsigned long long calls, checked;
+    unsigned long long calls, checked, late;
     const char *longest;
 };
 
@@ -74,7 +74,7 @@ static void begin(struct worker *worker) {
     worker->begin_ns = kills_now_ns();
 }
 
-/* A call is over. EXHAUSTED: it waited for room. */
+/* A call is over. EXHAUSTED: it waited for room. TIMED_OUT: likewise, and no daemon was there when its time was up. */
 static int over(struct worker *worker, int result, const char *what) {
     uint64_t ns = kills_now_ns() - worker->begin_ns;
 
@@ -83,8 +83,9 @@ static int over(struct worker *worker, int result, const char *what) {
         worker->longest_ns = ns;
         worker->longest = what;
     }
-    if (result != 0 && result != GPUPOOL_E_EXHAUSTED)
+    if (result != 0 && result != GPUPOOL_E_EXHAUSTED && !(result == GPUPOOL_E_TIMED_OUT && ns >= WAIT_NS))
         kills_need(result, what);
+    worker->late += result == GPUPOOL_E_TIMED_OUT;
     return result;
 }
 
@@ -198,8 +199,8 @@ static int be_worker(uint64_t seed) {
         give_back(&worker, 0);
     for (unsigned i = 0; i < 2; i++)
         gpupool_close(worker.clients[i]);
-    printf("%llu %llu %llu %s\n", worker.calls, worker.checked, (unsigned long long)worker.longest_ns,
-           worker.longest);
+    printf("%llu %llu %llu %llu %s\n", worker.calls, worker.checked, worker.late,
+           (unsigned long long)worker.longest_ns, worker.longest);
     return fflush(stdout) == 0 ? 0 : 1;
 }
 
@@ -474,7 +475,7 @@ static int compare_times(const void *a, const void *b) {
 
 static int run(const struct plan *plan) {
     struct drive drive = {.plan = plan, .folder = "/tmp/gpupool-restarts-XXXXXX", .random = plan->seed};
-    unsigned long long calls = 0, checked = 0;
+    unsigned long long calls = 0, checked = 0, late = 0;
     uint64_t longest_ns = 0;
     char longest[64] = "";
     int status;
@@ -519,17 +520,18 @@ static int run(const struct plan *plan) {
     for (unsigned i = 0; i < plan->workers; i++)
         kill(drive.workers[i].pid, SIGTERM);
     for (unsigned i = 0; i < plan->workers; i++) {
-        unsigned long long its_calls, its_checked, its_longest_ns;
+        unsigned long long its_calls, its_checked, its_late, its_longest_ns;
         char its_longest[64] = "";
         FILE *output = fdopen(drive.workers[i].output, "r");
         if (output == NULL ||
-            fscanf(output, "%llu %llu %llu %63[^\n]", &its_calls, &its_checked, &its_longest_ns,
-                   its_longest) != 4 ||
+            fscanf(output, "%llu %llu %llu %llu %63[^\n]", &its_calls, &its_checked, &its_late, &its_longest_ns,
+                   its_longest) != 5 ||
             waitpid(drive.workers[i].pid, &status, 0) != drive.workers[i].pid || status != 0)
             fail(&drive, "a worker failed at its end");
         fclose(output);
         calls += its_calls;
         checked += its_checked;
+        late += its_late;
         if (its_longest_ns > longest_ns) {
             longest_ns = its_longest_ns;
             snprintf(longest, sizeof longest, "%s", its_longest);
@@ -552,9 +554,9 @@ static int run(const struct plan *plan) {
         fail(&drive, "the keeper does not end well");
     printf("%u restarts and %u killed processes in %.1f s: %llu calls, %llu buffers checked, 0 foreign "
            "writes, 0 "
-           "calls failed, %llu bytes lost, %u sockets left in the store; the longest call was %s, %.1f ms\n",
+           "calls failed (%llu came to their own deadline while no daemon was there), %llu bytes lost, %u sockets left in the store; the longest call was %s, %.1f ms\n",
            drive.restarts, drive.killed, (double)(kills_now_ns() - drive.start_ns) / 1e9, calls, checked,
-           (unsigned long long)lost, more, longest, (double)longest_ns / 1e6);
+           late, (unsigned long long)lost, more, longest, (double)longest_ns / 1e6);
     if (drive.n_away > 0)
         printf("from SIGKILL to a daemon that serves: %.0f ms (median of %u), at most %.0f ms\n",
                (double)drive.away_ns[drive.n_away / 2] / 1e6, drive.n_away,
