@@ -95,6 +95,7 @@ static int greet(struct session *session, uint64_t deadline_ns, bool wants_recla
         return error_lost_descriptor("the reply");
     note_daemon(session, &request->message.hello_reply);
     session->connection.is_greeted = true;
+    session->connection.version = request->message.hello_reply.version;
     *ret_reclaim_fd = take_fd(&request->fd);
     return 0;
 }
@@ -130,6 +131,8 @@ int session_open(struct session *session, const char *path, const char *name, ui
     } while (has_ended && pause_before(deadline_ns, &pause_ns));
     if (r == 0)
         say_name(session, name, deadline_ns);
+    if (r == 0 && session->connection.version >= PROTO_VERSION_RESTARTS)
+        alive_begin(&session->connection);
     return r < 0 ? error_prefix(r, "greeting the daemon at %s", path) : 0;
 }
 
