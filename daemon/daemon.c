@@ -261,6 +261,19 @@ static void daemon_apply(void *user, struct config *fresh) {
         log_error("no memory: the quotas and the users of the pools stay as they were");
 }
 
+static void daemon_restart(void *user) {
+    struct daemon *daemon = user;
+
+    log_info("an operator restarts the daemon");
+    daemon->restarts = true;
+    daemon_stop(daemon);
+}
+
+static size_t daemon_drop_estate(void *user) {
+    struct daemon *daemon = user;
+    return succession_drop(&daemon->succession, daemon->core);
+}
+
 /* Makes the objects and hands each what it works with. */
 static void daemon_connect(struct daemon *daemon) {
     const struct clients_terms clients = {.loop = &daemon->loop,
@@ -295,7 +308,12 @@ static void daemon_connect(struct daemon *daemon) {
                                       .admin_listener = &daemon->admin_listener,
                                       .identity = &daemon->identity,
                                       .notices = &daemon->notices,
-                                      .n_descriptors = daemon->n_descriptors};
+                                      .desk = &daemon->succession.desk,
+                                      .store = &daemon->store,
+                                      .n_descriptors = daemon->n_descriptors,
+                                      .restart = daemon_restart,
+                                      .drop_estate = daemon_drop_estate,
+                                      .daemon = daemon};
     const struct reload_terms reload = {.config = daemon->config,
                                         .path = daemon->options.config_path,
                                         .reread = daemon->options.reread,
@@ -564,6 +582,7 @@ int daemon_run(const struct daemon_options *options) {
     }
     if (r == -ENOMEM) /* other failures have been logged */
         log_error("the daemon cannot start: it has no memory");
+    bool restarts = daemon->restarts;
     daemon_free(daemon);
-    return r;
+    return r == 0 && restarts ? DAEMON_RESTARTS : r;
 }

@@ -69,6 +69,7 @@ struct daemon {
     uv_signal_t on_terminate, on_interrupt, on_reload;
     bool stopping;
     bool ends_for_good; /* nothing is left to a next daemon */
+    bool restarts;      /* it ends so that the next one begins */
     bool watchdog; /* the service manager waits for answers */
     bool ready_announced;
     char sim_path[DAEMON_SIM_PATH_SIZE]; /* of the simulated GPU's socket; "": none */
@@ -85,8 +86,11 @@ int daemon_check(const struct daemon_options *options, unsigned *ret_n_warnings)
  * loop can. Before that they would kill a daemon that has made sockets, or taken over a part of an estate. */
 void daemon_hold_signals(bool hold);
 
-/* Runs until a signal or, for a private one, the last client ends it. Returns 0, or a negative errno when it
- * could not start (logged). */
+/* daemon_run(): the service manager is to start another one. */
+#define DAEMON_RESTARTS 1
+
+/* Runs until a signal or, for a private one, the last client ends it. Returns 0, DAEMON_RESTARTS, or a negative errno
+ * when it could not start (logged). */
 int daemon_run(const struct daemon_options *options);
 
 /*

@@ -37,6 +37,7 @@ struct command_line {
     bool config_given;
     const char *values[KEYED];
     bool private, keeper, check_config, print_config;
+    const char *estate_format; /* is asked about; NULL: none is */
     int ready_fd;
     /* The arguments of a keeper's daemon: the program's name and all options but the keeper's own. */
     char **daemon_arguments;
@@ -60,6 +61,7 @@ static void print_help(const char *config_path) {
            "  --keeper              run the daemon in a process of its own, and start it again when it dies\n"
            "  --private             end with the last client, and remove the sockets' directory\n"
            "  --ready-fd N          write a byte to this descriptor when clients can connect\n"
+           "  --reads-estate FORMAT say whether this program can go on with a daemon's estate, and exit\n"
            "  --help, --version\n\n"
            "See gpupoold(8) and gpupoold.conf(5).\n",
            config_path);
@@ -79,7 +81,7 @@ static void note_daemon_arguments(struct command_line *line, char **argv, int be
 
 /* Returns -1 to go on, or the exit status. */
 static int parse_command_line(int argc, char **argv, struct command_line *line) {
-    struct option options[KEYED + 9] = {0};
+    struct option options[KEYED + 10] = {0};
     uint64_t number;
     int option, begin = optind;
 
@@ -94,6 +96,7 @@ static int parse_command_line(int argc, char **argv, struct command_line *line) 
     options[KEYED + 4] = (struct option){"help", no_argument, NULL, 'h'};
     options[KEYED + 5] = (struct option){"version", no_argument, NULL, 'v'};
     options[KEYED + 7] = (struct option){"keeper", no_argument, NULL, 'K'};
+    options[KEYED + 8] = (struct option){"reads-estate", required_argument, NULL, 'E'};
     for (; (option = getopt_long(argc, argv, "", options, NULL)) != -1; begin = optind) {
         if (option != 'K' && option != 'r')
             note_daemon_arguments(line, argv, begin);
@@ -124,6 +127,9 @@ static int parse_command_line(int argc, char **argv, struct command_line *line) 
             break;
         case 'P':
             line->print_config = true;
+            break;
+        case 'E':
+            line->estate_format = optarg;
             break;
         case 'h':
             print_help(config_place((char[PATH_MAX]){0}));
@@ -193,6 +199,16 @@ static int check_configuration(const struct command_line *line, struct config *c
     return EXIT_SUCCESS;
 }
 
+/* Returns the exit status. */
+static int answer_about_estate(const char *format) {
+    char why[SUCCESSION_TEXT_SIZE];
+
+    if (succession_reads(format, why))
+        return EXIT_SUCCESS;
+    fprintf(stderr, "gpupoold: %s\n", why);
+    return EXIT_FAILURE;
+}
+
 static int keep(const struct command_line *line, char **argv) {
     const struct keeper_options options = {line->daemon_arguments, argv, line->ready_fd};
     return keeper_run(&options);
@@ -217,6 +233,8 @@ int main(int argc, char **argv) {
     int status = parse_command_line(argc, argv, &line);
     if (status >= 0)
         return status;
+    if (line.estate_format != NULL)
+        return answer_about_estate(line.estate_format);
     if (line.keeper && !line.check_config && !line.print_config) /* the daemon reads the configuration */
         return keep(&line, argv);
     if (!line.check_config && !line.print_config)
@@ -243,5 +261,5 @@ int main(int argc, char **argv) {
     };
     int r = daemon_run(&options);
     config_deinit(&config);
-    return r < 0 ? EXIT_FAILURE : EXIT_SUCCESS;
+    return r < 0 ? EXIT_FAILURE : r == DAEMON_RESTARTS ? KEEPER_RESTART_STATUS : EXIT_SUCCESS;
 }

@@ -15,14 +15,30 @@
 #include "daemon/core/scope.h"
 #include "daemon/data/clients.h"
 #include "daemon/data/inheritance.h"
+#include "daemon/loop/die_here.h"
 #include "daemon/loop/log.h"
 #include "daemon/supply/supplier.h"
 
 /* Deaths before READY after which an estate is let go. */
 #define DEATHS_MAX 3u
 
+#ifdef GPUPOOL_PLANT_DEATHS
+static void die_before_store(void *argument, void *to, const void *from, size_t size_bytes) {
+    (void)argument, (void)to, (void)from, (void)size_bytes;
+    die_here();
+}
+#else
+#define die_before_store NULL
+#endif
+
 static struct estate_owner owner_of(struct succession *succession) {
-    return (struct estate_owner){.grow = estate_file_grow, .argument = &succession->file};
+    return (struct estate_owner){
+        .grow = estate_file_grow, .before_store = die_before_store, .argument = &succession->file};
+}
+
+static void fill_kinds(struct estate_kind *kinds) {
+    memcpy(kinds, kept_kinds, sizeof kept_kinds);
+    kept_data_kinds(kinds);
 }
 
 /* --- opening --- */
@@ -117,8 +133,7 @@ int succession_open(struct succession *succession, struct store *store, struct i
     *succession = (struct succession){.store = store, .file.fd = -1};
     if (!store_is_there(store))
         return 0;
-    memcpy(succession->kinds, kept_kinds, sizeof kept_kinds);
-    kept_data_kinds(succession->kinds);
+    fill_kinds(succession->kinds);
     int r = estate_file_take(&succession->file, store);
     if (r == -EBUSY) {
         log_error("another daemon is alive and has the estate: stop it, or wait until it has ended");
@@ -262,6 +277,33 @@ int succession_begin(struct succession *succession, struct core *core, struct cl
 
 void succession_note_ready(struct succession *succession) {
     desk_note_ready(&succession->desk);
+}
+
+bool succession_reads(const char *format, char why[SUCCESSION_TEXT_SIZE]) {
+    struct estate_kind kinds[ESTATE_KINDS_MAX] = {0};
+    unsigned major, desk, kind, size_bytes;
+    int n = 0;
+
+    fill_kinds(kinds);
+    if (sscanf(format, "%u/%u%n", &major, &desk, &n) != 2 || major != ESTATE_MAJOR || desk != DESK_VERSION) {
+        snprintf(why, SUCCESSION_TEXT_SIZE, "the estate is of version %.16s, and this program reads %u/%u",
+                 format, ESTATE_MAJOR, DESK_VERSION);
+        return false;
+    }
+    for (format += n; sscanf(format, " %u:%u%n", &kind, &size_bytes, &n) == 2; format += n)
+        if (kind >= ESTATE_KINDS_MAX || kinds[kind].size_bytes != size_bytes) {
+            snprintf(why, SUCCESSION_TEXT_SIZE, "this program does not know records of kind %u with %u bytes",
+                     kind, size_bytes);
+            return false;
+        }
+    return true;
+}
+
+size_t succession_drop(struct succession *succession, struct core *core) {
+    core->estate = NULL;
+    succession->desk = (struct desk){0};
+    log_warning("the estate is let go: a restart of the daemon ends all sessions");
+    return store_let_go(succession->store);
 }
 
 void succession_leave(struct succession *succession, struct core *core) {

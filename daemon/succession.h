@@ -47,6 +47,14 @@ int succession_begin(struct succession *succession, struct core *core, struct cl
 /* The daemon serves. */
 void succession_note_ready(struct succession *succession);
 
+/* The estate is let go: a restart ends all sessions. Returns how many descriptors are not stored any more. */
+size_t succession_drop(struct succession *succession, struct core *core);
+
+/* Whether this program reads an estate of that format: the versions of its parts and its kinds with their sizes, as in
+ * "1/1 1:64 2:240". Where not, says why. */
+#define SUCCESSION_TEXT_SIZE 128u
+bool succession_reads(const char *format, char why[SUCCESSION_TEXT_SIZE]);
+
 /* From now on nothing is written: all is left to a successor. */
 void succession_leave(struct succession *succession, struct core *core);
 

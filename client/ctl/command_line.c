@@ -18,6 +18,7 @@
 #include "client/ctl/run.h"
 #include "client/ctl/text.h"
 #include "client/ctl/top.h"
+#include "client/ctl/upgrade.h"
 #include "client/ctl/user.h"
 #include "client/ctl/view.h"
 
@@ -94,6 +95,21 @@ static const struct command commands[] = {
      "Shows what changes after the daemon has read its configuration again, which keys need a restart, and "
      "the "
      "mistakes, with which nothing changes. For root and the daemon's user."},
+    {"estate", NULL, "what a restart of the daemon would keep, and what not; with --drop: let it go",
+     "Shows whether the daemon's sessions and their memory would survive its restart, and what would not, "
+     "and why. "
+     "With --drop nothing survives from now on, which is for a downgrade to a version that knows no estate; "
+     "first a "
+     "question is asked. That is for root and the daemon's user.",
+     .run = estate_run},
+    {"upgrade", NULL, "restart the daemon with another program, and keep the sessions",
+     "Gives the sessions to the next daemon: asks its program whether it can go on with what there is, "
+     "restarts the "
+     "daemon, waits until the next one answers, and says how long that took. The program is the one at the "
+     "path of the "
+     "running daemon, unless --daemon says otherwise; the service manager starts it. For root and the "
+     "daemon's user.",
+     .run = upgrade_run},
     {"trim", view_trim, "give memory that nobody uses back to the driver and the kernel",
      "Gives back to the driver and the kernel those segments of which nothing is leased, and which no "
      "process has mapped. For root and the daemon's user."},
@@ -158,6 +174,8 @@ enum option_value {
     OPTION_LABEL,
     OPTION_END,
     OPTION_NO_WAIT,
+    OPTION_DROP,
+    OPTION_DAEMON,
     OPTION_ADMIN_SOCKET,
     OPTION_TIMEOUT,
     OPTION_COLOR,
@@ -207,7 +225,13 @@ static const struct option_row {
      "ID|all",
      {"parcels"},
      "end those that this session sent, or all; for root and the daemon's user"},
-    {OPTION_YES, "yes", NULL, {"quarantine", "parcels", "session"}, "do not ask before something is ended"},
+    {OPTION_YES,
+     "yes",
+     NULL,
+     {"quarantine", "parcels", "session", "estate", "upgrade"},
+     "do not ask before something is ended"},
+    {OPTION_DROP, "drop", NULL, {"estate"}, "let it go: a restart ends all sessions"},
+    {OPTION_DAEMON, "daemon", "FILE", {"upgrade"}, "the program that the service manager will start"},
     {OPTION_UID,
      "uid",
      "USER",
@@ -448,6 +472,9 @@ static int take_value(enum option_value option, const char *value, struct option
     case OPTION_RECORDS:
         options->records = value;
         return -1;
+    case OPTION_DAEMON:
+        options->daemon = value;
+        return -1;
     case OPTION_SESSION:
         if (parse_id(value, SESSION_ID_MAX, &options->session) < 0)
             return complain(EXIT_USAGE,
@@ -523,6 +550,9 @@ static int read_options(int argc, char **argv, struct options *options, bool *re
             break;
         case OPTION_NO_WAIT:
             options->scope.no_wait = true;
+            break;
+        case OPTION_DROP:
+            options->drop = true;
             break;
         case OPTION_ONCE:
             options->once = true;

@@ -56,6 +56,8 @@ struct options {
     const char *records; /* the flight recorder's file; NULL: not named */
     struct records_filter filter;
     struct scope_options scope;
+    bool drop;          /* the estate */
+    const char *daemon; /* the program that an upgrade starts; NULL: not named */
     enum export_format export_format;
     bool follow;
     uint64_t interval_ns;

@@ -96,6 +96,50 @@ void view_revoked(struct output *output, const struct cJSON *reply) {
                BYTES_TEXT(reply_count(reply, "revoked_bytes")));
 }
 
+void view_estate_drop(struct output *output, const struct cJSON *reply) {
+    print_line(output, STYLE_WARNING, "The estate is let go (%s): a restart of the daemon ends all sessions",
+               COUNT_TEXT(reply_count(reply, "removed"), "descriptor"));
+}
+
+void view_estate(struct output *output, const struct cJSON *reply) {
+    static const struct column columns[] = {
+        {"POOL", true, add_number, "id"},
+        {"KEPT", true, add_bytes, "kept_bytes"},
+        {"LOST", true, add_bytes, "lost_bytes"},
+        {"OF A DAEMON BEFORE", true, add_bytes, "orphan_bytes"},
+    };
+    const struct cJSON *estate = reply_object(reply, "estate");
+
+    if (!reply_flag(estate, "kept")) {
+        print_line(output, STYLE_WARNING, "A restart of the daemon ends all sessions: %s",
+                   reply_text(estate, "why"));
+        return;
+    }
+    print_line(output, STYLE_HEADING, "A restart of the daemon keeps %s; %" PRIu64 " would end",
+               COUNT_TEXT(reply_count(estate, "sessions.kept"), "session"),
+               reply_count(estate, "sessions.lost"));
+    print_line(output, STYLE_PLAIN,
+               "  %s in %s, by %s, which holds %" PRIu64 " of at most %" PRIu64 " descriptors",
+               COUNT_TEXT(reply_count(estate, "records"), "record"), BYTES_TEXT(reply_count(estate, "bytes")),
+               reply_text(estate, "manager"), reply_count(estate, "descriptors.stored"),
+               reply_count(estate, "descriptors.limit"));
+    print_line(output, STYLE_PLAIN,
+               "  this is daemon %" PRIu64 " of it, and its format is %" PRIu64 "/%" PRIu64,
+               reply_count(estate, "incarnation"), reply_count(estate, "format.major"),
+               reply_count(estate, "format.desk"));
+    print_line(output, STYLE_PLAIN, "%s", "");
+    print_table(output, columns, estate, "pools", NULL);
+    reply_each(pool, estate, "pools") {
+        if (reply_count(pool, "lost_bytes") == 0)
+            continue;
+        print_line(
+            output, STYLE_QUIET,
+            "  Memory that is lost stays with the processes that have it; nothing more is lent of it. Device "
+            "pools with export = vmm lose none.");
+        return;
+    }
+}
+
 void view_trim(struct output *output, const struct cJSON *reply) {
     static const struct column columns[] = {
         {"POOL", true, add_number, "id"},

@@ -17,6 +17,7 @@
 #include "base/units.h"
 #include "base/utf8.h"
 #include "daemon/admin/admin_config.h"
+#include "daemon/admin/admin_estate.h"
 #include "daemon/admin/admin_report.h"
 #include "daemon/admin/admin_terms.h"
 #include "daemon/admin/scope_json.h"
@@ -25,6 +26,7 @@
 #include "daemon/core/recorder.h"
 #include "daemon/data/client.h"
 #include "daemon/death/watcher.h"
+#include "daemon/loop/desk.h"
 #include "daemon/loop/identity.h"
 #include "daemon/loop/log.h"
 
@@ -271,6 +273,7 @@ enum part {
     PART_LEASES = 256,
     PART_SHARING = 512,
     PART_SCOPES = 1024,
+    PART_ESTATE = 2048,
 };
 
 static char *answer_parts(const struct admin_terms *terms, uid_t uid, const struct request_keys *keys,
@@ -297,6 +300,8 @@ static char *answer_parts(const struct admin_terms *terms, uid_t uid, const stru
         report_sharing(reply, terms->core, uid);
     if ((parts & PART_SCOPES) != 0)
         report_scopes(reply, terms->core);
+    if ((parts & PART_ESTATE) != 0)
+        report_estate(reply, terms);
     if ((parts & PART_CONFIG) != 0)
         report_config(reply, terms);
     return finish(reply);
@@ -509,6 +514,30 @@ char *admin_json_reloaded(const struct admin_terms *terms, const struct reload_o
     return finish(reply);
 }
 
+static char *answer_restart(const struct admin_terms *terms, const struct request_keys *keys) {
+    const char *missing = estate_missing(terms);
+    char text[512];
+
+    (void)keys;
+    if (missing != NULL) {
+        snprintf(text, sizeof text, "the sessions would not survive it, for there is no estate: %s", missing);
+        return admin_json_error("no-estate", text);
+    }
+    cJSON *reply = cJSON_CreateObject();
+    report_integer(reply, "pid", (uint64_t)getpid());
+    terms->restart(terms->daemon);
+    return finish(reply);
+}
+
+static char *answer_estate_drop(const struct admin_terms *terms, const struct request_keys *keys) {
+    (void)keys;
+    if (terms->desk->estate == NULL)
+        return admin_json_error("no-estate", estate_missing(terms));
+    cJSON *reply = cJSON_CreateObject();
+    report_integer(reply, "removed", terms->drop_estate(terms->daemon));
+    return finish(reply);
+}
+
 enum command_user {
     FOR_ALL,
     FOR_OPERATORS,
@@ -534,6 +563,10 @@ static const struct command {
     {.name = "leases", .parts = PART_LEASES, .takes = KEY_SESSION},
     {.name = "sharing", .parts = PART_SHARING},
     {.name = "config", .parts = PART_CONFIG},
+    {.name = "estate", .parts = PART_ESTATE},
+    {"restart", FOR_OPERATORS, 0, 0, 0, answer_restart, "restart is for root and for the daemon's own user"},
+    {"estate-drop", FOR_OPERATORS, 0, 0, 0, answer_estate_drop,
+     "estate-drop is for root and for the daemon's own user"},
     {"trim", FOR_OPERATORS, 0, KEY_POOL, 0, answer_trim, "trim is for root and for the daemon's own user"},
     {"reload", FOR_OPERATORS, 0, 0, 0, answer_reload, "reload is for root and for the daemon's own user"},
     {"quarantine-release", FOR_ROOT, 0, KEY_SESSION, KEY_SESSION, answer_quarantine_release,

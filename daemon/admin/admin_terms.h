@@ -19,7 +19,14 @@ struct admin_terms {
     struct listener *data_listener, *admin_listener;
     const struct identity *identity;
     const struct notices *notices;
+    const struct desk *desk;
+    const struct store *store;
     uint64_t n_descriptors; /* that the daemon may have; 0: not known */
+    /* Has the daemon leave everything to the next one, and end. Lets the estate go; returns how many descriptors
+     * that were. */
+    void (*restart)(void *daemon);
+    size_t (*drop_estate)(void *daemon);
+    void *daemon;
 };
 
 #endif

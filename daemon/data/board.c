@@ -11,6 +11,7 @@
 #include "daemon/data/kept_data.h"
 #include "daemon/data/shared_memory.h"
 #include "daemon/loop/desk.h"
+#include "daemon/loop/die_here.h"
 
 _Static_assert(PROTO_BOARD_SLOTS <= UINT16_MAX, "slots are kept as 16 bits");
 
@@ -118,6 +119,7 @@ int board_join(struct boards *boards, struct tenant_id tenant, struct board **re
 static void say_ended(struct board_slot *slot) {
     struct proto_board_slot *memory = &slot->board->memory->slots[slot->number];
 
+    die_here();
     for (unsigned i = 0; i < PROTO_BOARD_WORDS; i++) {
         uint64_t word = atomic_load(&memory->words[i]);
         if (word == proto_board_first(slot->epoch + 1))
@@ -125,6 +127,7 @@ static void say_ended(struct board_slot *slot) {
         atomic_store(&memory->ended[i],
                      slot->state == BOARD_SLOT_ENDED_WELL ? proto_board_last(slot->epoch) : word);
     }
+    die_here();
     begin_epoch(memory, slot->epoch + 1); /* last: who sees the epoch over reads ended[] */
 }
 

@@ -532,9 +532,11 @@ static void take_facts(struct client *client, const struct kept_process *kept) {
 
     client->no_gpu = kept->no_gpu;
     client->driver_lent = kept->driver_lent;
-    /* The list of a simulated driver ends with the daemon, which is the driver: its silence says nothing. */
-    watched->facts.seen = kept->seen && client->clients->terms.machine->gpu_kind != PROTO_GPU_SIM;
-    watched->facts.under_mps = kept->under_mps;
+    /* The list of a simulated driver ends with the daemon, which is the driver: from now on its silence says nothing
+     * about the process, as if another one did its work. */
+    bool is_simulated = client->clients->terms.machine->gpu_kind == PROTO_GPU_SIM;
+    watched->facts.seen = kept->seen && !is_simulated;
+    watched->facts.under_mps = kept->under_mps || is_simulated;
     watched->facts.process_over = kept->process_over;
     watched->facts.socket_over = kept->socket_over || watched->socket < 0;
     watched->has_origin = kept->has_origin;

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include "daemon/loop/desk.h"
+#include "daemon/loop/die_here.h"
 #include "daemon/loop/rights.h"
 
 /* The loop polls the socket no more. The connection keeps its place in the scheduler until a turn finds the
@@ -79,6 +80,7 @@ ssize_t connection_receive(struct connection *connection, uint8_t own[PROTO_PACK
         return n == 0 ? -ECONNRESET : n;
     uint8_t *packet = desk_receive(outbox->desk, outbox->session, own);
     n = recv(connection->fd, packet, PROTO_PACKET_MAX, MSG_DONTWAIT | MSG_TRUNC);
+    die_here();
     if (n < 0)
         return errno == EINTR || errno == EAGAIN ? -EAGAIN : -errno;
     *ret_packet = packet;

@@ -16,8 +16,8 @@
 #include "daemon/loop/log.h"
 #include "daemon/supply/backing.h"
 
-/* A packet with which two daemons have died is not tried again. */
-#define DEATHS_MAX 2u
+/* A packet with which so many daemons have died is not tried again. */
+#define DEATHS_MAX 3u
 
 static struct estate *estate_of(const struct inheritance *inheritance) {
     return inheritance->clients->terms.desk->estate;
@@ -328,7 +328,7 @@ void inheritance_resume(struct inheritance *inheritance) {
         log_error(
             "pid %d (%s): %u daemons in a row ended with the same message of it in hand; its session ends",
             (int)client->peer.pid, client->peer.command, n_deaths);
-        client_end(client, "sent a message with which the daemon ended twice");
+        client_end(client, "sent a message with which daemons ended");
     } else if (client != NULL && client->state == CLIENT_OPEN) {
         serve_again(client, packet, size);
     }

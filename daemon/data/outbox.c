@@ -11,6 +11,7 @@
 #include "daemon/core/core.h"
 #include "daemon/data/kept_data.h"
 #include "daemon/loop/desk.h"
+#include "daemon/loop/die_here.h"
 
 void outbox_init(struct outbox *outbox, int fd, struct desk *desk) {
     *outbox = (struct outbox){.fd = fd, .desk = desk};
@@ -34,7 +35,9 @@ bool outbox_is_read(const struct outbox *outbox) {
 /* Returns 0, -EAGAIN when the socket is full, or a negative errno that ends the connection. */
 static int outbox_write(struct outbox *outbox, const void *packet, size_t size, const int *fds,
                         unsigned n_fds) {
+    die_here();
     ssize_t n = send_with_fds(outbox->fd, packet, size, fds, n_fds, MSG_DONTWAIT | MSG_NOSIGNAL);
+    die_here();
     /* Too many descriptors of ours are unread, or the kernel has no memory: the socket stays writable and
      * would tell us nothing else. The connection tries again from time to time. */
     outbox->stalled = n < 0 && (errno == ETOOMANYREFS || errno == ENOBUFS);

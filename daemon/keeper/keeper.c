@@ -197,6 +197,12 @@ static void note_end(struct keeper *keeper, int status) {
         keeper->exit_status = state->status;
         return;
     }
+    if (!is_killed && code == KEEPER_RESTART_STATUS && state->is_ready) {
+        say(SAY_INFO, "the daemon (process %d) restarts; %s kept for it", pid,
+            COUNT_TEXT(state->kept.count, "descriptor"));
+        state->next_start_ns = clock_now_ns();
+        return;
+    }
     if (!state->is_ready)
         state->deaths++;
     say(SAY_WARNING, "the daemon (process %d) %s %d%s; it is started again, and %s kept for it", pid,

@@ -23,6 +23,9 @@ struct keeper_options {
     int ready_fd; /* gets a byte once a daemon is ready; -1: none. Taken */
 };
 
+/* The exit status of a daemon that is to be started again because an operator said so. */
+#define KEEPER_RESTART_STATUS 75
+
 /* In the environment of a daemon: how many daemons before it died in a row before they were ready. */
 #define KEEPER_DEATHS "GPUPOOL_DEATHS_BEFORE_READY"
 

@@ -6,15 +6,17 @@
 #include <string.h>
 
 #include "base/clock.h"
+#include "daemon/loop/die_here.h"
 #include "proto/proto.h"
 
-#define MAGIC   UINT64_C(0x316b736564706770) /* "gpdesk1" */
+#define MAGIC   (UINT64_C(0x006b736564706770) | (uint64_t)DESK_VERSION << 56) /* "gpdesk", and the version */
 #define PENDING UINT64_MAX                   /* packet.step: of a predecessor */
 
 _Static_assert(sizeof(struct desk_memory) <= DESK_BYTES, "the desk has its place");
 
 /* The process may be killed at any instruction: the compiler may not change the order of stores. */
 static void fence(void) {
+    die_here();
     atomic_signal_fence(memory_order_seq_cst);
 }
 
@@ -51,6 +53,9 @@ int desk_open(struct desk *desk, void *memory, struct estate *estate) {
         read->step = PENDING;
     if (read->step == PENDING)
         read->n_deaths++;
+    if (found->sent.step >= estate->step) /* it was never sent, and another step gets its number */
+        found->sent.step = 0;
+    fence();
     return 0;
 }
 

@@ -27,7 +27,8 @@
 #include "daemon/estate/estate.h"
 #include "proto/limits.h"
 
-#define DESK_BYTES ((size_t)65536) /* of its memory */
+#define DESK_BYTES   ((size_t)65536) /* of its memory */
+#define DESK_VERSION 1u              /* another one cannot be read */
 
 /* A packet of a session; is_sent and n_deaths: see the functions. */
 struct desk_packet {

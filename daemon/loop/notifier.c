@@ -80,7 +80,8 @@ static int send_now(const char *text, int fd) {
 }
 
 int notifier_tell_at_once(struct notifier *notifier, const char *text, int fd) {
-    if (notifier->worker.pending == 0 && send_now(text, fd) == 0)
+    if (send_now(text, fd) == 0)
         return 0;
-    return notifier_pass(notifier, text, fd);
+    int r = notifier_pass(notifier, text, fd);
+    return r < 0 ? r : 1;
 }

@@ -26,8 +26,8 @@ void notifier_tell(struct notifier *notifier, const char *text);
  * The notifier runs. Returns 0 or a negative errno. */
 int notifier_pass(struct notifier *notifier, const char *text, int fd);
 
-/* As notifier_pass(); where no message waits and the manager's queue takes it, it is there when this returns, and
- * outlives the daemon. Never waits. */
+/* Sends a message at once, before those that wait; where the manager's queue does not take it, as notifier_pass().
+ * Never waits. Returns 0: it is there, and outlives the daemon; 1: it waits; or a negative errno. */
 int notifier_tell_at_once(struct notifier *notifier, const char *text, int fd);
 
 #endif

@@ -14,6 +14,7 @@
 #include "base/array.h"
 #include "base/cleanup.h"
 #include "base/units.h"
+#include "daemon/loop/die_here.h"
 #include "daemon/loop/log.h"
 #include "daemon/loop/notifier.h"
 
@@ -89,9 +90,9 @@ int store_open(struct store *store, struct notifier *notifier, bool is_private) 
     for (size_t i = 0; i < store->n_inherited; i++) { /* later names are others than those that are there */
         size_t slot = slot_of(store->inherited[i].name);
         if (slot < STORE_SLOTS && store_is_there(store))
-            store->count += !store->is_used[slot];
+            store->count += store->kinds[slot] == 0;
         if (slot < STORE_SLOTS)
-            store->is_used[slot] = true;
+            store->kinds[slot] = store->inherited[i].name[0];
     }
     return 0;
 }
@@ -151,8 +152,10 @@ int store_take_listener(struct store *store, const char *path, int type, char re
     return -1;
 }
 
-/* Sends a message, with a descriptor (-1: none) that stays the caller's. Returns 0 or a negative errno. */
+/* Sends a message, with a descriptor (-1: none) that stays the caller's. Returns 0; 1: it is sent later; or a negative
+ * errno. */
 static int tell(const struct store *store, const char *text, int fd) {
+    die_here();
     if (store->notifier->worker.started)
         return notifier_tell_at_once(store->notifier, text, fd);
     int r = sd_pid_notify_with_fds(0, 0, text, &fd, fd >= 0 ? 1 : 0);
@@ -163,7 +166,7 @@ static int put(struct store *store, enum store_kind kind, int fd, char name[STOR
     char text[64];
     size_t slot = store->next, n = 0;
 
-    while (n < STORE_SLOTS && store->is_used[slot % STORE_SLOTS])
+    while (n < STORE_SLOTS && store->kinds[slot % STORE_SLOTS] != 0)
         slot++, n++;
     if (n == STORE_SLOTS || store->count >= store->limit)
         return -ENOSPC;
@@ -174,7 +177,7 @@ static int put(struct store *store, enum store_kind kind, int fd, char name[STOR
     int r = tell(store, text, fd);
     if (r < 0)
         return r;
-    store->is_used[slot] = true;
+    store->kinds[slot] = (char)kind;
     store->count++;
     store->next = slot + 1;
     return 0;
@@ -182,7 +185,7 @@ static int put(struct store *store, enum store_kind kind, int fd, char name[STOR
 
 void store_put(struct store *store, enum store_kind kind, int fd, char ret_name[STORE_NAME_SIZE]) {
     ret_name[0] = '\0';
-    if (!store_is_there(store))
+    if (!store_is_there(store) || (store->is_let_go && kind != STORE_LISTENER))
         return;
     int r = put(store, kind, fd, ret_name);
     if (r == 0)
@@ -201,12 +204,13 @@ void store_remove(struct store *store, const char *name) {
     if (!store_is_there(store) || name[0] == '\0')
         return;
     size_t slot = slot_of(name);
-    if (slot < STORE_SLOTS && store->is_used[slot]) {
-        store->is_used[slot] = false;
-        store->count--;
-    }
     snprintf(text, sizeof text, "FDSTOREREMOVE=1\nFDNAME=%s", name);
     int r = tell(store, text, -1);
+    if (slot < STORE_SLOTS && store->kinds[slot] != 0) {
+        if (r == 0) /* a message that is sent later would remove what has the name by then */
+            store->kinds[slot] = 0;
+        store->count--;
+    }
     if (r < 0) /* the next daemon finds it, and removes it */
         log_warning("the service manager does not hear that it need not store '%s' any more: %s", name,
                     strerror(-r));
@@ -225,6 +229,22 @@ void store_leave(struct store *store, const char *name) {
 void store_remove_leaving(struct store *store) {
     while (store->n_leaving > 0)
         store_remove(store, store->leaving[--store->n_leaving]);
+}
+
+size_t store_let_go(struct store *store) {
+    char name[STORE_NAME_SIZE];
+    size_t n = 0;
+
+    store_remove_leaving(store);
+    store->is_let_go = true;
+    for (size_t slot = 0; store_is_there(store) && slot < STORE_SLOTS; slot++) {
+        if (store->kinds[slot] == 0 || store->kinds[slot] == STORE_LISTENER)
+            continue;
+        name_slot((enum store_kind)store->kinds[slot], slot, name);
+        store_remove(store, name);
+        n++;
+    }
+    return n;
 }
 
 void store_settle(struct store *store) {

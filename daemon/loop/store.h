@@ -53,7 +53,8 @@ struct store {
     size_t next;     /* where the search for a free slot begins */
     char (*leaving)[STORE_NAME_SIZE]; /* store_leave() */
     size_t n_leaving, leaving_room;
-    bool is_used[STORE_SLOTS];
+    bool is_let_go;          /* nothing but listeners is stored any more */
+    char kinds[STORE_SLOTS]; /* enum store_kind of what has the slot; 0: it is free */
 };
 
 /* Takes what the service manager passed. is_private: the manager is that of another program, so there is no
@@ -90,6 +91,9 @@ void store_remove(struct store *store, const char *name);
  * that, it stays until the daemon restarts. */
 void store_leave(struct store *store, const char *name);
 void store_remove_leaving(struct store *store);
+
+/* Removes everything but the listening sockets, and stores nothing else from now on. Returns how many that were. */
+size_t store_let_go(struct store *store);
 
 /* Closes and removes all that was inherited and not taken: an earlier configuration's, or an unknown version's.
  */

@@ -35,7 +35,7 @@ static bool goes_without_gpu(const char *line, size_t size) {
     return false;
 }
 
-pid_t neighbours_find(const char *proc, pid_t own) {
+pid_t neighbours_find(const char *proc, pid_t own, pid_t keeper) {
     DIR *directory = opendir(proc);
     const struct dirent *entry;
     pid_t found = 0;
@@ -43,8 +43,8 @@ pid_t neighbours_find(const char *proc, pid_t own) {
     while (directory != NULL && found == 0 && (entry = readdir(directory)) != NULL) {
         char text[4096];
         pid_t pid = (pid_t)strtol(entry->d_name, NULL, 10);
-        if (pid <= 0 || pid == own || read_file(proc, entry->d_name, "comm", text, sizeof text) == 0 ||
-            strcmp(text, "gpupoold\n") != 0)
+        if (pid <= 0 || pid == own || pid == keeper ||
+            read_file(proc, entry->d_name, "comm", text, sizeof text) == 0 || strcmp(text, "gpupoold\n") != 0)
             continue;
         size_t size = read_file(proc, entry->d_name, "cmdline", text, sizeof text);
         if (!goes_without_gpu(text, size))

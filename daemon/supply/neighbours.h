@@ -7,7 +7,8 @@
 #include <sys/types.h>
 
 /* Finds another process that is named as this program ("gpupoold") and was not told on its command line to go
- * without a real GPU. proc: "/proc". Returns its pid, or 0: none can be seen. */
-pid_t neighbours_find(const char *proc, pid_t own);
+ * without a real GPU. proc: "/proc". keeper: the parent, which is no neighbour. Returns its pid, or 0: none can be
+ * seen. */
+pid_t neighbours_find(const char *proc, pid_t own, pid_t keeper);
 
 #endif

@@ -236,7 +236,7 @@ static int add_host_pools(struct setup *setup) {
 
 /* The driver gives memory to whichever daemon asks first: growth of the other one fails then. */
 static void warn_of_neighbours(struct notices *notices) {
-    pid_t pid = neighbours_find("/proc", getpid());
+    pid_t pid = neighbours_find("/proc", getpid(), getppid());
 
     if (pid == 0)
         return;

@@ -62,32 +62,6 @@ struct plan {
     uint64_t seed;
 };
 
-uint64_t kills_now_ns(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * KILLS_NS_PER_S + (uint64_t)now.tv_nsec;
-}
-
-void kills_rest_ns(uint64_t ns) {
-    nanosleep(
-        &(struct timespec){.tv_sec = (time_t)(ns / KILLS_NS_PER_S), .tv_nsec = (long)(ns % KILLS_NS_PER_S)},
-        NULL);
-}
-
-uint64_t kills_next_random(uint64_t *state) {
-    uint64_t z = *state += UINT64_C(0x9e3779b97f4a7c15);
-    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
-    return z ^ z >> 31;
-}
-
-void kills_need(int result, const char *what) {
-    if (result == 0)
-        return;
-    fprintf(stderr, "kills: %s: %s\n", what, gpupool_error_text());
-    _exit(1);
-}
-
 struct process {
     pid_t pid;  /* 0: none */
     int output; /* what it prints */

@@ -349,10 +349,11 @@ class Commands(unittest.TestCase):
         general = ctl("--help").stdout
         words_of = {"record": " export", "session": " end ID", "scope": " add NAME | set NAME | drop NAME | list"}
         commands = re.findall(r"^  (\w+) ", general.partition("Commands:\n")[2].partition("\nOptions:")[0], re.MULTILINE)
-        self.assertEqual(set(commands), {*REPLIES, "events", "history", "metrics", "record", "report", "run", "scope", "session", "top", "help"})
+        self.assertEqual(set(commands), {*REPLIES, "estate", "upgrade", "events", "history", "metrics", "record", "report", "run", "scope", "session", "top", "help"})
         own = {"top": {"--interval", "--once", "--batch", "--pool", "--pid", "--user", "--scope"}, "leases": {"--session"}, "session": {"--yes"}, "scope": {"--uid", "--quota", "--label", "--end", "--no-wait"}, "events": {"--since", "--until", "--pool", "--pid", "--user", "--scope", "--follow", "--records"},
                "history": {"--since", "--until", "--pool", "--records"}, "report": {"--since", "--until", "--pool", "--records"},
-               "record": {"--since", "--until", "--pool", "--pid", "--user", "--scope", "--records", "--perfetto", "--memory-viz"}, "trim": {"--pool"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"}}
+               "record": {"--since", "--until", "--pool", "--pid", "--user", "--scope", "--records", "--perfetto", "--memory-viz"}, "trim": {"--pool"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"},
+               "estate": {"--drop", "--yes"}, "upgrade": {"--daemon", "--yes"}}
         for command in commands:
             with self.subTest(command):
                 done = ctl("help", command, socket_path="/nonexistent")

@@ -3,128 +3,15 @@
 import contextlib
 import os
 import pathlib
-import select
 import signal
 import subprocess
-import tempfile
 import unittest
 
-from gpupool_system import Daemon, SOURCE, WAIT_S, wait_until
-
-WORKER = os.environ["GPUPOOL_WORKER"]
-MIB = 1 << 20
-# Everything of a segment's descriptor survives; device pools with export = ipc have none.
-CONFIG = "[host]\nlimit = 64MiB\nstep = 16MiB\n[device]\nlimit = 64MiB\nstep = 16MiB\nexport = vmm\n"
-NO_CACHE = {"GPUPOOL_WORKER_FLAGS": "2"}
+from gpupool_restart import CONFIG, MIB, NO_CACHE, Restarts
+from gpupool_system import DAEMON, Daemon, WAIT_S, ctl, wait_until
 
 
-class Kept(Daemon):
-    """A daemon with a keeper, which starts another one where it dies."""
-
-    def __init__(self, config=CONFIG, **keywords):
-        self.folder = tempfile.TemporaryDirectory(prefix="gpupool-restart-")
-        super().__init__(config, arguments=["--keeper"], environment={"XDG_RUNTIME_DIR": self.folder.name}, **keywords)
-
-    def close(self):
-        if self.process is not None:
-            self.process.send_signal(signal.SIGCONT)
-        try:
-            super().close()
-        finally:
-            self.folder.cleanup()
-
-    def pid(self):
-        return self.ask("ping")["daemon"]["pid"]
-
-    def go(self, pid):
-        end = os.pidfd_open(pid)
-        try:
-            os.kill(pid, signal.SIGKILL)
-            if not select.select([end], [], [], WAIT_S)[0]:
-                raise AssertionError("the daemon does not end:\n" + self.log_text())
-        finally:
-            os.close(end)
-
-    def restart(self):
-        """Kills the daemon, and waits until another one answers."""
-        before = self.pid()
-        self.go(before)
-        wait_until(lambda: self.pid() != before, "another daemon serves")
-
-    @contextlib.contextmanager
-    def away(self):
-        """No daemon is there meanwhile."""
-        before = self.pid()
-        self.process.send_signal(signal.SIGSTOP)
-        self.go(before)
-        try:
-            yield
-        finally:
-            self.process.send_signal(signal.SIGCONT)
-        wait_until(lambda: self.pid() != before, "another daemon serves")
-
-
-class Worker:
-    """See worker.c."""
-
-    def __init__(self, daemon, **variables):
-        variables = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0", **variables}
-        self.process = subprocess.Popen([WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=variables, text=True)
-        self.answer()
-
-    def answer(self):
-        if not select.select([self.process.stdout], [], [], WAIT_S)[0]:
-            raise AssertionError("the worker does not answer")
-        line = self.process.stdout.readline().rstrip("\n")
-        if not line.startswith("ok"):
-            raise AssertionError(line or "the worker is gone")
-        return line[3:]
-
-    def say(self, *words):
-        self.process.stdin.write(" ".join(str(word) for word in words) + "\n")
-        self.process.stdin.flush()
-
-    def do(self, *words):
-        self.say(*words)
-        return self.answer()
-
-    def end(self):
-        self.process.stdin.close()
-        code = self.process.wait(WAIT_S)
-        self.process.stdout.close()
-        if code != 0:
-            raise AssertionError(f"the worker ended with {code}")
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdin.close()
-        self.process.stdout.close()
-
-
-class Restart(unittest.TestCase):
-    def start(self, config=CONFIG, **keywords):
-        daemon = Kept(config, **keywords)
-        self.addCleanup(daemon.close)
-        return daemon
-
-    def worker(self, daemon, **variables):
-        worker = Worker(daemon, **variables)
-        self.addCleanup(lambda: worker.process.poll() is None and worker.kill())
-        return worker
-
-    def pools(self, daemon):
-        """The pools of the node and of the first device."""
-        return {pool["kind"]: pool for pool in reversed(daemon.ask("pools")["pools"])}
-
-    def nothing_is_left(self, daemon):
-        """No session has anything, and what is reserved can be lent."""
-        wait_until(lambda: not daemon.ask("sessions")["sessions"], "the sessions are gone")
-        for pool in self.pools(daemon).values():
-            for item in ("leased_bytes", "quarantined_bytes", "fenced_bytes"):
-                self.assertEqual(pool[item], 0, (item, pool))
-            self.assertEqual(pool["free_bytes"], pool["reserved_bytes"], pool)
-
+class Restart(Restarts):
     def test_clients_see_the_pause(self):
         daemon = self.start()
         holder, waiting, plain = self.worker(daemon), self.worker(daemon), self.worker(daemon, **NO_CACHE)
@@ -385,6 +272,89 @@ class Restart(unittest.TestCase):
                 worker.end()
             wait_until(lambda: not daemon.ask("sessions")["sessions"], "the session is gone")
 
+    def test_an_operator_sees_what_would_go_on(self):
+        daemon = self.start(CONFIG.replace("export = vmm\n", ""))
+        worker = self.worker(daemon)
+        worker.do("acquire", 0, "host", MIB, WAIT_S * 1000)
+        worker.do("acquire", 1, "device", MIB, WAIT_S * 1000)
+        estate = daemon.ask("estate")["estate"]
+        self.assertEqual((estate["kept"], estate["why"], estate["manager"], estate["incarnation"]), (True, None, "keeper", 1))
+        self.assertEqual(estate["sessions"], {"kept": 1, "lost": 0})
+        kinds = {pool["id"]: pool["kind"] for pool in daemon.ask("pools")["pools"]}
+        for pool in estate["pools"]:
+            kept, lost = pool["kept_bytes"], pool["lost_bytes"]
+            if kinds[pool["id"]] == "host":
+                self.assertTrue(kept > 0 and lost == 0, pool)
+            else:
+                self.assertEqual(kept, 0, pool)
+        shown = ctl("estate", socket_path=daemon.admin_socket)
+        self.assertEqual(shown.returncode, 0, shown.stderr)
+        self.assertIn("keeps 1 session; 0 would end", shown.stdout)
+        self.assertIn("export = vmm", shown.stdout)
+        daemon.restart()
+        self.assertEqual(daemon.ask("estate")["estate"]["incarnation"], 2)
+        self.assertGreater(sum(pool["orphan_bytes"] for pool in daemon.ask("estate")["estate"]["pools"]), 0)
+        worker.end()
+
+    def test_without_a_store_nothing_would_go_on(self):
+        with Daemon(CONFIG) as daemon:
+            estate = daemon.ask("estate")["estate"]
+            self.assertEqual((estate["kept"], estate["manager"]), (False, None))
+            self.assertIn("--keeper", estate["why"])
+            refused = ctl("upgrade", socket_path=daemon.admin_socket)
+            self.assertEqual(refused.returncode, 1, refused)
+            self.assertIn("no service manager", refused.stderr + refused.stdout)
+            self.assertEqual(daemon.ask("estate-drop")["error"]["code"], "no-estate")
+
+    def test_an_upgrade_keeps_the_sessions(self):
+        daemon = self.start()
+        worker = self.worker(daemon)
+        worker.do("acquire", 0, "device", MIB, WAIT_S * 1000)
+        worker.do("fill", 0, 21)
+        before = daemon.pid()
+        done = ctl("upgrade", socket_path=daemon.admin_socket)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertRegex(done.stdout, "goes on with 1 session, as process [0-9]+, after ")
+        self.assertNotEqual(daemon.pid(), before)
+        worker.do("check", 0, 21)
+        worker.do("acquire", 1, "device", 30 * MIB, WAIT_S * 1000)
+        self.assertNotIn("killed by", daemon.log_text())
+        self.assertIn("restarts; ", daemon.log_text())
+        worker.end()
+        self.nothing_is_left(daemon)
+
+    def test_a_program_that_cannot_go_on_is_not_begun_unasked(self):
+        daemon = self.start()
+        worker = self.worker(daemon)
+        worker.do("acquire", 0, "host", MIB, WAIT_S * 1000)
+        before = daemon.pid()
+        refused = ctl("upgrade", "--daemon=/bin/false", socket_path=daemon.admin_socket)
+        self.assertNotEqual(refused.returncode, 0)
+        self.assertIn("/bin/false cannot go on with what this daemon has: a restart ends 1 session", refused.stderr)
+        self.assertEqual(daemon.pid(), before)
+        for odd in ("2/1", "1/2 1:64", "1/1 1:65", "1/1 1:64 29:8"):
+            asked = subprocess.run([DAEMON, "--reads-estate", odd], capture_output=True, text=True, timeout=WAIT_S, check=False)
+            self.assertEqual(asked.returncode, 1, odd)
+            self.assertRegex(asked.stderr, "is of version|does not know records")
+        worker.end()
+
+    def test_an_estate_is_let_go(self):
+        daemon = self.start()
+        worker = self.worker(daemon)
+        worker.do("acquire", 0, "host", MIB, WAIT_S * 1000)
+        done = ctl("estate", "--drop", "--yes", socket_path=daemon.admin_socket)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        worker.do("acquire", 1, "device", 20 * MIB, WAIT_S * 1000)  # the session goes on
+        self.assertFalse(daemon.ask("estate")["estate"]["kept"])
+        daemon.restart()
+        self.assertEqual(daemon.ask("sessions")["sessions"], [])
+        self.assertTrue(daemon.ask("estate")["estate"]["kept"])
+        worker.kill()
+        other = self.worker(daemon)
+        other.do("acquire", 0, "host", MIB, WAIT_S * 1000)
+        other.end()
+        self.nothing_is_left(daemon)
+
     def test_a_zeroed_estate_is_let_go(self):
         daemon = self.start()
         worker = self.worker(daemon)
@@ -404,5 +374,4 @@ class Restart(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    assert SOURCE
     unittest.main()

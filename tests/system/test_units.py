@@ -88,7 +88,8 @@ class Units(unittest.TestCase):
         unit = read_unit("gpupoold.service")
         service = unit["Service"]
         self.assertEqual(unit["Unit"]["StartLimitIntervalSec"], "0")
-        self.assertEqual((service["Restart"], service["RestartSec"], service["RestartPreventExitStatus"]), ("on-failure", "100ms", "2"))
+        self.assertEqual((service["Restart"], service["RestartSec"], service["RestartForceExitStatus"]), ("on-failure", "100ms", "75"))
+        self.assertNotIn("RestartPreventExitStatus", service)
         self.assertEqual(service["FileDescriptorStorePreserve"], "yes")
         slots = re.search(r"#define STORE_SLOTS +(\d+)u", (SOURCE / "daemon/loop/store.h").read_text())[1]
         self.assertEqual(service["FileDescriptorStoreMax"], slots)

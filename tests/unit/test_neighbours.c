@@ -41,8 +41,8 @@ static void other_programs_and_this_one_are_none(void **state) {
     assert_int_equal(mkdir(path, 0755), 0);
     snprintf(path, sizeof path, "%s/13", proc); /* it has just ended */
     assert_int_equal(mkdir(path, 0755), 0);
-    assert_int_equal(neighbours_find(proc, OWN), 0);
-    assert_int_equal(neighbours_find("/nonexistent", OWN), 0);
+    assert_int_equal(neighbours_find(proc, OWN, 1), 0);
+    assert_int_equal(neighbours_find("/nonexistent", OWN, 1), 0);
 }
 
 static void daemons_without_a_gpu_are_none(void **state) {
@@ -50,15 +50,16 @@ static void daemons_without_a_gpu_are_none(void **state) {
 
     RUN(20, "gpupoold", "gpupoold\0--gpu\0sim\0--private");
     RUN(21, "gpupoold", "gpupoold\0--socket\0/tmp/x\0--gpu=none");
-    assert_int_equal(neighbours_find(proc, OWN), 0);
+    assert_int_equal(neighbours_find(proc, OWN, 1), 0);
 }
 
 static void another_daemon_is_found(void **state) {
     (void)state;
 
     RUN(30, "gpupoold", "/usr/sbin/gpupoold\0--socket\0sim");
-    assert_int_equal(neighbours_find(proc, OWN), 30);
-    assert_int_equal(neighbours_find(proc, 30), OWN);
+    assert_int_equal(neighbours_find(proc, OWN, 1), 30);
+    assert_int_equal(neighbours_find(proc, 30, 1), OWN);
+    assert_int_equal(neighbours_find(proc, OWN, 30), 0); /* its keeper */
 }
 
 static int make_proc(void **state) {

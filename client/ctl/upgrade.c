@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "client/ctl/upgrade.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <spawn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/cleanup.h"
+#include "base/clock.h"
+#include "base/units.h"
+#include "client/ctl/answer.h"
+#include "client/ctl/command_line.h"
+#include "client/ctl/question.h"
+#include "client/ctl/text.h"
+#include "client/ctl/view.h"
+
+/* Between two looks whether the next daemon answers. */
+#define LOOK_NS     (5 * NS_PER_MS)
+#define FORMAT_SIZE 512u
+
+extern char **environ;
+
+/* --- the estate --- */
+
+static int drop(const struct options *options) {
+    _cleanup_(answer_deinit) struct answer done = {0};
+
+    fputs("A restart of the daemon ends all sessions then, until it has been stopped and started.\n", stderr);
+    int code = answer_confirm(options, "Let the estate go?", "let go");
+    if (code != EXIT_SUCCESS)
+        return code;
+    code = answer_ask(options, "estate-drop", "{\"command\":\"estate-drop\"}", &done);
+    return code != EXIT_SUCCESS ? code : answer_show(options, &done, view_estate_drop);
+}
+
+int estate_run(const struct options *options) {
+    _cleanup_(answer_deinit) struct answer answer = {0};
+
+    if (options->drop)
+        return drop(options);
+    int code = answer_ask(options, "estate", "{\"command\":\"estate\"}", &answer);
+    return code != EXIT_SUCCESS ? code : answer_show(options, &answer, view_estate);
+}
+
+/* --- an upgrade --- */
+
+/* Writes the format that the next daemon has to know, as gpupoold --reads-estate takes it. */
+static void write_format(const struct cJSON *estate, char format[FORMAT_SIZE]) {
+    int length = snprintf(format, FORMAT_SIZE, "%" PRIu64 "/%" PRIu64, reply_count(estate, "format.major"),
+                          reply_count(estate, "format.desk"));
+
+    reply_each(kind, estate, "format.kinds") if (length > 0 && length < (int)FORMAT_SIZE) length +=
+        snprintf(format + length, FORMAT_SIZE - (size_t)length, " %" PRIu64 ":%" PRIu64,
+                 reply_count(kind, "kind"), reply_count(kind, "size_bytes"));
+}
+
+/* The file of a process's program, which may have been replaced since. Returns 0 or a negative errno. */
+static int find_program(uint64_t pid, char path[PATH_MAX]) {
+    static const char gone[] = " (deleted)";
+    char link[64];
+
+    snprintf(link, sizeof link, "/proc/%" PRIu64 "/exe", pid);
+    ssize_t n = readlink(link, path, PATH_MAX - 1);
+    if (n < 0)
+        return -errno;
+    path[n] = '\0';
+    size_t length = (size_t)n, tail = strlen(gone);
+    if (length > tail && strcmp(path + length - tail, gone) == 0)
+        path[length - tail] = '\0';
+    return 0;
+}
+
+/* Runs the program, which says by its status whether it reads the format, and why not on standard error. Returns 0, 1:
+ * it does not; or a negative errno. */
+static int ask_program(const char *program, const char *format) {
+    char *arguments[] = {(char *)program, (char *)"--reads-estate", (char *)format, NULL};
+    pid_t pid;
+    int status;
+
+    int error = posix_spawn(&pid, program, NULL, NULL, arguments, environ);
+    if (error != 0)
+        return -error;
+    while (waitpid(pid, &status, 0) < 0)
+        if (errno != EINTR)
+            return -errno;
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1;
+}
+
+/* Looks whether the next daemon's program can go on with what there is. */
+static int check_program(const struct options *options, const struct cJSON *estate, uint64_t pid) {
+    char path[PATH_MAX], format[FORMAT_SIZE];
+    const char *program = options->daemon;
+
+    int r = program == NULL ? find_program(pid, path) : 0;
+    if (r < 0)
+        return complain(EXIT_REFUSED,
+                        "the program of pid %" PRIu64 " is not found: %s; name it with --daemon", pid,
+                        strerror(-r));
+    program = program == NULL ? path : program;
+    write_format(estate, format);
+    r = ask_program(program, format);
+    if (r < 0)
+        return complain(EXIT_REFUSED, "%s cannot be asked whether it goes on with the estate: %s", program,
+                        strerror(-r));
+    if (r == 0)
+        return EXIT_SUCCESS;
+    fprintf(stderr,
+            "%s cannot go on with what this daemon has: a restart ends %s.\n"
+            "Their processes keep the memory that they have mapped, and get no more.\n",
+            program, COUNT_TEXT(reply_count(estate, "sessions.kept"), "session"));
+    return answer_confirm(options, "Restart all the same?", "restarted");
+}
+
+/* Waits until another daemon answers, and shows how long that took. */
+static int wait_for_next(const struct options *options, uint64_t pid, uint64_t begin_ns) {
+    uint64_t end_ns = clock_deadline_ns(begin_ns, options->timeout_ns);
+    struct reply *reply;
+
+    while (clock_now_ns() < end_ns) {
+        if (question_ask(&options->address, options->timeout_ns, "stats", &reply) == 0) {
+            _cleanup_(reply_freep) struct reply *owned = reply;
+            if (owned->error_code == NULL && reply_count(owned->root, "daemon.pid") != pid) {
+                uint64_t n = 0;
+                reply_each(session, owned->root, "sessions") n++;
+                printf("gpupoold %s goes on with %s, as process %" PRIu64 ", after %s\n",
+                       reply_text(owned->root, "daemon.version"), COUNT_TEXT(n, "session"),
+                       reply_count(owned->root, "daemon.pid"), NS_TEXT(clock_now_ns() - begin_ns));
+                return EXIT_SUCCESS;
+            }
+        }
+        nanosleep(&(struct timespec){.tv_nsec = (long)LOOK_NS}, NULL);
+    }
+    return complain(
+        EXIT_UNREACHABLE,
+        "no other daemon answers after %s: is there a service manager that starts one? What the daemon had "
+        "is kept there",
+        NS_TEXT(options->timeout_ns));
+}
+
+int upgrade_run(const struct options *options) {
+    _cleanup_(answer_deinit) struct answer answer = {0}, done = {0};
+
+    int code = answer_ask(options, "estate", "{\"command\":\"estate\"}", &answer);
+    if (code != EXIT_SUCCESS)
+        return code;
+    if (answer.reply->error_code != NULL)
+        return answer_show(options, &answer, view_estate);
+    struct reply *ping;
+    if (question_ask(&options->address, options->timeout_ns, "ping", &ping) != 0)
+        return complain(EXIT_UNREACHABLE, "the daemon does not answer any more");
+    uint64_t pid = reply_count(ping->root, "daemon.pid");
+    reply_free(ping);
+    const struct cJSON *estate = reply_object(answer.reply->root, "estate");
+    if (reply_flag(estate, "kept"))
+        code = check_program(options, estate, pid);
+    if (code != EXIT_SUCCESS)
+        return code;
+    uint64_t begin_ns = clock_now_ns();
+    code = answer_ask(options, "restart", "{\"command\":\"restart\"}", &done);
+    if (code != EXIT_SUCCESS || done.reply->error_code != NULL)
+        return code != EXIT_SUCCESS ? code : answer_show(options, &done, view_estate);
+    return wait_for_next(options, pid, begin_ns);
+}

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "daemon/admin/admin_estate.h"
+
+#include <stdlib.h>
+
+#include "daemon/admin/admin_report.h"
+#include "daemon/core/core.h"
+#include "daemon/core/pool.h"
+#include "daemon/data/client.h"
+#include "daemon/keeper/keeper.h"
+#include "daemon/loop/desk.h"
+#include "daemon/loop/store.h"
+
+const char *estate_missing(const struct admin_terms *terms) {
+    if (terms->desk->estate != NULL)
+        return NULL;
+    if (terms->store->is_let_go)
+        return "it was let go by 'gpupoolctl estate --drop': a restart ends all sessions";
+    if (!store_is_there(terms->store))
+        return "no service manager stores descriptors for the daemon: run it with --keeper, or as a unit of "
+               "systemd "
+               "with FileDescriptorStoreMax= and, before systemd 254, Environment=FDSTORE=";
+    return "it could not be made, as the log of the start says: a restart ends all sessions";
+}
+
+static void add_format(cJSON *object, const struct estate *estate) {
+    cJSON *format = cJSON_AddObjectToObject(object, "format");
+
+    report_integer(format, "major", ESTATE_MAJOR);
+    report_integer(format, "desk", DESK_VERSION);
+    cJSON *kinds = cJSON_AddArrayToObject(format, "kinds");
+    for (unsigned kind = 1; estate != NULL && kind <= estate->n_kinds; kind++) {
+        if (estate_room(estate, kind) == 0)
+            continue;
+        cJSON *entry = cJSON_CreateObject();
+        report_integer(entry, "kind", kind);
+        report_integer(entry, "size_bytes", estate->kinds[kind].size_bytes);
+        cJSON_AddItemToArray(kinds, entry);
+    }
+}
+
+static void add_sessions(cJSON *object, const struct core *core) {
+    cJSON *sessions = cJSON_AddObjectToObject(object, "sessions");
+    uint64_t n_kept = 0, n_lost = 0;
+
+    list_for_each_entry(const struct session, session, &core->sessions, link) {
+        const struct client *client = session->owner;
+        bool is_kept = core->estate != NULL && client != NULL && client->record != 0 &&
+                       (client->stored.socket[0] != '\0' || session->state == SESSION_QUARANTINED);
+        n_kept += is_kept;
+        n_lost += !is_kept;
+    }
+    report_integer(sessions, "kept", n_kept);
+    report_integer(sessions, "lost", n_lost);
+}
+
+static void add_pools(cJSON *object, const struct core *core) {
+    cJSON *pools = cJSON_AddArrayToObject(object, "pools");
+
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        const struct pool *pool = core->pools[i];
+        uint64_t kept_bytes = 0;
+        list_for_each_entry(const struct segment, segment, &pool->segments, link) {
+            if (core->estate != NULL && segment->label.stored[0] != '\0')
+                kept_bytes += segment->size_bytes;
+        }
+        cJSON *entry = cJSON_CreateObject();
+        report_integer(entry, "id", pool->id);
+        report_integer(entry, "kept_bytes", kept_bytes);
+        report_integer(entry, "lost_bytes", pool->reserved_bytes - pool->retiring_bytes - kept_bytes);
+        report_integer(entry, "orphan_bytes", pool->orphan_bytes);
+        cJSON_AddItemToArray(pools, entry);
+    }
+}
+
+void report_estate(cJSON *reply, const struct admin_terms *terms) {
+    const struct estate *estate = terms->desk->estate;
+    const struct estate_head *head = estate != NULL ? (const void *)estate->memory : NULL;
+    cJSON *object = cJSON_AddObjectToObject(reply, "estate");
+
+    cJSON_AddBoolToObject(object, "kept", estate != NULL);
+    report_string(object, "why", estate_missing(terms));
+    report_string(object, "manager",
+                  !store_is_there(terms->store)   ? NULL
+                  : getenv(KEEPER_DEATHS) != NULL ? "keeper"
+                                                  : "systemd");
+    report_integer(object, "incarnation", head != NULL ? head->incarnation : 0);
+    report_integer(object, "records", estate != NULL ? estate->n_records : 0);
+    report_integer(object, "bytes", estate != NULL ? estate->n_chunks * ESTATE_CHUNK_BYTES : 0);
+    add_format(object, estate);
+    cJSON *descriptors = cJSON_AddObjectToObject(object, "descriptors");
+    report_integer(descriptors, "stored", terms->store->count);
+    report_integer(descriptors, "limit", terms->store->limit);
+    add_sessions(object, terms->core);
+    add_pools(object, terms->core);
+}
