@@ -152,8 +152,9 @@ static int client_connect(const struct gpupool_options *options, bool joins, uin
             r = client_find_daemon(client, options, joins, deadline_ns);
         if (r < 0)
             return r;
+        /* One that has ended is not connected to again by its path, but joined anew: its founder counts clients. */
         r = session_open(&client->session, client->socket_path, options->client_name, deadline_ns, has_cache,
-                         ret_reclaim_fd);
+                         !joins, ret_reclaim_fd);
         if (r == 0)
             *ret_client = take_ptr(&client);
         has_ended = r == GPUPOOL_E_CONNECT || r == GPUPOOL_E_SHUTDOWN;

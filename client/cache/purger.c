@@ -292,5 +292,12 @@ int purger_step(struct cache *cache) {
         end_watch(cache);
         cache_let_go(cache);
     }
-    return asked || owed || decayed ? give_back(cache, asked || owed) : 0;
+    if (!asked && !owed && !decayed)
+        return 0;
+    /* A program that wants to hear of a pause hears of it in the pause: the exchanges end with it. Late answers are
+     * undone, or found done. */
+    client_thread()->until_away = purger->connection_changed != NULL;
+    int r = give_back(cache, asked || owed);
+    client_thread()->until_away = false;
+    return r;
 }

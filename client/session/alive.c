@@ -172,6 +172,8 @@ uint64_t alive_later_ns(struct connection *connection, bool ends) {
     uint64_t end_ns = ends ? client_thread()->call_end_ns : 0, now_ns = clock_now_ns(), later_ns = 0;
     bool is_away = alive_look(connection);
 
+    if (ends && client_thread()->until_away)
+        return 0;
     pthread_mutex_lock(&connection->lock);
     if (connection->broken != 0)
         later_ns = 0;

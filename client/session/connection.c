@@ -389,21 +389,42 @@ static uint64_t later_locked(struct connection *connection, uint64_t deadline_ns
     return later_ns;
 }
 
+/* A thread whose exchanges end when the daemon has ended looks so often. */
+#define AWAY_LOOK_NS (50 * NS_PER_MS)
+
+static uint64_t next_look_ns(uint64_t deadline_ns) {
+    uint64_t look_ns = clock_now_ns() + AWAY_LOOK_NS;
+    return look_ns < deadline_ns ? look_ns : deadline_ns;
+}
+
+/* Locked; unlocks meanwhile. */
+static bool is_away_locked(struct connection *connection) {
+    pthread_mutex_unlock(&connection->lock);
+    bool is_away = alive_look(connection);
+    pthread_mutex_lock(&connection->lock);
+    return is_away;
+}
+
 /* Waits for the reply, reading for all while no other thread reads, and sending what is left in the outbox,
  * the request itself perhaps. watches: the thread answers questions, too. Locked; unlocks while it waits. */
 static int request_wait(struct request *request, uint64_t deadline_ns, bool watches) {
     struct connection *connection = request->connection;
     uint64_t begin_ns = client_thread()->until_signal ? clock_now_ns() : 0;
+    bool looks_at_daemon = client_thread()->until_away;
     int r = 0;
 
     watches = watches && connection->questions.fd >= 0;
     for (;;) {
         uint64_t until_ns = send_rest_locked(connection, deadline_ns);
+        if (looks_at_daemon)
+            until_ns = next_look_ns(until_ns);
         if (request->done || connection->broken != 0 || r != 0)
             return request->done ? 0 : r;
         r = request_wait_once(request, begin_ns, until_ns, &watches);
         if (r != -ETIMEDOUT || request->done)
             continue;
+        if (looks_at_daemon && is_away_locked(connection))
+            return r;
         uint64_t later_ns = until_ns < deadline_ns ? deadline_ns : later_locked(connection, deadline_ns);
         if (later_ns != 0) {
             deadline_ns = later_ns;

@@ -115,7 +115,7 @@ static bool pause_before(uint64_t deadline_ns, uint64_t *pause_ns) {
 }
 
 int session_open(struct session *session, const char *path, const char *name, uint64_t deadline_ns,
-                 bool wants_reclaim, int *ret_reclaim_fd) {
+                 bool wants_reclaim, bool reopens, int *ret_reclaim_fd) {
     uint64_t pause_ns = REOPEN_NS_MIN;
     bool has_ended = false;
     int r;
@@ -128,7 +128,7 @@ int session_open(struct session *session, const char *path, const char *name, ui
         if (r < 0)
             return r;
         r = greet(session, deadline_ns, wants_reclaim, ret_reclaim_fd, &has_ended);
-    } while (has_ended && pause_before(deadline_ns, &pause_ns));
+    } while (reopens && has_ended && pause_before(deadline_ns, &pause_ns));
     if (r == 0)
         say_name(session, name, deadline_ns);
     if (r == 0 && session->connection.version >= PROTO_VERSION_RESTARTS)

@@ -170,8 +170,8 @@ struct gpupool_options {
     const char *client_name;
     /** Called when the connection's state has changed (gpupool_connection_state()): with AWAY when the daemon has
      * ended, with THERE when the next one serves the client, with LOST at the end. No pause is left out, however
-     * short. The library's thread calls it, or gpupool_dispatch(), for which gpupool_fd() becomes readable; it comes
-     * late where that thread waits for the daemon. It may make any call but gpupool_close(). It is not called in a
+     * short. The library's thread calls it, or gpupool_dispatch(), for which gpupool_fd() becomes readable.
+     * It may make any call but gpupool_close(). It is not called in a
      * client without a cache. NULL: nothing is called. */
     void (*connection_changed)(void *argument, enum gpupool_connection_state state);
     void *connection_changed_argument; /**< passed to it */
