@@ -152,8 +152,9 @@ static int client_connect(const struct gpupool_options *options, bool joins, uin
             r = client_find_daemon(client, options, joins, deadline_ns);
         if (r < 0)
             return r;
+        /* One that has ended is not connected to again by its path, but joined anew: its founder counts clients. */
         r = session_open(&client->session, client->socket_path, options->client_name, deadline_ns, has_cache,
-                         ret_reclaim_fd);
+                         !joins, ret_reclaim_fd);
         if (r == 0)
             *ret_client = take_ptr(&client);
         has_ended = r == GPUPOOL_E_CONNECT || r == GPUPOOL_E_SHUTDOWN;
@@ -164,9 +165,12 @@ static int client_connect(const struct gpupool_options *options, bool joins, uin
 static int client_start_cache(struct gpupool_client *client, const struct gpupool_options *options,
                               uint64_t deadline_ns, int reclaim_fd) {
     _cleanup_(close_fdp) int owned_fd = reclaim_fd;
+    _cleanup_(call_time_end) struct call_time time = call_time_begin_until(deadline_ns);
 
     client->cache.purger.reclaim = options->reclaim;
     client->cache.purger.reclaim_argument = options->reclaim_argument;
+    client->cache.purger.connection_changed = options->connection_changed;
+    client->cache.purger.connection_argument = options->connection_changed_argument;
     int r = client_count(client, deadline_ns);
     if (r < 0)
         return r;
@@ -263,6 +267,20 @@ int gpupool_is_connected(struct gpupool_client *client) {
     if (connection_hear_end(connection) == 0) /* another thread is reading, and will come to the end */
         error_set(GPUPOOL_E_DISCONNECTED, "the daemon has closed the connection");
     return 0;
+}
+
+int gpupool_connection_state(struct gpupool_client *client, enum gpupool_connection_state *ret_state) {
+    _Static_assert((int)GPUPOOL_CONNECTION_THERE == CONNECTION_THERE &&
+                       (int)GPUPOOL_CONNECTION_AWAY == CONNECTION_AWAY &&
+                       (int)GPUPOOL_CONNECTION_LOST == CONNECTION_LOST,
+                   "one numbering");
+    int r = client_enter(client);
+    if (r == 0 && ret_state == NULL)
+        r = error_set(GPUPOOL_E_INVALID, "ret_state is NULL");
+    if (r < 0)
+        return error_end(error_prefix(r, "gpupool_connection_state"));
+    *ret_state = (enum gpupool_connection_state)connection_state(&client->session.connection);
+    return error_end(0);
 }
 
 const char *gpupool_daemon_identity(const struct gpupool_client *client) {

@@ -169,7 +169,9 @@ static int prepare_to_ask_locked(struct gpupool_client *client) {
         connection_watch(connection, requests->wake_fd);
     }
     if (uses_loop(client)) {
-        int error = requests->n_asking == 0 ? purger_watch(&client->cache.purger, connection->fd) : 0;
+        int error = requests->n_asking == 0 ? purger_watch_connection(&client->cache.purger, connection->fd,
+                                                                      PURGER_READS_REQUESTS, true)
+                                            : 0;
         return error < 0 ? fail("epoll", -error) : 0;
     }
     if (requests->has_thread)
@@ -225,7 +227,8 @@ static void advance(struct gpupool_client *client, struct open_request *request)
     request->question_id = 0;
     bool is_cancelled = request->is_cancelled;
     if (--requests->n_asking == 0 && uses_loop(client))
-        purger_unwatch(&client->cache.purger, client->session.connection.fd);
+        (void)purger_watch_connection(&client->cache.purger, client->session.connection.fd,
+                                      PURGER_READS_REQUESTS, false);
     pthread_mutex_unlock(&requests->lock);
 
     int r = connection_collect(&question->request);

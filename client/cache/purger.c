@@ -20,7 +20,8 @@
 #include "client/session/session.h"
 
 void purger_init(struct purger *purger) {
-    purger->reclaim_fd = purger->stop_fd = purger->watch_fd = purger->decay_fd = purger->owed_fd = -1;
+    purger->reclaim_fd = purger->stop_fd = purger->watch_fd = purger->decay_fd = purger->owed_fd =
+        purger->state_fd = -1;
     pthread_mutex_init(&purger->look_lock, NULL);
 }
 
@@ -28,6 +29,7 @@ void purger_deinit(struct purger *purger) {
     purger->watch_fd = close_fd(purger->watch_fd);
     purger->decay_fd = close_fd(purger->decay_fd);
     purger->owed_fd = close_fd(purger->owed_fd);
+    purger->state_fd = close_fd(purger->state_fd);
     purger->stop_fd = close_fd(purger->stop_fd);
     purger->reclaim_fd = close_fd(purger->reclaim_fd);
     pthread_mutex_destroy(&purger->look_lock);
@@ -53,9 +55,22 @@ int purger_watch(const struct purger *purger, int fd) {
     return r < 0 ? -errno : 0;
 }
 
-void purger_unwatch(const struct purger *purger, int fd) {
-    int operation = purger->is_over ? EPOLL_CTL_DEL : EPOLL_CTL_MOD; /* its end is still watched */
-    (void)epoll_ctl(purger->watch_fd, operation, fd, &(struct epoll_event){0});
+int purger_watch_connection(struct purger *purger, int fd, unsigned for_what, bool reads) {
+    int r = 0;
+
+    pthread_mutex_lock(&purger->look_lock);
+    unsigned before = purger->reads;
+    purger->reads = reads ? before | for_what : before & ~for_what;
+    if (purger->reads != 0 && before == 0) {
+        r = purger_watch(purger, fd);
+    } else if (purger->reads == 0 && before != 0) {
+        int operation = purger->is_over ? EPOLL_CTL_DEL : EPOLL_CTL_MOD; /* its end is still watched */
+        (void)epoll_ctl(purger->watch_fd, operation, fd, &(struct epoll_event){0});
+    }
+    if (r < 0)
+        purger->reads = before;
+    pthread_mutex_unlock(&purger->look_lock);
+    return r;
 }
 
 /* Watches for questions of the daemon, for the end of the connection, and for the time of the decay. */
@@ -64,6 +79,9 @@ static int start_watch(struct purger *purger, int connection_fd) {
     if (purger->watch_fd < 0 || (purger->reclaim_fd >= 0 && purger_watch(purger, purger->reclaim_fd) < 0) ||
         epoll_ctl(purger->watch_fd, EPOLL_CTL_ADD, connection_fd, &(struct epoll_event){0}) < 0)
         return fail("epoll", errno);
+    purger->state_fd = high_fd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (purger->state_fd < 0 || purger_watch(purger, purger->state_fd) < 0)
+        return fail("eventfd", errno);
     if (purger->decay_ns == GPUPOOL_FOREVER)
         return 0;
     uint64_t decay_ns = purger->decay_ns < NS_PER_MS ? NS_PER_MS : purger->decay_ns;
@@ -140,6 +158,7 @@ int purger_start(struct cache *cache, uint64_t decay_ns, int reclaim_fd, bool wi
     int r = start_watch(purger, cache->session->connection.fd);
     if (r < 0)
         return r;
+    alive_watch(&cache->session->connection, purger->watch_fd, purger->state_fd);
     return with_thread ? start_thread(cache) : start_loop(cache);
 }
 
@@ -219,14 +238,66 @@ static void end_watch(struct cache *cache) {
         (void)timerfd_settime(purger->decay_fd, 0, &(struct itimerspec){often, often}, NULL);
 }
 
+static void tell(const struct purger *purger, enum connection_state state) {
+    if (purger->connection_changed != NULL)
+        purger->connection_changed(purger->connection_argument, (enum gpupool_connection_state)state);
+}
+
+/* Tells the program of the connection's states since the last call: of each pause, also where it is over. n_pauses: up
+ * to this state. */
+static void tell_changes(struct purger *purger, enum connection_state state, unsigned n_pauses) {
+    pthread_mutex_lock(&purger->look_lock);
+    enum connection_state known = purger->state;
+    unsigned n_new = n_pauses - purger->n_pauses;
+    purger->state = state;
+    purger->n_pauses = n_pauses;
+    pthread_mutex_unlock(&purger->look_lock);
+    for (unsigned i = 0; i < n_new && known != CONNECTION_LOST; i++) {
+        if (known == CONNECTION_AWAY)
+            tell(purger, CONNECTION_THERE);
+        tell(purger, CONNECTION_AWAY);
+        known = CONNECTION_AWAY;
+    }
+    if (state != known)
+        tell(purger, state);
+}
+
+/* Looks how the connection is. Returns whether the daemon is away. */
+static bool look_at_connection(struct cache *cache) {
+    struct connection *connection = &cache->session->connection;
+    struct purger *purger = &cache->purger;
+    enum connection_state state;
+    bool is_away;
+
+    do /* the look itself may find that the daemon has ended, and say so there */
+        state = connection_state(connection);
+    while (has_gone_off(purger, purger->state_fd));
+    (void)purger_watch_connection(purger, connection->fd, PURGER_READS_ALIVE, alive_is_asked(connection));
+    unsigned n_pauses = alive_pauses(connection, &is_away);
+    if (state != CONNECTION_LOST)
+        state = is_away ? CONNECTION_AWAY : CONNECTION_THERE;
+    tell_changes(purger, state, n_pauses);
+    return state == CONNECTION_AWAY;
+}
+
 int purger_step(struct cache *cache) {
     struct purger *purger = &cache->purger;
     bool asked = is_asked(purger), owed = has_gone_off(purger, purger->owed_fd);
     bool decayed = has_gone_off(purger, purger->decay_fd);
 
+    /* The answers would be waited for. The next daemon asks again. */
+    if (look_at_connection(cache))
+        asked = decayed = false;
     if (purger->is_over || session_is_over(cache->session)) {
         end_watch(cache);
         cache_let_go(cache);
     }
-    return asked || owed || decayed ? give_back(cache, asked || owed) : 0;
+    if (!asked && !owed && !decayed)
+        return 0;
+    /* A program that wants to hear of a pause hears of it in the pause: the exchanges end with it. Late answers are
+     * undone, or found done. */
+    client_thread()->until_away = purger->connection_changed != NULL;
+    int r = give_back(cache, asked || owed);
+    client_thread()->until_away = false;
+    return r;
 }

@@ -16,7 +16,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "client/include/gpupool/gpupool.h"
+#include "client/session/connection.h"
+
 struct cache;
+
+/* For what the connection is read, in a thread that waits for the epoll. */
+#define PURGER_READS_REQUESTS 1u /* submitted requests, in a client without the thread */
+#define PURGER_READS_ALIVE    2u /* news of the daemon */
 
 struct purger {
     uint64_t decay_ns;
@@ -24,6 +31,13 @@ struct purger {
     /* The program's, called when the daemon asks; set before purger_start(). NULL: none. */
     void (*reclaim)(void *argument);
     void *reclaim_argument;
+    /* The program's, called when the connection's state has changed. As reclaim. */
+    void (*connection_changed)(void *argument, enum gpupool_connection_state state);
+    void *connection_argument;
+    enum connection_state state; /* that the program knows; and the pauses; under look_lock */
+    unsigned n_pauses;
+    unsigned reads; /* PURGER_READS_…; under look_lock */
+    int state_fd;   /* an eventfd: readable when the daemon has ended or is back; -1: as the others */
     int watch_fd; /* an epoll over the daemon's, the timer and others; -1: the client has no cache */
     int decay_fd; /* a timerfd; -1: memory does not decay */
     /* the thread's */
@@ -56,10 +70,10 @@ static inline bool purger_has_loop(const struct purger *purger) {
  * callback takes. The next purger_step() calls it and answers. owner: the cache. Returns whether to look
  * again in the same call. */
 bool purger_answer_waiting(void *owner);
-/* Has the program's loop watch a descriptor for reading, or no longer. For a client without the thread. 0 or
- * a negative errno. */
+/* Has the program's loop watch a descriptor for reading. For a client without the thread. 0 or a negative errno. */
 int purger_watch(const struct purger *purger, int fd);
-void purger_unwatch(const struct purger *purger, int fd);
+/* Has the connection watched for reading for one of PURGER_READS_…, or no longer. 0 or a negative errno. */
+int purger_watch_connection(struct purger *purger, int fd, unsigned for_what, bool reads);
 /* Ends the thread. */
 void purger_stop(struct purger *purger);
 

@@ -24,6 +24,7 @@ void connection_init(struct connection *connection, struct segments *segments, u
     connection->answer_timeout_ns = answer_timeout_ns;
     pthread_mutex_init(&connection->lock, NULL);
     outbox_init(&connection->outbox);
+    alive_init(&connection->alive);
     list_init(&connection->waiting);
     list_init(&connection->abandoned);
     list_init(&connection->spare);
@@ -73,6 +74,7 @@ void connection_deinit(struct connection *connection) {
     requests_free(&connection->abandoned, false);
     requests_free(&connection->spare, false);
     outbox_deinit(&connection->outbox);
+    alive_deinit(&connection->alive);
     connection->fd = close_fd(connection->fd);
     pthread_mutex_destroy(&connection->lock);
 }
@@ -170,6 +172,23 @@ bool connection_is_up(const struct connection *connection) {
         n = poll(&end, 1, 0); /* POLLHUP: also after the shutdown of a connection that broke */
     while (n < 0 && errno == EINTR);
     return n == 0;
+}
+
+enum connection_state connection_state(struct connection *connection) {
+    char text[ERROR_TEXT_SIZE];
+    bool is_away = connection_is_up(connection) && alive_look(connection);
+
+    if (alive_is_asked(connection)) {
+        error_save(text);
+        connection_hear_late(connection);
+        error_restore(text);
+        is_away = alive_look(connection);
+    }
+    if (!connection_is_up(connection)) { /* also after a shutdown: it broke */
+        alive_end(connection);
+        return CONNECTION_LOST;
+    }
+    return is_away ? CONNECTION_AWAY : CONNECTION_THERE;
 }
 
 int connection_check(struct connection *connection) {
@@ -360,21 +379,57 @@ static int request_wait_once(struct request *request, uint64_t begin_ns, uint64_
     return r;
 }
 
+/* As alive_later_ns(). deadline_ns: 0: of a caller that only looks what has come. Locked; unlocks meanwhile. */
+static uint64_t later_locked(struct connection *connection, uint64_t deadline_ns) {
+    if (deadline_ns == 0 || !connection->alive.is_used)
+        return 0;
+    pthread_mutex_unlock(&connection->lock);
+    uint64_t later_ns = alive_later_ns(connection, true);
+    pthread_mutex_lock(&connection->lock);
+    return later_ns;
+}
+
+/* A thread whose exchanges end when the daemon has ended looks so often. */
+#define AWAY_LOOK_NS (50 * NS_PER_MS)
+
+static uint64_t next_look_ns(uint64_t deadline_ns) {
+    uint64_t look_ns = clock_now_ns() + AWAY_LOOK_NS;
+    return look_ns < deadline_ns ? look_ns : deadline_ns;
+}
+
+/* Locked; unlocks meanwhile. */
+static bool is_away_locked(struct connection *connection) {
+    pthread_mutex_unlock(&connection->lock);
+    bool is_away = alive_look(connection);
+    pthread_mutex_lock(&connection->lock);
+    return is_away;
+}
+
 /* Waits for the reply, reading for all while no other thread reads, and sending what is left in the outbox,
  * the request itself perhaps. watches: the thread answers questions, too. Locked; unlocks while it waits. */
 static int request_wait(struct request *request, uint64_t deadline_ns, bool watches) {
     struct connection *connection = request->connection;
     uint64_t begin_ns = client_thread()->until_signal ? clock_now_ns() : 0;
+    bool looks_at_daemon = client_thread()->until_away;
     int r = 0;
 
     watches = watches && connection->questions.fd >= 0;
     for (;;) {
         uint64_t until_ns = send_rest_locked(connection, deadline_ns);
+        if (looks_at_daemon)
+            until_ns = next_look_ns(until_ns);
         if (request->done || connection->broken != 0 || r != 0)
             return request->done ? 0 : r;
         r = request_wait_once(request, begin_ns, until_ns, &watches);
-        if (r == -ETIMEDOUT && until_ns < deadline_ns)
+        if (r != -ETIMEDOUT || request->done)
+            continue;
+        if (looks_at_daemon && is_away_locked(connection))
+            return r;
+        uint64_t later_ns = until_ns < deadline_ns ? deadline_ns : later_locked(connection, deadline_ns);
+        if (later_ns != 0) {
+            deadline_ns = later_ns;
             r = 0;
+        }
     }
 }
 
@@ -403,7 +458,10 @@ int connection_tell(struct connection *connection, const struct proto_message *m
     int r = connection_check(connection);
     if (r < 0)
         return r;
-    r = outbox_send_now(&connection->outbox, packet, proto_encode(message, packet), false, deadline_ns);
+    size_t size = proto_encode(message, packet);
+    do /* what was not sent in time is not in the outbox */
+        r = outbox_send_now(&connection->outbox, packet, size, false, deadline_ns);
+    while (r == -ETIMEDOUT && (deadline_ns = alive_later_ns(connection, true)) != 0);
     if (r == 0) {
         atomic_fetch_add(&connection->told, 1);
         return 0;
@@ -473,7 +531,9 @@ int connection_finish_locked(struct request **request_pointer, int r) {
         r = report_broken_locked(connection);
     else if (r == -EINTR)
         r = error_set(GPUPOOL_E_CANCELLED, "a signal came before the daemon's answer");
-    else if (r == -ETIMEDOUT) {
+    else if (r == -ETIMEDOUT && connection->alive.is_away) {
+        r = error_set(GPUPOOL_E_TIMED_OUT, "the daemon has ended, and no other one has gone on in time");
+    } else if (r == -ETIMEDOUT) {
         atomic_store(&connection->is_mute, true);
         r = error_set(GPUPOOL_E_TIMED_OUT,
                       request->is_sent
@@ -523,8 +583,12 @@ uint64_t connection_announce(struct request *request) {
 
 int connection_send(struct request *request, uint64_t deadline_ns) {
     size_t size = proto_encode(&request->message, request->packet);
-    int r =
-        outbox_send(&request->connection->outbox, request->packet, size, false, deadline_ns, &request->place);
+    struct connection *connection = request->connection;
+    int r;
+
+    do /* what was not sent in time is not in the outbox */
+        r = outbox_send(&connection->outbox, request->packet, size, false, deadline_ns, &request->place);
+    while (r == -ETIMEDOUT && deadline_ns != 0 && (deadline_ns = alive_later_ns(connection, true)) != 0);
     return r == -EPIPE ? 0 : r; /* the daemon may have said why before it went: read on */
 }
 

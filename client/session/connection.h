@@ -33,6 +33,9 @@
  * returns the error it broke with. The descriptor is closed with the object, so that no thread can meet a
  * stranger under its number.
  *
+ * A daemon that ends may be followed by another one that goes on with the connection (alive.h). Deadlines for answers
+ * are put off meanwhile.
+ *
  * Lock order: connection, then segments; connection, then outbox.
  */
 #include <pthread.h>
@@ -41,6 +44,7 @@
 #include <stdint.h>
 
 #include "base/list.h"
+#include "client/session/alive.h"
 #include "client/session/error.h"
 #include "client/session/outbox.h"
 #include "client/session/segment.h"
@@ -111,6 +115,8 @@ struct connection {
     _Atomic bool is_mute; /* a request was not answered in time, and nothing has come since */
     bool reading; /* some thread is the reader */
     bool is_greeted; /* the daemon has answered HELLO: the program may have buffers */
+    uint16_t version; /* of the wire, as the daemon chose it; 0: it has not answered HELLO */
+    struct alive alive;
     int broken;   /* 0 or the GPUPOOL_E_… that it broke with */
     char broken_text[ERROR_TEXT_SIZE];
     /* the reader's */
@@ -240,6 +246,16 @@ bool connection_is_up(const struct connection *connection);
  * that it gave. Returns the error that the connection broke with, its text set; 0: another thread is reading.
  */
 int connection_hear_end(struct connection *connection);
+
+enum connection_state {
+    CONNECTION_THERE,
+    CONNECTION_AWAY, /* the daemon has ended, and the socket is there for the next one (alive.h) */
+    CONNECTION_LOST,
+};
+
+/* How the connection is at this moment. Reads what has come, where that may be news of the daemon; waits for nothing.
+ * Leaves the thread's error text as it is. */
+enum connection_state connection_state(struct connection *connection);
 
 /* Whether the connection still lives: 0, or the error it broke with and its text. */
 int connection_check(struct connection *connection);

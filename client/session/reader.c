@@ -53,7 +53,11 @@ static struct request *find_expired(struct connection *connection, uint64_t id) 
 static void reader_send(struct connection *connection, const struct proto_message *message, void *packet) {
     size_t size = proto_encode(message, packet);
     uint64_t deadline_ns = clock_deadline_ns(clock_now_ns(), connection->answer_timeout_ns);
-    int r = outbox_send_now(&connection->outbox, packet, size, true, deadline_ns);
+    int r;
+
+    do
+        r = outbox_send_now(&connection->outbox, packet, size, true, deadline_ns);
+    while (r == -ETIMEDOUT && (deadline_ns = alive_later_ns(connection, false)) != 0);
     if (r < 0 &&
         r != -EPIPE) /* EPIPE: reading will come to the end of file, and to what was sent before it */
         connection_break(connection, GPUPOOL_E_DISCONNECTED, "the daemon takes no messages: %s (%s)",
@@ -70,6 +74,7 @@ void reader_make_release(struct proto_message *message, uint64_t lease, uint64_t
 enum late {
     LATE_DROP,   /* nothing: it changed nothing, or nothing that the caller does not know */
     LATE_UNDO,   /* what it brings is given back, by the operation beside it */
+    LATE_ALIVE,  /* no caller ever waits for it: it is the connection's (alive.h) */
     LATE_CLOSE,  /* the segments that it names are to be closed */
     LATE_NOBODY, /* its caller keeps the request: it is not abandoned while the connection lives */
 };
@@ -90,6 +95,7 @@ static const struct {
     [PROTO_SPLIT] = {LATE_NOBODY, 0},
     [PROTO_ASK_PAGE] = {LATE_NOBODY, 0},
     [PROTO_ASK_BOARD] = {LATE_NOBODY, 0},
+    [PROTO_ASK_ALIVE] = {LATE_ALIVE, 0},
 };
 
 static void make_revoke(struct proto_message *message, const struct proto_token *token, uint64_t request_id) {
@@ -239,6 +245,9 @@ static const char *reader_deliver(struct connection *connection, int *fds, bool 
         late_segments = abandoned && flaw == NULL;
         has_more = message->leases.n_left > 0;
     }
+    if (flaw == NULL && abandoned && late_replies[request->operation].what == LATE_ALIVE)
+        flaw = alive_answered_locked(connection, fds,
+                                     message->header.operation == PROTO_ERROR ? message->failure.error : 0);
     if (flaw == NULL && abandoned && message->header.operation == PROTO_SEGMENTS &&
         late_replies[request->operation].what == LATE_CLOSE)
         for (uint32_t i = 0; i < message->segments.count; i++)

@@ -95,6 +95,7 @@ static int greet(struct session *session, uint64_t deadline_ns, bool wants_recla
         return error_lost_descriptor("the reply");
     note_daemon(session, &request->message.hello_reply);
     session->connection.is_greeted = true;
+    session->connection.version = request->message.hello_reply.version;
     *ret_reclaim_fd = take_fd(&request->fd);
     return 0;
 }
@@ -114,7 +115,7 @@ static bool pause_before(uint64_t deadline_ns, uint64_t *pause_ns) {
 }
 
 int session_open(struct session *session, const char *path, const char *name, uint64_t deadline_ns,
-                 bool wants_reclaim, int *ret_reclaim_fd) {
+                 bool wants_reclaim, bool reopens, int *ret_reclaim_fd) {
     uint64_t pause_ns = REOPEN_NS_MIN;
     bool has_ended = false;
     int r;
@@ -127,9 +128,11 @@ int session_open(struct session *session, const char *path, const char *name, ui
         if (r < 0)
             return r;
         r = greet(session, deadline_ns, wants_reclaim, ret_reclaim_fd, &has_ended);
-    } while (has_ended && pause_before(deadline_ns, &pause_ns));
+    } while (reopens && has_ended && pause_before(deadline_ns, &pause_ns));
     if (r == 0)
         say_name(session, name, deadline_ns);
+    if (r == 0 && session->connection.version >= PROTO_VERSION_RESTARTS)
+        alive_begin(&session->connection);
     return r < 0 ? error_prefix(r, "greeting the daemon at %s", path) : 0;
 }
 

@@ -61,12 +61,12 @@ void session_deinit(struct session *session);
  */
 void session_forget(struct session *session);
 
-/* Connects and greets the daemon. Where the daemon ends before it answers, and another one listens, that one is
- * greeted. wants_reclaim: the daemon may ask for idle memory; *ret_reclaim_fd is then
- * readable when it does, and -1 where it has no descriptor for that. 0, CONNECT, TIMED_OUT, INVALID (path),
+/* Connects and greets the daemon. reopens: where the daemon ends before it answers, and another one listens, that one
+ * is greeted. wants_reclaim: the daemon may ask for idle memory; *ret_reclaim_fd is then readable when it does, and -1
+ * where it has no descriptor for that. 0, CONNECT, TIMED_OUT, INVALID (path),
  * VERSION, or what the daemon says. */
 int session_open(struct session *session, const char *path, const char *name, uint64_t deadline_ns,
-                 bool wants_reclaim, int *ret_reclaim_fd);
+                 bool wants_reclaim, bool reopens, int *ret_reclaim_fd);
 
 /* Closes segments and fences. is_idle: the devices have done all work of this process. If they have, and the
  * driver closed everything, the daemon is told by BYE that nothing of this process can touch the memory any

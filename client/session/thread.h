@@ -29,6 +29,7 @@ struct client_thread {
     uint64_t number;      /* fence_thread_number(); 0: none yet */
     uint64_t call_end_ns; /* call_time.h; 0: the thread is in no call that has a timeout */
     bool until_signal;    /* its exchanges end with CANCELLED when a signal came */
+    bool until_away;      /* its exchanges end with TIMED_OUT when the daemon has ended (alive.h) */
 };
 
 extern _Thread_local struct client_thread client_thread_itself;

@@ -4,7 +4,7 @@
 /*
  * The pipe by which sessions see that the daemon has ended. The daemon alone has its write end, and never writes.
  * Sessions get the read end: it hangs up with the daemon, however that ends. It is not stored, so a successor has
- * another one. The clients own it; it is made when the first session asks.
+ * another one. The clients own it. Where it could not be made when the daemon began, it is when a session asks.
  */
 
 struct alive {

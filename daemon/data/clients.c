@@ -18,6 +18,7 @@ void clients_init(struct clients *clients, const struct clients_terms *terms) {
     list_init(&clients->greeting);
     boards_init(&clients->boards, terms->desk, terms->store);
     alive_init(&clients->alive);
+    (void)alive_need(&clients->alive); /* else with the first session that asks */
 }
 
 /* Ends the boards of users who have neither a session nor a parcel. A user who comes back before gets the

@@ -433,8 +433,8 @@ int __wrap_connect(int fd, const struct sockaddr *address, socklen_t length) {
 
     if (address->sa_family != AF_UNIX || strcmp(path->sun_path, LIAR_PATH) != 0)
         return __real_connect(fd, address, length);
-    MUST(liar.fd < 0);
-    if (liar.input->left == 0) { /* a client whose greeting was cut off connects again */
+    hang_up(); /* a client whose greeting was cut off, by an empty packet perhaps, connects again */
+    if (liar.input->left == 0) {
         errno = ECONNREFUSED;
         return -1;
     }

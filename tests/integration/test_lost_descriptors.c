@@ -154,7 +154,7 @@ static void a_client_that_cannot_be_opened_names_the_limit(void **state) {
     if (test_driver_has_descriptors())
         skip();
     options.socket = daemon_.socket;
-    for (unsigned left = 0; left < 7 && r < 0; left++) {
+    for (unsigned left = 0; left < 9 && r < 0; left++) {
         leave_free(left);
         r = gpupool_open(&options, &client);
         free_all();

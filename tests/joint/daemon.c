@@ -416,6 +416,7 @@ void daemon_begin(void) {
     list_init(&clients.all);
     list_init(&clients.greeting);
     boards_init(&clients.boards, &desk, NULL);
+    alive_init(&clients.alive);
     clients.terms.core = world.core;
     clients.terms.machine = &machine;
     clients.terms.identity = &identity;

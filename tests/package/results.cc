@@ -58,6 +58,7 @@ static int use_client() {
     gpupool::result<gpupool::client> opened = gpupool::client::try_open();
     CHECK(opened);
     gpupool::client client = std::move(*opened);
+    CHECK(client.connection_state() == GPUPOOL_CONNECTION_THERE);
     CHECK(client.is_connected() && client.gpu_kind() == GPUPOOL_GPU_SIM && client.socket_path()[0] == '/');
     gpupool::result<gpupool::pool> pool = client.try_host_pool();
     CHECK(pool);

@@ -207,14 +207,16 @@ class Restarts(unittest.TestCase):
     def test_connected_tells_of_the_end(self):
         client = gpupool.Client()
         self.assertTrue(client.connected)
+        self.assertEqual(client.connection_state, "there")
         with self.assertRaises(AttributeError):
             client.connected = True
         pid = os.fork()
         if pid == 0:
-            os._exit(client.connected)
+            os._exit(client.connected or client.connection_state != "lost")
         self.assertEqual(os.waitpid(pid, 0)[1], 0)
         self.daemon.kill()
         self.assertFalse(client.connected)
+        self.assertEqual(client.connection_state, "lost")
         self.assertFalse(client.closed)
         self.daemon.start()
         self.assertFalse(client.connected)

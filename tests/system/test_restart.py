@@ -12,6 +12,58 @@ from gpupool_system import DAEMON, Daemon, WAIT_S, ctl, wait_until
 
 
 class Restart(Restarts):
+    def test_clients_see_the_pause(self):
+        daemon = self.start()
+        holder, waiting, plain = self.worker(daemon), self.worker(daemon), self.worker(daemon, **NO_CACHE)
+        holder.do("acquire", 0, "host", 60 * MIB, WAIT_S * 1000)
+        waiting.say("acquire", 0, "host", 32 * MIB, WAIT_S * 1000)
+        wait_until(lambda: self.pools(daemon)["host"]["waiters"] == 1, "the request waits")
+        changes = []
+        for _ in range(2):
+            for worker in (holder, plain):
+                self.assertEqual(worker.do("state"), "there")
+            with daemon.away():
+                changes.append("away")
+                wait_until(lambda: holder.do("changes").split() == changes, "the callback tells of the pause")
+                for worker in (holder, plain):
+                    self.assertEqual(worker.do("state"), "away")
+            changes.append("there")
+            wait_until(lambda: holder.do("changes").split() == changes, "the callback tells of the pause's end")
+            wait_until(lambda: plain.do("state") == "there", "the client without a cache hears it as well")
+            self.assertEqual(holder.do("state"), "there")
+        holder.do("release", 0)
+        waiting.answer()
+        wait_until(lambda: waiting.do("changes").split() == changes, "a client that waited was told of the pauses")
+        plain.do("acquire", 0, "host", MIB, WAIT_S * 1000)
+        for worker in (holder, waiting, plain):
+            worker.end()
+        self.nothing_is_left(daemon)
+
+    def test_no_call_fails_or_stays_behind_where_daemons_are_killed_at_work(self):
+        """Some are killed while they send an answer. A request whose answer is lost would end with its time, 30 s."""
+        daemon = self.start()
+        workers = [self.worker(daemon, **({} if i % 2 == 0 else NO_CACHE)) for i in range(4)]
+        for _ in range(8):
+            for worker in workers:
+                worker.say("churn", 500)
+            for _ in range(3):
+                daemon.restart()
+            for worker in workers:
+                worker.answer()
+        for worker in workers:
+            worker.end()
+        self.nothing_is_left(daemon)
+
+    def test_a_daemon_that_nothing_starts_again_is_lost(self):
+        daemon = Daemon(CONFIG)
+        self.addCleanup(daemon.close)
+        worker = self.worker(daemon)
+        self.assertEqual(worker.do("state"), "there")
+        daemon.close()
+        wait_until(lambda: worker.do("state") == "lost", "the daemon is lost")
+        wait_until(lambda: worker.do("changes").split()[-1:] == ["lost"], "the callback tells it")
+        worker.end()
+
     def test_buffers_stay_and_more_can_be_had(self):
         daemon = self.start()
         for variables in ({}, NO_CACHE):
@@ -60,8 +112,9 @@ class Restart(Restarts):
         second.do("acquire", 0, "host", 10 * MIB, WAIT_S * 1000)
         second.do("fill", 0, 9)
         with daemon.away():
-            first.do("release", 0)  # one-way
+            first.say("release", 0)
             second.say("acquire", 1, "host", 40 * MIB, WAIT_S * 1000)
+        first.answer()
         second.answer()
         second.do("check", 0, 9)
         with daemon.away():

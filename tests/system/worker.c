@@ -5,13 +5,15 @@
  * daemon is the one that $GPUPOOL_SOCKET names; GPUPOOL_WORKER_FLAGS are those of gpupool_open().
  *
  *   acquire N host|device BYTES MS   fill N BYTE   check N BYTE   release N   share N   attach N TOKEN   send N
- *   revoke TOKEN   synchronize   stream-release N MS (behind a stream of device 0)
+ *   revoke TOKEN   churn MS (acquires, shares and releases for so long)   state   changes (of the state, so far)   stream-release N MS (behind a stream of device 0)
  */
 #include <gpupool/gpupool.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define BUFFERS     10u
 #define NS_PER_MS   UINT64_C(1000000)
@@ -80,6 +82,81 @@ static int release_behind(struct gpupool_buffer *buffer) {
     return r < 0 ? r : gpupool_release(client, buffer, stream);
 }
 
+static const char *state_name(enum gpupool_connection_state state) {
+    return state == GPUPOOL_CONNECTION_THERE ? "there" : state == GPUPOOL_CONNECTION_AWAY ? "away" : "lost";
+}
+
+static void answer_state(void) {
+    enum gpupool_connection_state state;
+    int r = gpupool_connection_state(client, &state);
+
+    if (r == 0)
+        printf("ok %s\n", state_name(state));
+    else
+        answer(r);
+    fflush(stdout);
+}
+
+static struct {
+    pthread_mutex_t lock;
+    char text[256];
+} changes = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void note_change(void *argument, enum gpupool_connection_state state) {
+    (void)argument;
+    pthread_mutex_lock(&changes.lock);
+    size_t length = strlen(changes.text);
+    snprintf(changes.text + length, sizeof changes.text - length, " %s", state_name(state));
+    pthread_mutex_unlock(&changes.lock);
+}
+
+static void answer_changes(void) {
+    pthread_mutex_lock(&changes.lock);
+    printf("ok%s\n", changes.text);
+    pthread_mutex_unlock(&changes.lock);
+    fflush(stdout);
+}
+
+/* One round of churn: requests of most kinds, of which each waits for its answer. */
+static int churn_once(unsigned round) {
+    static const uint64_t sizes[] = {4096, 3 << 20, 64 << 10, 17 << 20};
+    struct gpupool_buffer buffer, other;
+    struct gpupool_token token;
+    uint64_t size_bytes = sizes[round / 2 % 4];
+
+    int r = acquire(&buffer, round % 2 == 0 ? "host" : "device", size_bytes, LIFETIME_NS / NS_PER_MS);
+    if (r < 0)
+        return r;
+    memset(buffer.data, (int)round, size_bytes);
+    r = gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token);
+    if (r == 0)
+        r = gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, &other);
+    if (r == 0 && ((const uint8_t *)other.data)[size_bytes - 1] != (uint8_t)round)
+        abort();
+    if (r == 0)
+        r = gpupool_release(client, &other, GPUPOOL_NO_STREAM);
+    int released = gpupool_release(client, &buffer, GPUPOOL_NO_STREAM);
+    if (round % 16 == 15 && r == 0 && released == 0)
+        r = gpupool_trim(client, NULL);
+    return r < 0 ? r : released;
+}
+
+static uint64_t now_ns(void) {
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 * NS_PER_MS + (uint64_t)now.tv_nsec;
+}
+
+static int churn(unsigned long milliseconds) {
+    uint64_t end_ns = now_ns() + milliseconds * NS_PER_MS;
+    int r = 0;
+
+    for (unsigned round = 0; r == 0 && now_ns() < end_ns; round++)
+        r = churn_once(round);
+    return r;
+}
+
 static void serve(char *line) {
     char word[32] = "", second[160] = "", third[160] = "";
     unsigned long long bytes = 0, milliseconds = 0;
@@ -108,6 +185,12 @@ static void serve(char *line) {
     } else if (strcmp(word, "revoke") == 0) {
         token = parse_token(second);
         answer(gpupool_revoke(client, &token));
+    } else if (strcmp(word, "churn") == 0) {
+        answer(churn(strtoul(second, NULL, 10)));
+    } else if (strcmp(word, "state") == 0) {
+        answer_state();
+    } else if (strcmp(word, "changes") == 0) {
+        answer_changes();
     } else {
         puts("error there is no such command");
         fflush(stdout);
@@ -120,6 +203,7 @@ int main(void) {
     char line[512];
 
     options.flags = flags != NULL ? (uint32_t)strtoul(flags, NULL, 10) : 0;
+    options.connection_changed = note_change;
     int r = gpupool_open(&options, &client);
     answer(r);
     while (r == 0 && fgets(line, sizeof line, stdin) != NULL)

@@ -246,6 +246,29 @@ void false_send_page(struct false_session *session, uint64_t request, uint64_t s
     close(fd);
 }
 
+static pthread_mutex_t alive_lock = PTHREAD_MUTEX_INITIALIZER;
+
+void false_send_alive(struct false_session *session, uint64_t request) {
+    struct proto_message reply = {.header = {.operation = PROTO_ALIVE, .request = request}};
+    int fds[2];
+
+    must(pipe2(fds, O_CLOEXEC) == 0);
+    false_end_alive(session);
+    pthread_mutex_lock(&alive_lock);
+    session->alive_fd = fds[1];
+    pthread_mutex_unlock(&alive_lock);
+    false_send(session, &reply, fds, 1);
+    close(fds[0]);
+}
+
+void false_end_alive(struct false_session *session) {
+    pthread_mutex_lock(&alive_lock);
+    if (session->alive_fd > 0)
+        close(session->alive_fd);
+    session->alive_fd = 0;
+    pthread_mutex_unlock(&alive_lock);
+}
+
 /* A board of zeros: nothing is ready above 0, and the first slot is the client's. */
 static void send_board(struct false_session *session, uint64_t request) {
     struct proto_message reply = {.header = {.operation = PROTO_BOARD, .request = request}};
@@ -266,7 +289,7 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
     case PROTO_HELLO:
         reply.header.operation = PROTO_HELLO_REPLY;
         reply.hello_reply = (struct proto_hello_reply){
-            .magic = PROTO_MAGIC, .version = PROTO_VERSION_MAX, .gpu = (uint16_t)daemon->gpu, .session = 1};
+            .magic = PROTO_MAGIC, .version = daemon->version, .gpu = (uint16_t)daemon->gpu, .session = 1};
         false_send(session, &reply, NULL, 0);
         return;
     case PROTO_LIST_POOLS:
@@ -381,6 +404,9 @@ void false_daemon_serve(struct false_daemon *daemon, struct false_session *sessi
     case PROTO_REVOKE:
         false_send_ok(session, id);
         return;
+    case PROTO_ASK_ALIVE:
+        false_send_alive(session, id);
+        return;
     case PROTO_ASK_HOLDERS:
         reply.header = (struct proto_header){.operation = PROTO_HOLDERS, .request = id};
         memset(&reply.holders, 0, sizeof reply.holders);
@@ -411,6 +437,10 @@ static void dispatch(struct false_daemon *daemon, struct false_session *session,
     if (request->header.operation ==
         PROTO_NAME) /* without an answer, so a count would have it sooner or later */
         return;
+    if (request->header.operation == PROTO_ASK_ALIVE && !daemon->shows_alive) {
+        false_send_alive(session, request->header.request);
+        return;
+    }
     change(daemon, &daemon->messages, 1);
     if (daemon->handle == NULL || !daemon->handle(daemon, session, request))
         false_daemon_serve(daemon, session, request);
@@ -418,6 +448,7 @@ static void dispatch(struct false_daemon *daemon, struct false_session *session,
 
 static void session_end(struct false_daemon *daemon, struct false_session *session) {
     session->fd = close_fd(session->fd);
+    false_end_alive(session);
     free(session->backlog);
     session->backlog = NULL;
     for (unsigned i = 0; i < FALSE_LEASES_MAX; i++)
@@ -493,7 +524,10 @@ static void *run(void *argument) {
             must(errno == EINTR);
             continue;
         }
-        if (fds[0].revents != 0)
+        pthread_mutex_lock(&daemon->lock); /* the test's thread may have sent something */
+        bool is_stopped = daemon->is_stopped;
+        pthread_mutex_unlock(&daemon->lock);
+        if (is_stopped)
             break;
         for (unsigned i = 0; i < FALSE_SESSIONS_MAX; i++)
             if (fds[2 + i].revents != 0)
@@ -524,6 +558,7 @@ void false_daemon_init(struct false_daemon *daemon, const struct exporter *expor
     must(bind(daemon->listener, (struct sockaddr *)&address, sizeof address) == 0 &&
          listen(daemon->listener, 16) == 0);
     daemon->exporter = exporter;
+    daemon->version = PROTO_VERSION_MAX;
     daemon->gpu = exporter != NULL ? PROTO_GPU_SIM : PROTO_GPU_NONE;
     daemon->host_segments[FALSE_POOL_HOST] = make_memfd(FALSE_SEGMENT_SIZE, true);
     daemon->host_segments[FALSE_POOL_HOST_B] = make_memfd(FALSE_SEGMENT_SIZE, true);
@@ -544,10 +579,13 @@ void false_daemon_stop(struct false_daemon *daemon) {
     if (daemon->listener < 0)
         return;
     if (daemon->running) {
+        pthread_mutex_lock(&daemon->lock);
+        daemon->is_stopped = true;
+        pthread_mutex_unlock(&daemon->lock);
         must(eventfd_write(daemon->stop_fd, 1) == 0);
         must(test_join(daemon->thread, NULL) == 0);
     }
-    daemon->running = false;
+    daemon->running = daemon->is_stopped = false;
     daemon->listener = close_fd(daemon->listener);
     daemon->stop_fd = close_fd(daemon->stop_fd);
 }

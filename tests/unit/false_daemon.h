@@ -51,6 +51,7 @@ struct false_session {
     int fd; /* -1: free entry */
     bool described[4];
     bool has_page, has_board;
+    int alive_fd;         /* the write end of the pipe that tells of the daemon's end; 0: none */
     uint64_t unconfirmed; /* segment whose OPENED has not come */
     struct false_lease leases[FALSE_LEASES_MAX];
     unsigned backlog_count;
@@ -70,6 +71,8 @@ struct false_daemon {
     bool (*handle)(struct false_daemon *daemon, struct false_session *session,
                    const struct proto_message *request);
     void *user;
+    uint16_t version; /* of the wire */
+    bool shows_alive; /* handle sees ASK_ALIVE, which is answered and not counted else */
     struct false_session sessions[FALSE_SESSIONS_MAX];
     uint64_t last_lease;
     struct proto_message decoded;
@@ -78,6 +81,7 @@ struct false_daemon {
         lock; /* below; counters may be read without it. Each changes before the client is answered */
     pthread_cond_t changed;
     _Atomic unsigned session_count, ended, leases, acquires, releases, opened, pages, byes, messages;
+    bool is_stopped;
     bool has_token;
     uint64_t large_bytes;      /* at least so much is granted, to be divided */
     struct proto_lease shared; /* without description */
@@ -125,6 +129,10 @@ extern unsigned false_copies;
 
 /* A PAGE, with a memfd of some size, sealed or not. */
 void false_send_page(struct false_session *session, uint64_t request, uint64_t size, bool sealed);
+
+/* Both are thread-safe. ALIVE, with a pipe of which the session has the write end. The write end is closed, as if the daemon had ended. */
+void false_send_alive(struct false_session *session, uint64_t request);
+void false_end_alive(struct false_session *session);
 
 /* A LEASE in the segment of a pool, without or with its description. */
 struct proto_message false_lease_message(struct false_daemon *daemon, uint64_t request, uint32_t pool,

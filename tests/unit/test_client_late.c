@@ -24,7 +24,7 @@ static struct {
     unsigned n;
     struct proto_message messages[HELD_MAX];
     struct false_session *sessions[HELD_MAX]; /* that sent them */
-    _Atomic unsigned asked[PROTO_NAME + 1];   /* messages of each operation */
+    _Atomic unsigned asked[PROTO_ASK_ALIVE + 1]; /* messages of each operation */
 } silence = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 /* Answers what the false daemon by itself does not. */
@@ -193,7 +193,7 @@ static const struct late_case {
     const char *name; /* NULL: no request that a client has under way beside others */
     enum proto_operation undoing;
     bool is_kept, names_segments;
-} late_cases[PROTO_NAME + 1] = {
+} late_cases[PROTO_ASK_ALIVE + 1] = {
     [PROTO_LIST_POOLS] = {"LIST_POOLS", 0, false, false},
     [PROTO_ACQUIRE] = {"ACQUIRE", PROTO_RELEASE, false, false},
     [PROTO_ACQUIRE_SEGMENTS] = {"ACQUIRE_SEGMENTS", 0, false, false}, /* leases: client_segments_request */
@@ -213,14 +213,16 @@ static const struct late_case {
     [PROTO_ASK_HOLDERS] = {"ASK_HOLDERS", 0, false, false},
     [PROTO_SEND] = {"SEND", PROTO_REVOKE, false, false},
     [PROTO_REVOKE] = {"REVOKE", 0, false, false},
+    [PROTO_ASK_ALIVE] = {"ASK_ALIVE", 0, false, false}, /* its answer is the connection's */
 };
 
 static void no_late_answer_spoils_a_session(void **state) {
     (void)state;
+    daemon_.shows_alive = true;
     struct gpupool_client *client = start(hold_or_serve);
     struct connection *connection = &client->session.connection;
 
-    for (uint16_t operation = PROTO_HELLO; operation <= PROTO_NAME; operation++) {
+    for (uint16_t operation = PROTO_HELLO; operation <= PROTO_ASK_ALIVE; operation++) {
         const struct late_case *expected = &late_cases[operation];
         bool has_one =
             operation != PROTO_HELLO && operation != PROTO_BYE && proto_reply_to(operation) != PROTO_NONE;

@@ -3,10 +3,14 @@
  * The client's session when one daemon follows another over the same socket: messages that come twice. The false
  * daemon stands for both daemons. (Most tests of the client run with copies of all answers besides: unit/…_copies.)
  */
+#include <poll.h>
+#include <pthread.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 
+#include "tests/bounded.h"
 #include "tests/unit/client_fixture.h"
 
 /* The message that the daemon before may have sent. */
@@ -16,6 +20,12 @@ static struct {
     bool has_flag;
     struct proto_message unanswered;
     _Atomic unsigned n_ends;
+    /* a daemon that is not there */
+    _Atomic bool is_away;
+    struct false_session *session;
+    struct proto_message held; /* the last request but ASK_ALIVE that came meanwhile */
+    _Atomic uint64_t asked;    /* the last ASK_ALIVE; 0: none */
+    _Atomic unsigned n_held, n_asked;
 } before;
 
 static void send_copy(struct false_daemon *daemon, struct false_session *session) {
@@ -185,6 +195,289 @@ static void a_client_that_is_sent_away_does_not_connect_again(void **state) {
     }
 }
 
+/* --- the connection's state --- */
+
+static void count(struct false_daemon *daemon, _Atomic unsigned *counter) {
+    pthread_mutex_lock(&daemon->lock);
+    ++*counter;
+    pthread_cond_broadcast(&daemon->changed);
+    pthread_mutex_unlock(&daemon->lock);
+}
+
+/* Keeps what comes while no daemon is there. */
+static bool hold_while_away(struct false_daemon *daemon, struct false_session *session,
+                            const struct proto_message *request) {
+    before.session = session;
+    if (!before.is_away)
+        return false;
+    if (request->header.operation == PROTO_ASK_ALIVE) {
+        before.asked = request->header.request;
+        count(daemon, &before.n_asked);
+    } else {
+        before.held = *request;
+        count(daemon, &before.n_held);
+    }
+    return true;
+}
+
+static void go_away(void) {
+    before.is_away = true;
+    false_end_alive(before.session);
+}
+
+/* As the next daemon does. */
+static void come_back(void) {
+    before.is_away = false;
+    false_send_alive(before.session, before.asked);
+}
+
+static enum gpupool_connection_state state_of(struct gpupool_client *client) {
+    enum gpupool_connection_state connection_state;
+
+    assert_ok(gpupool_connection_state(client, &connection_state));
+    return connection_state;
+}
+
+static struct gpupool_client *start_restarting(struct gpupool_options *options) {
+    struct gpupool_client *client = NULL;
+
+    daemon_.shows_alive = true;
+    daemon_.handle = hold_while_away;
+    false_daemon_run(&daemon_);
+    options->socket = daemon_.path;
+    assert_ok(gpupool_open(options, &client));
+    size_t n_pools;
+    assert_ok(gpupool_pools(client, NULL, 0, &n_pools)); /* and all that came before is answered */
+    return client;
+}
+
+static void the_state_follows_the_daemons(void **state) {
+    (void)state;
+    struct gpupool_options options = options_for(NULL);
+    struct gpupool_client *client = start_restarting(&options);
+    struct gpupool_buffer buffer;
+
+    assert_int_equal(state_of(client), GPUPOOL_CONNECTION_THERE);
+    for (unsigned i = 1; i <= 3; i++) {
+        go_away();
+        assert_int_equal(state_of(client), GPUPOOL_CONNECTION_AWAY);
+        false_daemon_await(&daemon_, &before.n_asked, i);
+        assert_int_equal(state_of(client), GPUPOOL_CONNECTION_AWAY);
+        assert_int_equal(gpupool_is_connected(client), 1);
+        assert_int_equal(before.n_asked, i);
+        come_back();
+        assert_int_equal(state_of(client), GPUPOOL_CONNECTION_THERE);
+        assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 512, NULL, GPUPOOL_NOW, 0, &buffer));
+    }
+    /* Two ends in a row: the answer comes with a pipe that has hung up. */
+    go_away();
+    assert_int_equal(state_of(client), GPUPOOL_CONNECTION_AWAY);
+    false_daemon_await(&daemon_, &before.n_asked, 4);
+    come_back();
+    go_away();
+    assert_int_equal(state_of(client), GPUPOOL_CONNECTION_AWAY);
+    false_daemon_await(&daemon_, &before.n_asked, 5);
+    false_daemon_stop(&daemon_);
+    assert_int_equal(state_of(client), GPUPOOL_CONNECTION_LOST);
+    assert_error(gpupool_acquire(client, FALSE_POOL_HOST, 512, NULL, GPUPOOL_NOW, 0, &buffer),
+                 GPUPOOL_E_DISCONNECTED);
+    assert_int_equal(state_of(client), GPUPOOL_CONNECTION_LOST);
+    assert_error(gpupool_connection_state(client, NULL), GPUPOOL_E_INVALID);
+    assert_error(gpupool_connection_state(NULL, &(enum gpupool_connection_state){0}), GPUPOOL_E_INVALID);
+    gpupool_close(client);
+}
+
+static void an_old_daemon_is_there_until_it_is_lost(void **state) {
+    (void)state;
+    struct gpupool_options options = options_for(NULL);
+
+    daemon_.version = 1;
+    struct gpupool_client *client = start_restarting(&options);
+    before.is_away = true; /* it is asked nothing */
+    assert_int_equal(state_of(client), GPUPOOL_CONNECTION_THERE);
+    assert_int_equal(before.asked, 0);
+    false_daemon_stop(&daemon_);
+    assert_int_equal(state_of(client), GPUPOOL_CONNECTION_LOST);
+    gpupool_close(client);
+}
+
+/* --- the callback --- */
+
+#define CHANGES_MAX 16u
+
+static struct {
+    _Atomic unsigned n;
+    enum gpupool_connection_state states[CHANGES_MAX];
+} changes;
+
+static void note_change(void *argument, enum gpupool_connection_state connection_state) {
+    if (argument != &changes || changes.n >= CHANGES_MAX)
+        abort();
+    changes.states[changes.n] = connection_state;
+    count(&daemon_, &changes.n);
+}
+
+static struct gpupool_options options_with_callback(uint32_t flags) {
+    struct gpupool_options options = options_for(NULL);
+
+    changes.n = 0;
+    options.flags = flags;
+    options.decay_ns = GPUPOOL_FOREVER;
+    options.connection_changed = note_change;
+    options.connection_changed_argument = &changes;
+    return options;
+}
+
+static void the_librarys_thread_tells_of_each_change(void **state) {
+    (void)state;
+    struct gpupool_options options = options_with_callback(0);
+    struct gpupool_client *client = start_restarting(&options);
+
+    for (unsigned i = 1; i <= 3; i++) {
+        go_away();
+        false_daemon_await(&daemon_, &before.n_asked, i);
+        false_daemon_await(&daemon_, &changes.n, 2 * i - 1);
+        assert_int_equal(changes.states[2 * i - 2], GPUPOOL_CONNECTION_AWAY);
+        come_back(); /* no call reads the answer */
+        false_daemon_await(&daemon_, &changes.n, 2 * i);
+        assert_int_equal(changes.states[2 * i - 1], GPUPOOL_CONNECTION_THERE);
+    }
+    false_daemon_stop(&daemon_);
+    for (uint64_t end_ns = clock_now_ns() + PATIENT_NS;
+         changes.states[changes.n - 1] != GPUPOOL_CONNECTION_LOST;)
+        assert_true(clock_now_ns() < end_ns);
+    gpupool_close(client);
+}
+
+static bool is_readable(int fd, int timeout_ms) {
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    return poll(&ready, 1, timeout_ms) == 1;
+}
+
+#define PATIENT_MS ((int)(PATIENT_NS / NS_PER_MS))
+
+static void the_programs_loop_tells_of_each_change(void **state) {
+    (void)state;
+    struct gpupool_options options = options_with_callback(GPUPOOL_OPEN_NO_THREAD);
+    struct gpupool_client *client = start_restarting(&options);
+    int fd = gpupool_fd(client);
+
+    while (is_readable(fd, 0))
+        assert_ok(gpupool_dispatch(client));
+    for (unsigned i = 1; i <= 3; i++) {
+        go_away();
+        assert_true(is_readable(fd, PATIENT_MS));
+        assert_ok(gpupool_dispatch(client));
+        assert_int_equal(changes.n, 2 * i - 1);
+        assert_int_equal(changes.states[2 * i - 2], GPUPOOL_CONNECTION_AWAY);
+        false_daemon_await(&daemon_, &before.n_asked, i);
+        while (is_readable(fd, 0)) /* of the pause no more is to be done */
+            assert_ok(gpupool_dispatch(client));
+        come_back();
+        while (changes.n < 2 * i) {
+            assert_true(is_readable(fd, PATIENT_MS));
+            assert_ok(gpupool_dispatch(client));
+        }
+        assert_int_equal(changes.states[2 * i - 1], GPUPOOL_CONNECTION_THERE);
+        while (is_readable(fd, 0))
+            assert_ok(gpupool_dispatch(client));
+    }
+    /* Pauses that the loop does not see are told all the same. */
+    for (unsigned i = 4; i <= 5; i++) {
+        go_away();
+        assert_int_equal(state_of(client), GPUPOOL_CONNECTION_AWAY);
+        false_daemon_await(&daemon_, &before.n_asked, i);
+        come_back();
+        assert_int_equal(state_of(client), GPUPOOL_CONNECTION_THERE);
+        assert_int_equal(changes.n, 6);
+    }
+    assert_true(is_readable(fd, PATIENT_MS));
+    assert_ok(gpupool_dispatch(client));
+    assert_int_equal(changes.n, 10);
+    for (unsigned i = 6; i < 10; i++)
+        assert_int_equal(changes.states[i], i % 2 == 0 ? GPUPOOL_CONNECTION_AWAY : GPUPOOL_CONNECTION_THERE);
+    /* The end is told once. */
+    false_daemon_stop(&daemon_);
+    while (changes.states[changes.n - 1] != GPUPOOL_CONNECTION_LOST) {
+        assert_true(is_readable(fd, PATIENT_MS));
+        assert_ok(gpupool_dispatch(client));
+    }
+    assert_false(is_readable(fd, 0));
+    gpupool_close(client);
+}
+
+/* --- timeouts --- */
+
+static struct {
+    struct gpupool_client *client;
+    int result;
+} asking;
+
+static void *ask_for_pools(void *argument) {
+    size_t n_pools;
+    (void)argument;
+    asking.result = gpupool_pools(asking.client, NULL, 0, &n_pools);
+    return NULL;
+}
+
+/* A thread whose request has no timeout of its own, and whose time for an answer is over. */
+static pthread_t start_asking(struct gpupool_client *client) {
+    pthread_t thread;
+
+    client->session.connection.answer_timeout_ns = IMPATIENT_NS;
+    asking.client = client;
+    go_away();
+    assert_int_equal(pthread_create(&thread, NULL, ask_for_pools, NULL), 0);
+    false_daemon_await(&daemon_, &before.n_held, 1);
+    false_daemon_await(&daemon_, &before.n_asked, 1); /* at the end of its time it looked, and asked */
+    return thread;
+}
+
+static void an_answer_has_its_time_again_when_the_daemon_is_back(void **state) {
+    (void)state;
+    struct gpupool_options options = options_for(NULL);
+    struct gpupool_client *client = start_restarting(&options);
+    pthread_t thread = start_asking(client);
+
+    client->session.connection.answer_timeout_ns = PATIENT_NS;
+    come_back();
+    false_daemon_serve(&daemon_, before.session, &before.held);
+    assert_int_equal(test_join(thread, NULL), 0);
+    assert_ok(asking.result);
+    gpupool_close(client);
+}
+
+static void a_daemon_that_is_back_and_does_not_answer_is_not_waited_for(void **state) {
+    (void)state;
+    struct gpupool_options options = options_for(NULL);
+    struct gpupool_client *client = start_restarting(&options);
+    pthread_t thread = start_asking(client);
+
+    come_back();
+    assert_int_equal(test_join(thread, NULL), 0);
+    assert_int_equal(asking.result, GPUPOOL_E_TIMED_OUT);
+    client->session.connection.answer_timeout_ns = PATIENT_NS;
+    false_daemon_serve(&daemon_, before.session, &before.held);
+    gpupool_close(client);
+}
+
+static void a_call_keeps_its_own_timeout_while_no_daemon_is_there(void **state) {
+    (void)state;
+    struct gpupool_options options = options_for(NULL);
+    struct gpupool_client *client = start_restarting(&options);
+    struct gpupool_buffer buffer;
+
+    go_away();
+    assert_error(gpupool_acquire(client, FALSE_POOL_HOST, 512, NULL, IMPATIENT_NS, 0, &buffer),
+                 GPUPOOL_E_TIMED_OUT);
+    assert_text_has("the daemon has ended, and no other one");
+    false_daemon_await(&daemon_, &before.n_asked, 1);
+    come_back();
+    false_daemon_serve(&daemon_, before.session, &before.held);
+    assert_int_equal(state_of(client), GPUPOOL_CONNECTION_THERE);
+    gpupool_close(client);
+}
+
 static int set_up_restart(void **state) {
     memset(&before, 0, sizeof before);
     return set_up(state);
@@ -199,6 +492,13 @@ int main(void) {
         RESTART_TEST(a_lease_that_comes_late_and_twice_is_released_once),
         RESTART_TEST(a_client_whose_daemon_ends_before_it_greets_connects_again),
         RESTART_TEST(a_client_that_is_sent_away_does_not_connect_again),
+        RESTART_TEST(the_state_follows_the_daemons),
+        RESTART_TEST(an_old_daemon_is_there_until_it_is_lost),
+        RESTART_TEST(the_librarys_thread_tells_of_each_change),
+        RESTART_TEST(the_programs_loop_tells_of_each_change),
+        RESTART_TEST(an_answer_has_its_time_again_when_the_daemon_is_back),
+        RESTART_TEST(a_daemon_that_is_back_and_does_not_answer_is_not_waited_for),
+        RESTART_TEST(a_call_keeps_its_own_timeout_while_no_daemon_is_there),
     };
     fixture_init();
     int failed = cmocka_run_group_tests_name("client_restart", tests, NULL, NULL);

@@ -111,6 +111,14 @@ enum gpupool_gpu {
     GPUPOOL_GPU_SIM = 2,  /**< simulated: "device" memory is ordinary memory of this machine */
 };
 
+/** Whether a daemon serves a client: gpupool_connection_state(). */
+enum gpupool_connection_state {
+    GPUPOOL_CONNECTION_THERE = 0,
+    /** The daemon has ended, and the next one has not taken its place yet. Calls that need it wait. */
+    GPUPOOL_CONNECTION_AWAY = 1,
+    GPUPOOL_CONNECTION_LOST = 2, /**< for ever, as gpupool_is_connected() says it */
+};
+
 /* gpupool_options.flags */
 
 /** Never touch CUDA in this process: host pools only, mapped but not registered. GPUPOOL_NO_CUDA=1 in the
@@ -160,9 +168,16 @@ struct gpupool_options {
      * $GPUPOOL_CLIENT_NAME, else the program's own name (PR_SET_NAME), or the script or module of an
      * interpreter, or the program's file. */
     const char *client_name;
+    /** Called when the connection's state has changed (gpupool_connection_state()): with AWAY when the daemon has
+     * ended, with THERE when the next one serves the client, with LOST at the end. No pause is left out, however
+     * short. The library's thread calls it, or gpupool_dispatch(), for which gpupool_fd() becomes readable.
+     * It may make any call but gpupool_close(). It is not called in a
+     * client without a cache. NULL: nothing is called. */
+    void (*connection_changed)(void *argument, enum gpupool_connection_state state);
+    void *connection_changed_argument; /**< passed to it */
 };
 #define GPUPOOL_OPTIONS_INIT                                                                                 \
-    { sizeof(struct gpupool_options), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL }
+    { sizeof(struct gpupool_options), NULL, NULL, NULL, 0, 0, 0, 0, 0, 0, NULL, NULL, 0, NULL, NULL, NULL }
 
 enum gpupool_pool_kind {
     GPUPOOL_POOL_DEVICE = 1,
@@ -260,6 +275,20 @@ GPUPOOL_API const char *gpupool_socket_path(const struct gpupool_client *client)
  * connected; 0 for NULL (INVALID)
  */
 GPUPOOL_API int gpupool_is_connected(struct gpupool_client *client);
+
+/**
+ * Tells whether a daemon serves the client at this moment. A daemon that is started again goes on with its clients
+ * (gpupoold(8)): they are AWAY for the pause, and THERE again afterwards, with all that they had. In the pause calls that
+ * need the daemon wait for it, up to their own timeouts, if they have any: the time for an answer
+ * (gpupool_options.answer_timeout_ns) begins anew when the daemon is back. A daemon that nothing starts again can look
+ * AWAY for a moment, and is LOST then. With a daemon of release 0.1 the state is THERE until it is LOST.
+ *
+ * Waits for nothing, and makes a few system calls. Thread-safe, also beside calls that are under way. The option
+ * connection_changed tells of changes.
+ * @return 0; INVALID, FORKED
+ */
+GPUPOOL_API int gpupool_connection_state(struct gpupool_client *client,
+                                         enum gpupool_connection_state *ret_state);
 
 /**
  * Names the daemon, by 32 hexadecimal digits that it made at random when it started: no other daemon, and no

@@ -450,6 +450,11 @@ class client {
 
     /** gpupool_is_connected(): false for ever once the daemon has gone. Then open another client. */
     bool is_connected() const noexcept { return gpupool_is_connected(get()) != 0; }
+    /** gpupool_connection_state(). LOST: also of an empty client, and in a forked child. */
+    enum gpupool_connection_state connection_state() const noexcept {
+        enum gpupool_connection_state state = GPUPOOL_CONNECTION_LOST;
+        return gpupool_connection_state(get(), &state) == 0 ? state : GPUPOOL_CONNECTION_LOST;
+    }
     const char *socket_path() const noexcept { return gpupool_socket_path(get()); }
     gpupool_gpu gpu_kind() const noexcept { return gpupool_gpu_kind(get()); }
 

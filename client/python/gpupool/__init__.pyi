@@ -2,7 +2,7 @@
 import os
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Protocol, SupportsIndex, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, TypeAlias
 
 class _HasCudaStream(Protocol):
     def __cuda_stream__(self) -> tuple[int, int]: ...
@@ -63,6 +63,8 @@ class Client:
     def closed(self) -> bool: ...
     @property
     def connected(self) -> bool: ...
+    @property
+    def connection_state(self) -> Literal["there", "away", "lost"]: ...
     @property
     def socket_path(self) -> str: ...
     @property

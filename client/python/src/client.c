@@ -514,6 +514,18 @@ static PyObject *client_get_connected(PyObject *object, void *closure) {
     return PyBool_FromLong(self->handle != NULL && gpupool_internal_is_connected(self->handle));
 }
 
+static PyObject *client_get_connection_state(PyObject *object, void *closure) {
+    const struct client_object *self = (struct client_object *)object;
+    enum gpupool_connection_state state = GPUPOOL_CONNECTION_LOST;
+
+    (void)closure;
+    if (self->handle != NULL)
+        (void)gpupool_connection_state(self->handle, &state);
+    return PyUnicode_FromString(state == GPUPOOL_CONNECTION_THERE  ? "there"
+                                : state == GPUPOOL_CONNECTION_AWAY ? "away"
+                                                                   : "lost");
+}
+
 static PyObject *client_get_socket_path(PyObject *object, void *closure) {
     struct client_object *self = (struct client_object *)object;
     (void)closure;
@@ -580,6 +592,11 @@ static PyGetSetDef properties[] = {
     {"connected", client_get_connected, NULL,
      "Whether the daemon has the client's session. Once it is False it stays so, and another Client is to be "
      "opened.",
+     NULL},
+    {"connection_state", client_get_connection_state, NULL,
+     "Whether a daemon serves the client at this moment: 'there'; 'away' between a daemon that has ended and "
+     "the "
+     "next one, which goes on with the client; or 'lost' for ever.",
      NULL},
     {"socket_path", client_get_socket_path, NULL,
      "The path of the daemon's socket. Other processes set GPUPOOL_SOCKET to it to join a private daemon.",

@@ -1,5 +1,5 @@
 # 9: what lies idle of a stretch in a second extent stays there.
-set(SEED 3796)
+set(SEED 204927)
 set(SOURCE client/cache/give_back.c)
 set(FIND [==[        if (stream_heap->pool == pool && has_idle(stream_heap)) /* deferred memory has fences of its own */
             take_of_stretch(cache, stream_heap, stretch, check_stream(cache, stream_heap) == 0);]==])
