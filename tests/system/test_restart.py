@@ -8,7 +8,7 @@ import subprocess
 import unittest
 
 from gpupool_restart import CONFIG, MIB, NO_CACHE, Restarts
-from gpupool_system import DAEMON, Daemon, WAIT_S, ctl, wait_until
+from gpupool_system import DAEMON, Daemon, WAIT_S, ctl, holding, wait_until
 
 
 class Restart(Restarts):
@@ -231,16 +231,20 @@ class Restart(Restarts):
         for pool in estate["pools"]:
             kept, lost = pool["kept_bytes"], pool["lost_bytes"]
             if kinds[pool["id"]] == "host":
-                self.assertTrue(kept > 0 and lost == 0, pool)
+                self.assertTrue(kept > 0 and lost == 0 and pool["kept_segments"] > 0, pool)
             else:
-                self.assertEqual(kept, 0, pool)
+                self.assertTrue(kept == 0 and lost > 0 and pool["lost_segments"] > 0, pool)
+        self.assertEqual([session["outlives_daemon"] for session in daemon.ask("sessions")["sessions"]], [True])
         shown = ctl("estate", socket_path=daemon.admin_socket)
         self.assertEqual(shown.returncode, 0, shown.stderr)
         self.assertIn("keeps 1 session; 0 would end", shown.stdout)
         self.assertIn("export = vmm", shown.stdout)
         daemon.restart()
         self.assertEqual(daemon.ask("estate")["estate"]["incarnation"], 2)
-        self.assertGreater(sum(pool["orphan_bytes"] for pool in daemon.ask("estate")["estate"]["pools"]), 0)
+        after = daemon.ask("estate")["estate"]["pools"]
+        self.assertGreater(sum(pool["orphans"] for pool in after), 0)
+        self.assertEqual([pool["orphan_bytes"] for pool in daemon.ask("pools")["pools"]], [pool["orphan_bytes"] for pool in after])
+        self.assertGreater(sum(pool["orphan_bytes"] for pool in after), 0)
         worker.end()
 
     def test_without_a_store_nothing_would_go_on(self):
@@ -248,6 +252,8 @@ class Restart(Restarts):
             estate = daemon.ask("estate")["estate"]
             self.assertEqual((estate["kept"], estate["manager"]), (False, None))
             self.assertIn("--keeper", estate["why"])
+            with holding(daemon):
+                self.assertEqual([session["outlives_daemon"] for session in daemon.ask("sessions")["sessions"]], [False])
             refused = ctl("upgrade", socket_path=daemon.admin_socket)
             self.assertEqual(refused.returncode, 1, refused)
             self.assertIn("no service manager", refused.stderr + refused.stdout)
