@@ -189,6 +189,11 @@ int upgrade_run(const struct options *options) {
     int code = answer_ask(options, "estate", "{\"command\":\"estate\"}", &answer);
     if (code != EXIT_SUCCESS)
         return code;
+    if (answer.reply->error_code != NULL && strcmp(answer.reply->error_code, "unknown-command") == 0)
+        return answer_refuse(
+            options, "no-estate",
+            "the daemon is of a release that keeps nothing: a restart by its service manager ends all "
+            "sessions");
     if (answer.reply->error_code != NULL)
         return answer_show(options, &answer, view_estate);
     code = identify(options, &before);

@@ -146,6 +146,30 @@ void view_estate(struct output *output, const struct cJSON *reply) {
     }
 }
 
+void view_drain(struct output *output, const struct cJSON *reply) {
+    static const struct column columns[] = {
+        {"POOL", true, add_number, "id"},
+        {"SESSIONS", true, add_count, "sessions"},
+        {"HELD", true, add_bytes, "held_bytes", STYLE_WARNING},
+        {"RESERVED", true, add_bytes, "reserved_bytes"},
+    };
+    bool is_on = true;
+    uint64_t held_bytes = 0;
+
+    reply_each(pool, reply, "pools") {
+        is_on = is_on && reply_flag(pool, "draining");
+        held_bytes += reply_count(pool, "held_bytes");
+    }
+    if (!is_on)
+        print_line(output, STYLE_HEADING, "Memory is lent again.");
+    else if (held_bytes == 0)
+        print_line(output, STYLE_HEADING, "Drained: nothing is held, and no more is lent.");
+    else
+        print_line(output, STYLE_HEADING, "No more is lent, and %s are held still.", BYTES_TEXT(held_bytes));
+    if (is_on)
+        print_table(output, columns, reply, "pools", NULL);
+}
+
 void view_trim(struct output *output, const struct cJSON *reply) {
     static const struct column columns[] = {
         {"POOL", true, add_number, "id"},

@@ -172,6 +172,7 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     cJSON_AddStringToObject(object, "zeroed_by", supplier_zeroed_by(supplier));
     cJSON_AddBoolToObject(object, "context", supplier_has_context(supplier));
     cJSON_AddStringToObject(object, "state", states[pool->state]);
+    cJSON_AddBoolToObject(object, "draining", pool->is_draining);
     report_integer(object, "limit_bytes", pool->limit_bytes);
     report_integer(object, "step_bytes", pool_step_bytes(pool));
     report_integer(object, "reserve_bytes", pool->reserve_bytes);

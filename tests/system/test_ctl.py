@@ -356,10 +356,10 @@ class Commands(unittest.TestCase):
         general = ctl("--help").stdout
         words_of = {"record": " export", "session": " end ID", "scope": " add NAME | set NAME | drop NAME | list"}
         commands = re.findall(r"^  (\w+) ", general.partition("Commands:\n")[2].partition("\nOptions:")[0], re.MULTILINE)
-        self.assertEqual(set(commands), {*REPLIES, "upgrade", "events", "history", "metrics", "record", "report", "run", "scope", "session", "top", "help"})
+        self.assertEqual(set(commands), {*REPLIES, "drain", "upgrade", "events", "history", "metrics", "record", "report", "run", "scope", "session", "top", "help"})
         own = {"top": {"--interval", "--once", "--batch", "--pool", "--pid", "--user", "--scope"}, "leases": {"--session"}, "session": {"--yes"}, "scope": {"--uid", "--quota", "--label", "--end", "--no-wait"}, "events": {"--since", "--until", "--pool", "--pid", "--user", "--scope", "--follow", "--records"},
                "history": {"--since", "--until", "--pool", "--records"}, "report": {"--since", "--until", "--pool", "--records"},
-               "record": {"--since", "--until", "--pool", "--pid", "--user", "--scope", "--records", "--perfetto", "--memory-viz"}, "trim": {"--pool"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"},
+               "record": {"--since", "--until", "--pool", "--pid", "--user", "--scope", "--records", "--perfetto", "--memory-viz"}, "trim": {"--pool"}, "drain": {"--pool", "--off", "--no-wait"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"},
                "estate": {"--drop", "--yes"}, "upgrade": {"--daemon", "--yes"}}
         for command in commands:
             with self.subTest(command):
@@ -473,6 +473,13 @@ class ForPeople(unittest.TestCase):
         self.assertTrue(self.show("sessions", {"sessions": [kept, {**kept, "outlives_daemon": False}, kept]}).endswith(
             restart + "The others would not: up to 3 MiB of 1 session would stay with the processes until they end or give it back, "
             "and 1 waiting request would fail.\n"))
+
+    def test_a_daemon_without_an_estate_is_not_upgraded(self):
+        with FakeAdmin(line({"error": {"code": "unknown-command", "message": "the commands are ping, stats"}})) as fake:
+            done = ctl("upgrade", socket_path=fake.path)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("of a release that keeps nothing", done.stderr)
+        self.assertEqual(len(fake.requests), 1)
 
     def test_estate_tells_what_a_restart_keeps_and_why_not(self):
         text = self.show("estate")
