@@ -313,6 +313,29 @@ class Restart(Restarts):
         other.end()
         self.nothing_is_left(daemon)
 
+    def test_a_drain_gets_what_programs_keep_idle_and_ends_with_a_restart(self):
+        for config in (CONFIG, CONFIG.replace("export = vmm\n", "")):
+            daemon = self.start(config)
+            worker = self.worker(daemon)
+            for number, kind in enumerate(("host", "device")):
+                worker.do("acquire", number, kind, 3 * MIB, WAIT_S * 1000)
+            worker.do("release", 1)
+            self.assertGreater(self.pools(daemon)["device"]["leased_bytes"], 0)  # the program keeps it
+            devices = [pool["id"] for pool in daemon.ask("pools")["pools"] if pool["kind"] == "device"]
+            done = ctl("drain", f"--pool={devices[0]}", f"--timeout={WAIT_S}s", socket_path=daemon.admin_socket)
+            self.assertEqual(done.returncode, 0, done)
+            self.assertIn("Drained", done.stdout)
+            wait_until(lambda: self.pools(daemon)["device"]["reserved_bytes"] == 0, "the program has closed the segments")
+            self.assertGreaterEqual(self.pools(daemon)["host"]["leased_bytes"], 3 * MIB)
+            with self.assertRaisesRegex(AssertionError, "an operator drains"):
+                worker.do("acquire", 1, "device", MIB, WAIT_S * 1000)
+            daemon.restart()
+            self.assertEqual({pool["draining"] for pool in daemon.ask("pools")["pools"]}, {False})
+            worker.do("acquire", 1, "device", MIB, WAIT_S * 1000)
+            worker.end()
+            self.nothing_is_left(daemon)
+            daemon.close()
+
     def test_a_zeroed_estate_is_let_go(self):
         daemon = self.start()
         worker = self.worker(daemon)
