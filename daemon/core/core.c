@@ -194,11 +194,11 @@ void core_pool_lost(struct pool *pool, const char *error, uint64_t now_ns) {
 void core_pool_drain(struct pool *pool, bool is_draining, uint64_t now_ns) {
     recorder_set_time(pool->core, now_ns);
     pool->is_draining = is_draining;
+    pool->reclaim.next_ns = 0; /* sessions are asked at once: also for the first request after the drain */
     if (is_draining) {
         drop_growth(pool);
         pool->reclaim.is_stuck = pool->reclaim.is_owed = false;
         pool->reclaim.refused_bytes = 0;
-        pool->reclaim.next_ns = 0; /* sessions are asked at once */
         pool_refuse(pool, 0, PROTO_E_SHUTDOWN);
         if (pool->takes_descriptors)
             pool_mark_descriptors(pool->core);

@@ -115,6 +115,19 @@ static void sessions_are_asked_for_what_they_keep_idle_again_and_again(void **st
     assert_int_equal(core_next_tick_ns(core), NS_FOREVER);
 }
 
+static void a_request_after_the_drain_has_sessions_asked_at_once(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *holder = open_wanting(core, 1, UID_A), *session = open_session(core, 2, UID_A);
+
+    describe(take_growing(holder, pool, 8 * MIB, 0), NULL);
+    drain(pool, true, 0);
+    expect_reclaim(core, holder);
+    drain(pool, false, NS_PER_MS);
+    ask(session, pool, 1, MIB, NS_FOREVER, NS_PER_MS);
+    expect_reclaim(core, holder);
+}
+
 static void sessions_close_segments_that_they_have_mapped(void **state) {
     struct core *core = *state;
     struct pool *pool = add_pool(core, 32 * MIB, 8 * MIB, 0);
@@ -204,6 +217,7 @@ int main(void) {
         CORE_TEST(a_growth_that_is_decided_is_given_up_and_one_under_way_goes_back),
         CORE_TEST(a_growth_that_fails_meanwhile_is_not_tried_again),
         CORE_TEST(sessions_are_asked_for_what_they_keep_idle_again_and_again),
+        CORE_TEST(a_request_after_the_drain_has_sessions_asked_at_once),
         CORE_TEST(sessions_close_segments_that_they_have_mapped),
         CORE_TEST(a_buffer_can_still_be_attached),
         CORE_TEST(no_session_opens_while_all_pools_drain),
