@@ -575,6 +575,8 @@ int daemon_run(const struct daemon_options *options) {
         if (!daemon->ends_for_good)
             daemon_leave(daemon);
     } else { /* the next daemon may start: programs wait for it */
+        if (daemon->succession.is_heir)
+            succession_leave(&daemon->succession, daemon->core);
         if (daemon->data_listener.taken_over)
             listener_leave(&daemon->data_listener);
         if (daemon->admin_listener.taken_over)

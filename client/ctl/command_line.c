@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "base/nearest.h"
 #include "base/units.h"
+#include "client/ctl/drain.h"
 #include "client/ctl/events.h"
 #include "client/ctl/history.h"
 #include "client/ctl/moment.h"
@@ -113,6 +114,15 @@ static const struct command commands[] = {
     {"trim", view_trim, "give memory that nobody uses back to the driver and the kernel",
      "Gives back to the driver and the kernel those segments of which nothing is leased, and which no "
      "process has mapped. For root and the daemon's user."},
+    {"drain", NULL, "lend no more, and wait until all memory has come back",
+     "Gives out no more memory: requests are refused, also those that wait, and while all pools drain no "
+     "program "
+     "connects. Programs keep what they have, are asked for what they keep idle, and idle memory goes back "
+     "to the "
+     "driver and the kernel. Waits until nothing is held, or --timeout is over. --off ends it, and so does a "
+     "restart "
+     "of the daemon. For root and the daemon's user.",
+     .run = drain_run},
     {"metrics", NULL, "the daemon's state as metrics for Prometheus",
      "Shows the daemon's state in Prometheus' text format: of the daemon, its pools and its users. Write it "
      "to a "
@@ -175,6 +185,7 @@ enum option_value {
     OPTION_END,
     OPTION_NO_WAIT,
     OPTION_DROP,
+    OPTION_OFF,
     OPTION_DAEMON,
     OPTION_ADMIN_SOCKET,
     OPTION_TIMEOUT,
@@ -183,8 +194,8 @@ enum option_value {
     OPTION_HELP = 'h',
 };
 
-#define COMMANDS_MAX 6u
-#define NAMES_SIZE   64u /* of that many commands */
+#define COMMANDS_MAX 7u
+#define NAMES_SIZE   72u /* of that many commands */
 
 /* An option is for the commands that it names, or for all that ask the daemon. */
 static const struct option_row {
@@ -193,7 +204,11 @@ static const struct option_row {
     const char *commands[COMMANDS_MAX];
     const char *text;
 } option_rows[] = {
-    {OPTION_POOL, "pool", "ID", {"trim", "events", "history", "record", "report", "top"}, "this pool only"},
+    {OPTION_POOL,
+     "pool",
+     "ID",
+     {"trim", "drain", "events", "history", "record", "report", "top"},
+     "this pool only"},
     {OPTION_SINCE,
      "since",
      "TIME",
@@ -231,6 +246,7 @@ static const struct option_row {
      {"quarantine", "parcels", "session", "estate", "upgrade"},
      "do not ask before something is ended"},
     {OPTION_DROP, "drop", NULL, {"estate"}, "let it go: a restart ends all sessions"},
+    {OPTION_OFF, "off", NULL, {"drain"}, "end it: memory is lent again"},
     {OPTION_DAEMON, "daemon", "FILE", {"upgrade"}, "the program that the service manager will start"},
     {OPTION_UID,
      "uid",
@@ -253,7 +269,7 @@ static const struct option_row {
      NULL,
      {"scope"},
      "drop: end the sessions that are there; their processes may live on"},
-    {OPTION_NO_WAIT, "no-wait", NULL, {"scope"}, "drop: do not wait until they are gone"},
+    {OPTION_NO_WAIT, "no-wait", NULL, {"scope", "drain"}, "drain, scope drop: do not wait for the end"},
     {OPTION_JSON, "json", NULL, {NULL}, "print the daemon's reply: one line of JSON"},
     {OPTION_ADMIN_SOCKET,
      "admin-socket",
@@ -553,6 +569,9 @@ static int read_options(int argc, char **argv, struct options *options, bool *re
             break;
         case OPTION_DROP:
             options->drop = true;
+            break;
+        case OPTION_OFF:
+            options->off = true;
             break;
         case OPTION_ONCE:
             options->once = true;

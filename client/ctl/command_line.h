@@ -57,6 +57,7 @@ struct options {
     struct records_filter filter;
     struct scope_options scope;
     bool drop;          /* the estate */
+    bool off;           /* the drain */
     const char *daemon; /* the program that an upgrade starts; NULL: not named */
     enum export_format export_format;
     bool follow;

@@ -93,15 +93,22 @@ static int ask_program(const char *program, const char *format) {
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : 1;
 }
 
+/* The daemon that is to be followed. */
+struct before {
+    uint64_t pid;
+    char identity[64]; /* which its successor has as well, if it goes on with the sessions */
+    bool is_lost;      /* an operator agreed that the sessions end */
+};
+
 /* Looks whether the next daemon's program can go on with what there is. */
-static int check_program(const struct options *options, const struct cJSON *estate, uint64_t pid) {
+static int check_program(const struct options *options, const struct cJSON *estate, struct before *before) {
     char path[PATH_MAX], format[FORMAT_SIZE];
     const char *program = options->daemon;
 
-    int r = program == NULL ? find_program(pid, path) : 0;
+    int r = program == NULL ? find_program(before->pid, path) : 0;
     if (r < 0)
         return complain(EXIT_REFUSED,
-                        "the program of pid %" PRIu64 " is not found: %s; name it with --daemon", pid,
+                        "the program of pid %" PRIu64 " is not found: %s; name it with --daemon", before->pid,
                         strerror(-r));
     program = program == NULL ? path : program;
     write_format(estate, format);
@@ -115,25 +122,41 @@ static int check_program(const struct options *options, const struct cJSON *esta
             "%s cannot go on with what this daemon has: a restart ends %s.\n"
             "Their processes keep the memory that they have mapped, and get no more.\n",
             program, COUNT_TEXT(reply_count(estate, "sessions.kept"), "session"));
+    before->is_lost = true;
     return answer_confirm(options, "Restart all the same?", "restarted");
 }
 
+/* Tells of the daemon that answers, which is another process than before. */
+static int tell_of_next(const struct options *options, const struct before *before, const struct cJSON *stats,
+                        const struct answer *restart, uint64_t took_ns) {
+    bool goes_on = strcmp(reply_text(stats, "daemon.identity"), before->identity) == 0;
+    uint64_t n = 0;
+
+    if (options->json && (goes_on || before->is_lost))
+        return answer_show(options, restart, view_estate);
+    reply_each(session, stats, "sessions") n++;
+    printf("gpupoold %s %s %s, as process %" PRIu64 ", after %s\n", reply_text(stats, "daemon.version"),
+           goes_on ? "goes on with" : "begins anew, with", COUNT_TEXT(n, "session"),
+           reply_count(stats, "daemon.pid"), NS_TEXT(took_ns));
+    if (goes_on || before->is_lost)
+        return finish_output(EXIT_SUCCESS);
+    return complain(EXIT_REFUSED, "the daemon did not go on with the sessions that there were: its log tells "
+                                  "why");
+}
+
 /* Waits until another daemon answers, and shows how long that took. */
-static int wait_for_next(const struct options *options, uint64_t pid, uint64_t begin_ns) {
+static int wait_for_next(const struct options *options, const struct before *before,
+                         const struct answer *restart, uint64_t begin_ns) {
     uint64_t end_ns = clock_deadline_ns(begin_ns, options->timeout_ns);
+    struct address address = options->address;
     struct reply *reply;
 
-    while (clock_now_ns() < end_ns) {
-        if (question_ask(&options->address, options->timeout_ns, "stats", &reply) == 0) {
+    address.identity[0] = '\0'; /* any daemon's answer will do */
+    for (uint64_t left_ns = clock_left_ns(end_ns); left_ns > 0; left_ns = clock_left_ns(end_ns)) {
+        if (question_ask(&address, left_ns, "stats", &reply) == 0) {
             _cleanup_(reply_freep) struct reply *owned = reply;
-            if (owned->error_code == NULL && reply_count(owned->root, "daemon.pid") != pid) {
-                uint64_t n = 0;
-                reply_each(session, owned->root, "sessions") n++;
-                printf("gpupoold %s goes on with %s, as process %" PRIu64 ", after %s\n",
-                       reply_text(owned->root, "daemon.version"), COUNT_TEXT(n, "session"),
-                       reply_count(owned->root, "daemon.pid"), NS_TEXT(clock_now_ns() - begin_ns));
-                return EXIT_SUCCESS;
-            }
+            if (owned->error_code == NULL && reply_count(owned->root, "daemon.pid") != before->pid)
+                return tell_of_next(options, before, owned->root, restart, clock_now_ns() - begin_ns);
         }
         nanosleep(&(struct timespec){.tv_nsec = (long)LOOK_NS}, NULL);
     }
@@ -144,27 +167,44 @@ static int wait_for_next(const struct options *options, uint64_t pid, uint64_t b
         NS_TEXT(options->timeout_ns));
 }
 
+/* Which daemon answers now. */
+static int identify(const struct options *options, struct before *ret_before) {
+    struct reply *ping;
+
+    if (question_ask(&options->address, options->timeout_ns, "ping", &ping) != 0)
+        return complain(EXIT_UNREACHABLE, "the daemon does not answer any more");
+    _cleanup_(reply_freep) struct reply *owned = ping;
+    if (owned->error_code != NULL)
+        return complain(EXIT_REFUSED, "%s", owned->error_message);
+    *ret_before = (struct before){.pid = reply_count(owned->root, "daemon.pid")};
+    snprintf(ret_before->identity, sizeof ret_before->identity, "%s",
+             reply_text(owned->root, "daemon.identity"));
+    return EXIT_SUCCESS;
+}
+
 int upgrade_run(const struct options *options) {
     _cleanup_(answer_deinit) struct answer answer = {0}, done = {0};
+    struct before before;
 
     int code = answer_ask(options, "estate", "{\"command\":\"estate\"}", &answer);
     if (code != EXIT_SUCCESS)
         return code;
+    if (answer.reply->error_code != NULL && strcmp(answer.reply->error_code, "unknown-command") == 0)
+        return answer_refuse(
+            options, "no-estate",
+            "the daemon is of a release that keeps nothing: a restart by its service manager ends all "
+            "sessions");
     if (answer.reply->error_code != NULL)
         return answer_show(options, &answer, view_estate);
-    struct reply *ping;
-    if (question_ask(&options->address, options->timeout_ns, "ping", &ping) != 0)
-        return complain(EXIT_UNREACHABLE, "the daemon does not answer any more");
-    uint64_t pid = reply_count(ping->root, "daemon.pid");
-    reply_free(ping);
+    code = identify(options, &before);
     const struct cJSON *estate = reply_object(answer.reply->root, "estate");
-    if (reply_flag(estate, "kept"))
-        code = check_program(options, estate, pid);
+    if (code == EXIT_SUCCESS && reply_flag(estate, "kept"))
+        code = check_program(options, estate, &before);
     if (code != EXIT_SUCCESS)
         return code;
     uint64_t begin_ns = clock_now_ns();
     code = answer_ask(options, "restart", "{\"command\":\"restart\"}", &done);
     if (code != EXIT_SUCCESS || done.reply->error_code != NULL)
         return code != EXIT_SUCCESS ? code : answer_show(options, &done, view_estate);
-    return wait_for_next(options, pid, begin_ns);
+    return wait_for_next(options, &before, &done, begin_ns);
 }

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef CLIENT_CTL_UPGRADE_H
 #define CLIENT_CTL_UPGRADE_H
-/* The estate, which outlives the daemon: "gpupoolctl estate" shows it or lets it go, "gpupoolctl upgrade" begins another daemon with it. */
+/*
+ * The estate, which outlives the daemon: "gpupoolctl estate" shows it or lets it go, "gpupoolctl upgrade" begins
+ * another daemon with it.
+ */
 struct options;
 
 /* Shows the estate, or with --drop lets it go. Returns the code to exit with. */

@@ -104,8 +104,10 @@ void view_estate_drop(struct output *output, const struct cJSON *reply) {
 void view_estate(struct output *output, const struct cJSON *reply) {
     static const struct column columns[] = {
         {"POOL", true, add_number, "id"},
+        {"SEGMENTS", true, add_count, "kept_segments"},
         {"KEPT", true, add_bytes, "kept_bytes"},
-        {"LOST", true, add_bytes, "lost_bytes"},
+        {"SEGMENTS", true, add_count, "lost_segments"},
+        {"LOST", true, add_bytes, "lost_bytes", STYLE_WARNING},
         {"OF A DAEMON BEFORE", true, add_bytes, "orphan_bytes"},
     };
     const struct cJSON *estate = reply_object(reply, "estate");
@@ -127,6 +129,10 @@ void view_estate(struct output *output, const struct cJSON *reply) {
                "  this is daemon %" PRIu64 " of it, and its format is %" PRIu64 "/%" PRIu64,
                reply_count(estate, "incarnation"), reply_count(estate, "format.major"),
                reply_count(estate, "format.desk"));
+    if (reply_flag(estate, "descriptors.refused"))
+        print_line(output, STYLE_WARNING,
+                   "  some descriptors could not be stored, so what needs them ends: raise "
+                   "FileDescriptorStoreMax= of the unit, or the keeper's hard limit of descriptors");
     print_line(output, STYLE_PLAIN, "%s", "");
     print_table(output, columns, estate, "pools", NULL);
     reply_each(pool, estate, "pools") {
@@ -138,6 +144,30 @@ void view_estate(struct output *output, const struct cJSON *reply) {
             "pools with export = vmm lose none.");
         return;
     }
+}
+
+void view_drain(struct output *output, const struct cJSON *reply) {
+    static const struct column columns[] = {
+        {"POOL", true, add_number, "id"},
+        {"SESSIONS", true, add_count, "sessions"},
+        {"HELD", true, add_bytes, "held_bytes", STYLE_WARNING},
+        {"RESERVED", true, add_bytes, "reserved_bytes"},
+    };
+    bool is_on = true;
+    uint64_t held_bytes = 0;
+
+    reply_each(pool, reply, "pools") {
+        is_on = is_on && reply_flag(pool, "draining");
+        held_bytes += reply_count(pool, "held_bytes");
+    }
+    if (!is_on)
+        print_line(output, STYLE_HEADING, "Memory is lent again.");
+    else if (held_bytes == 0)
+        print_line(output, STYLE_HEADING, "Drained: nothing is held, and no more is lent.");
+    else
+        print_line(output, STYLE_HEADING, "No more is lent, and %s are held still.", BYTES_TEXT(held_bytes));
+    if (is_on)
+        print_table(output, columns, reply, "pools", NULL);
 }
 
 void view_trim(struct output *output, const struct cJSON *reply) {

@@ -34,6 +34,7 @@ void view_config(struct output *output, const struct cJSON *reply);
 /* The outcome of a reload. */
 void view_reload(struct output *output, const struct cJSON *reply);
 void view_trim(struct output *output, const struct cJSON *reply);
+void view_drain(struct output *output, const struct cJSON *reply);
 /* The things that a restart would keep; that it keeps nothing from now on. */
 void view_estate(struct output *output, const struct cJSON *reply);
 void view_estate_drop(struct output *output, const struct cJSON *reply);

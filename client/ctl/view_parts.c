@@ -63,6 +63,8 @@ bool state_is_closed(const char *state) {
 
 void add_state(struct table *table, const struct cJSON *row, const struct column *column) {
     const char *state = reply_text(row, column->key);
+    if (is(state, "ready") && reply_flag(row, "draining"))
+        state = "draining";
     enum style style = is(state, "ready") || is(state, "active") ? STYLE_PLAIN
                        : state_is_closed(state)                  ? STYLE_ALARM
                                                                  : STYLE_WARNING;

@@ -117,6 +117,13 @@ static void print_pools_condition(struct output *output, const struct cJSON *rep
                        "  pool %" PRIu64 ", last error: %s", reply_count(pool, "id"), error);
     }
     reply_each(pool, reply, "pools") {
+        if (reply_flag(pool, "draining"))
+            print_line(output, STYLE_WARNING,
+                       "  pool %" PRIu64
+                       " drains: no more is lent from it; 'gpupoolctl drain --off' ends that",
+                       reply_count(pool, "id"));
+    }
+    reply_each(pool, reply, "pools") {
         uint64_t oldest_ns = reply_count(pool, "waiting_oldest_ns");
         if (oldest_ns != REPLY_NULL && oldest_ns >= NS_PER_S)
             print_line(output, STYLE_WARNING, "  pool %" PRIu64 ": the oldest request has waited for %s",

@@ -110,28 +110,46 @@ static const struct column requests[] = {
     {"WAITS FOR", false, add_reason, "reason", .fit = FIT_WRAP},
 };
 
-/* A process keeps its mappings without the daemon, and the driver keeps a segment that is mapped somewhere.
- * A buffer that several sessions share counts for each: the line says "up to". */
-static void print_stop(struct output *output, const struct cJSON *reply) {
-    uint64_t n_holders = 0, leased_bytes = 0, n_waiting = 0;
+/* Sessions that go on after a restart, or that do not. */
+struct outlook {
+    uint64_t n_sessions, n_holders, leased_bytes, n_waiting;
+};
 
-    reply_each(session, reply, "sessions") {
-        uint64_t bytes = reply_count(session, "leased_bytes");
-        n_holders += bytes > 0;
-        leased_bytes += bytes;
-        n_waiting += reply_count(session, "waiting");
-    }
+static void outlook_add(struct outlook *outlook, const struct cJSON *session) {
+    uint64_t bytes = reply_count(session, "leased_bytes");
+
+    outlook->n_sessions++;
+    outlook->n_holders += bytes > 0;
+    outlook->leased_bytes += bytes;
+    outlook->n_waiting += reply_count(session, "waiting");
+}
+
+/* A process keeps its mappings without the daemon, and the driver keeps a segment that is mapped somewhere.
+ * A buffer that several sessions share counts for each: the lines say "up to". */
+static void print_stop(struct output *output, const struct cJSON *reply) {
+    struct outlook kept = {0}, lost = {0};
+
+    reply_each(session, reply, "sessions")
+        outlook_add(reply_flag(session, "outlives_daemon") ? &kept : &lost, session);
     print_line(output, STYLE_PLAIN, "%s", "");
-    if (n_holders == 0 && n_waiting == 0)
-        print_line(output, STYLE_QUIET,
-                   "If the daemon stopped now: no session holds memory, no request waits.");
-    else
+    if (kept.n_sessions > 0)
         print_line(
             output, STYLE_QUIET,
-            "If the daemon stopped now: up to %s of %s would stay with the processes until they end or give "
-            "it back, and %s would fail.",
-            BYTES_TEXT(leased_bytes), COUNT_TEXT(n_holders, "session"),
-            COUNT_TEXT(n_waiting, "waiting request"));
+            "If the daemon were restarted now: %s would go on, with up to %s and %s; 'gpupoolctl estate' "
+            "tells more.",
+            COUNT_TEXT(kept.n_sessions, "session"), BYTES_TEXT(kept.leased_bytes),
+            COUNT_TEXT(kept.n_waiting, "waiting request"));
+    if (lost.n_holders > 0 || lost.n_waiting > 0)
+        print_line(
+            output, STYLE_QUIET,
+            "%s: up to %s of %s would stay with the processes until they end or give it back, and %s would "
+            "fail.",
+            kept.n_sessions > 0 ? "The others would not" : "If the daemon stopped now",
+            BYTES_TEXT(lost.leased_bytes), COUNT_TEXT(lost.n_holders, "session"),
+            COUNT_TEXT(lost.n_waiting, "waiting request"));
+    else if (kept.n_sessions == 0)
+        print_line(output, STYLE_QUIET,
+                   "If the daemon stopped now: no session holds memory, no request waits.");
 }
 
 void view_sessions(struct output *output, const struct cJSON *reply) {

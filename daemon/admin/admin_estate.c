@@ -16,6 +16,8 @@ const char *estate_missing(const struct admin_terms *terms) {
         return NULL;
     if (terms->store->is_let_go)
         return "it was let go by 'gpupoolctl estate --drop': a restart ends all sessions";
+    if (terms->store->is_private)
+        return "this is a private daemon, which ends with its program";
     if (!store_is_there(terms->store))
         return "no service manager stores descriptors for the daemon: run it with --keeper, or as a unit of "
                "systemd "
@@ -35,8 +37,16 @@ static void add_format(cJSON *object, const struct estate *estate) {
         cJSON *entry = cJSON_CreateObject();
         report_integer(entry, "kind", kind);
         report_integer(entry, "size_bytes", estate->kinds[kind].size_bytes);
+        cJSON_AddBoolToObject(entry, "holds", estate->kinds[kind].holds);
         cJSON_AddItemToArray(kinds, entry);
     }
+}
+
+bool estate_keeps(const struct session *session) {
+    const struct client *client = session->owner;
+
+    return session->core->estate != NULL && client != NULL && client->record != 0 &&
+           (client->stored.socket[0] != '\0' || session->state == SESSION_QUARANTINED);
 }
 
 static void add_sessions(cJSON *object, const struct core *core) {
@@ -44,9 +54,7 @@ static void add_sessions(cJSON *object, const struct core *core) {
     uint64_t n_kept = 0, n_lost = 0;
 
     list_for_each_entry(const struct session, session, &core->sessions, link) {
-        const struct client *client = session->owner;
-        bool is_kept = core->estate != NULL && client != NULL && client->record != 0 &&
-                       (client->stored.socket[0] != '\0' || session->state == SESSION_QUARANTINED);
+        bool is_kept = estate_keeps(session);
         n_kept += is_kept;
         n_lost += !is_kept;
     }
@@ -59,15 +67,20 @@ static void add_pools(cJSON *object, const struct core *core) {
 
     for (unsigned i = 0; i < core->n_pools; i++) {
         const struct pool *pool = core->pools[i];
-        uint64_t kept_bytes = 0;
+        uint64_t kept_bytes = 0, n_kept = 0, n_lost = 0;
         list_for_each_entry(const struct segment, segment, &pool->segments, link) {
-            if (core->estate != NULL && segment->label.stored[0] != '\0')
-                kept_bytes += segment->size_bytes;
+            bool is_kept = core->estate != NULL && segment->label.stored[0] != '\0';
+            n_kept += is_kept;
+            n_lost += !is_kept;
+            kept_bytes += is_kept ? segment->size_bytes : 0;
         }
         cJSON *entry = cJSON_CreateObject();
         report_integer(entry, "id", pool->id);
+        report_integer(entry, "kept_segments", n_kept);
         report_integer(entry, "kept_bytes", kept_bytes);
+        report_integer(entry, "lost_segments", n_lost);
         report_integer(entry, "lost_bytes", pool->reserved_bytes - pool->retiring_bytes - kept_bytes);
+        report_integer(entry, "orphans", pool->n_orphans);
         report_integer(entry, "orphan_bytes", pool->orphan_bytes);
         cJSON_AddItemToArray(pools, entry);
     }
@@ -91,6 +104,7 @@ void report_estate(cJSON *reply, const struct admin_terms *terms) {
     cJSON *descriptors = cJSON_AddObjectToObject(object, "descriptors");
     report_integer(descriptors, "stored", terms->store->count);
     report_integer(descriptors, "limit", terms->store->limit);
+    cJSON_AddBoolToObject(descriptors, "refused", terms->store->complained);
     add_sessions(object, terms->core);
     add_pools(object, terms->core);
 }

@@ -124,6 +124,7 @@ enum key {
     KEY_QUOTA = 64,
     KEY_LABELS = 128,
     KEY_END = 256,
+    KEY_OFF = 512,
 };
 
 struct request_keys {
@@ -133,7 +134,7 @@ struct request_keys {
     uint64_t pool, session;
     const char *scope;
     const cJSON *uids, *quota, *labels; /* of the request */
-    bool end;
+    bool end, off;
 };
 
 enum key_type {
@@ -162,6 +163,7 @@ static const struct key_row {
     {KEY_QUOTA, "quota", "an object, such as {\"device\":\"8GiB\"}", AT(quota), TYPE_OBJECT, 0},
     {KEY_LABELS, "labels", "an object, such as {\"pod\":\"trainer-0\"}", AT(labels), TYPE_OBJECT, 0},
     {KEY_END, "end", "true or false", AT(end), TYPE_BOOLEAN, 0},
+    {KEY_OFF, "off", "true or false", AT(off), TYPE_BOOLEAN, 0},
 };
 #undef AT
 
@@ -329,6 +331,45 @@ static char *answer_trim(const struct admin_terms *terms, const struct request_k
     }
     report_integer(reply, "trimmed_bytes", total);
     cJSON_AddItemToObject(reply, "pools", pools);
+    return finish(reply);
+}
+
+/* Adds what a pool that drains still has out. */
+static void add_drained(cJSON *pools, const struct pool *pool) {
+    cJSON *entry = cJSON_CreateObject();
+    unsigned n_sessions = 0;
+
+    list_for_each_entry(const struct session, session, &pool->core->sessions, link) {
+        const struct session_pool *part = &session->pools[pool->id - 1];
+        n_sessions += part->leased_bytes > 0 || part->fenced_bytes > 0 || part->n_mapped > 0;
+    }
+    report_integer(entry, "id", pool->id);
+    cJSON_AddBoolToObject(entry, "draining", pool->is_draining);
+    report_integer(entry, "sessions", n_sessions);
+    report_integer(entry, "held_bytes", pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes);
+    report_integer(entry, "reserved_bytes", pool->reserved_bytes);
+    cJSON_AddItemToArray(pools, entry);
+}
+
+static char *answer_drain(const struct admin_terms *terms, const struct request_keys *keys) {
+    struct core *core = terms->core;
+
+    if ((keys->given & KEY_POOL) != 0 && core_find_pool(core, (uint32_t)keys->pool) == NULL)
+        return admin_json_error("no-such-pool", "no pool has this id; 'pools' lists them");
+    cJSON *reply = cJSON_CreateObject();
+    cJSON *pools = cJSON_AddArrayToObject(reply, "pools");
+    for (unsigned i = 0; i < core->n_pools; i++) {
+        struct pool *pool = core->pools[i];
+        if ((keys->given & KEY_POOL) != 0 && pool->id != keys->pool)
+            continue;
+        if (pool->is_draining == keys->off) {
+            log_warning(keys->off ? "an operator has %s lend again"
+                                  : "an operator drains %s: no more is lent from it",
+                        pool->name);
+            core_pool_drain(pool, !keys->off, clock_now_ns());
+        }
+        add_drained(pools, pool);
+    }
     return finish(reply);
 }
 
@@ -568,6 +609,8 @@ static const struct command {
     {"estate-drop", FOR_OPERATORS, 0, 0, 0, answer_estate_drop,
      "estate-drop is for root and for the daemon's own user"},
     {"trim", FOR_OPERATORS, 0, KEY_POOL, 0, answer_trim, "trim is for root and for the daemon's own user"},
+    {"drain", FOR_OPERATORS, 0, KEY_POOL | KEY_OFF, 0, answer_drain,
+     "drain is for root and for the daemon's own user"},
     {"reload", FOR_OPERATORS, 0, 0, 0, answer_reload, "reload is for root and for the daemon's own user"},
     {"quarantine-release", FOR_ROOT, 0, KEY_SESSION, KEY_SESSION, answer_quarantine_release,
      "what is in quarantine is for root alone to release"},

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "daemon/admin/admin_estate.h"
 #include "daemon/admin/admin_json.h"
 #include "daemon/admin/admin_terms.h"
 #include "daemon/core/core.h"
@@ -171,6 +172,7 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     cJSON_AddStringToObject(object, "zeroed_by", supplier_zeroed_by(supplier));
     cJSON_AddBoolToObject(object, "context", supplier_has_context(supplier));
     cJSON_AddStringToObject(object, "state", states[pool->state]);
+    cJSON_AddBoolToObject(object, "draining", pool->is_draining);
     report_integer(object, "limit_bytes", pool->limit_bytes);
     report_integer(object, "step_bytes", pool_step_bytes(pool));
     report_integer(object, "reserve_bytes", pool->reserve_bytes);
@@ -184,6 +186,7 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     report_integer(object, "free_bytes", pool_free_bytes(pool));
     report_integer(object, "fenced_bytes", pool->fenced_bytes);
     report_integer(object, "quarantined_bytes", pool->quarantined_bytes);
+    report_integer(object, "orphan_bytes", pool->orphan_bytes);
     report_integer(object, "largest_free_bytes", pool_largest_free_bytes(pool));
     report_integer(object, "growing_bytes", pool->growth.bytes);
     report_integer(object, "segments", pool->n_segments);
@@ -312,6 +315,7 @@ static cJSON *describe_session(const struct session *session, bool is_told, uint
     report_integer(object, "waiting", session->n_requests);
     report_integer(object, "segments", session->n_segments);
     report_integer(object, "connected_ns", now_ns - session->connected_ns);
+    cJSON_AddBoolToObject(object, "outlives_daemon", estate_keeps(session));
     put_details(object, session, uses, is_told, now_ns);
     return object;
 }

@@ -168,22 +168,50 @@ void core_pool_failed(struct pool *pool, const char *error, uint64_t now_ns) {
     core_serve(pool->core, now_ns);
 }
 
+/* Gives a growth up that the shell has not taken yet, and any reason to grow. */
+static void drop_growth(struct pool *pool) {
+    if (pool->growth.is_decided) {
+        pool->growth.is_decided = pool->growth.is_ahead = pool->growth.is_trimmed = false;
+        pool->growth.bytes = 0;
+    }
+    pool->growth.demand = NULL;
+}
+
 void core_pool_lost(struct pool *pool, const char *error, uint64_t now_ns) {
     if (pool_is_closed(pool))
         return;
-    if (pool->growth.is_decided) { /* the shell has not taken it yet */
-        pool->growth.is_decided = pool->growth.is_ahead = false;
-        pool->growth.bytes = 0;
-    }
+    drop_growth(pool);
     pool->state = POOL_LOST;
     recorder_set_time(pool->core, now_ns);
     record(pool->core, &(struct recorded){.kind = PROTO_RECORD_POOL_LOST, .pool = pool});
     pool->reclaim.is_stuck = pool->reclaim.is_owed = false;
-    pool->growth.demand = NULL;
     snprintf(pool->last_error, sizeof pool->last_error, "%s", error);
     pool_refuse(pool, 0, PROTO_E_DRIVER);
     pool_mark_ready(pool);
     core_serve(pool->core, now_ns);
+}
+
+void core_pool_drain(struct pool *pool, bool is_draining, uint64_t now_ns) {
+    recorder_set_time(pool->core, now_ns);
+    pool->is_draining = is_draining;
+    pool->reclaim.next_ns = 0; /* sessions are asked at once: also for the first request after the drain */
+    if (is_draining) {
+        drop_growth(pool);
+        pool->reclaim.is_stuck = pool->reclaim.is_owed = false;
+        pool->reclaim.refused_bytes = 0;
+        pool_refuse(pool, 0, PROTO_E_SHUTDOWN);
+        if (pool->takes_descriptors)
+            pool_mark_descriptors(pool->core);
+    }
+    pool_mark_ready(pool);
+    core_serve(pool->core, now_ns);
+}
+
+bool core_is_draining(const struct core *core) {
+    for (unsigned i = 0; i < core->n_pools; i++)
+        if (!core->pools[i]->is_draining)
+            return false;
+    return core->n_pools > 0;
 }
 
 void core_pool_stalled(struct pool *pool, const char *call, uint64_t for_ns) {

@@ -81,6 +81,12 @@ void core_pool_failed(struct pool *pool, const char *error, uint64_t now_ns);
  * with the error. Leases stay. Does nothing if the pool is closed already. */
 void core_pool_lost(struct pool *pool, const char *error, uint64_t now_ns);
 
+/* An operator drains the pool, or ends that (pool.h). */
+void core_pool_drain(struct pool *pool, bool is_draining, uint64_t now_ns);
+
+/* Whether all pools drain: no session opens then. */
+bool core_is_draining(const struct core *core);
+
 /* The pool's worker has been in a call for so long that it may hang: refusals say so. call: a constant
  * string; NULL: it has come back. */
 void core_pool_stalled(struct pool *pool, const char *call, uint64_t for_ns);
@@ -94,7 +100,8 @@ void core_pool_configure(struct pool *pool, const struct pool_sizes *sizes, uint
  * keeps its leases there. Its requests that wait there are refused. */
 void core_set_policy(struct core *core, struct policy *policy, uint64_t now_ns);
 
-/* Opens a session. Returns 0, PROTO_E_LIMIT (core_explain_sessions() says which limit) or -ENOMEM. */
+/* Opens a session. Returns 0, PROTO_E_LIMIT (core_explain_sessions() says which limit), PROTO_E_SHUTDOWN (all
+ * pools drain) or -ENOMEM. */
 int core_session_open(struct core *core, const struct peer *peer, uint64_t now_ns,
                       struct session **ret_session);
 

@@ -85,6 +85,8 @@ static int session_open(struct core *core, const struct peer *peer, uint64_t now
 
     if (core->n_sessions >= core->sessions_limit || core_is_shut_out(core, peer))
         return PROTO_E_LIMIT;
+    if (core_is_draining(core))
+        return PROTO_E_SHUTDOWN;
     struct session *session =
         calloc(1, sizeof *session + core->n_pools * sizeof session->answers[0]); /* no pool comes later */
     if (session == NULL || kept_add(core, KEPT_SESSION, session, &session->record) < 0) {
@@ -150,6 +152,13 @@ void core_explain_sessions(struct core *core, const struct peer *peer, struct pr
     }
     if (core_is_shut_out(core, peer)) {
         explain_shut_out(core, peer, ret_failure);
+        return;
+    }
+    if (core_is_draining(core)) {
+        proto_failure_set(
+            ret_failure, PROTO_E_SHUTDOWN,
+            "an operator drains the daemon: no program connects until 'gpupoolctl drain --off', or "
+            "a restart of the daemon");
         return;
     }
     if (tenant_get(core, peer_tenant(peer), &tenant) < 0) {

@@ -276,7 +276,10 @@ static bool pool_is_valid(const struct pool *pool) {
            pool->quarantined_bytes <= pool->stats.quarantined_peak_bytes &&
            held == pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes &&
            waiters == pool->waiters.count && leases == pool->n_leases && parcels == pool->n_parcels &&
-           parcel_bytes == pool->parcel_bytes && overdue_is_valid(pool) && stock_is_valid(pool);
+           parcel_bytes == pool->parcel_bytes &&
+           (!pool->is_draining ||
+            (waiters == 0 && pool->growth.demand == NULL && !pool->growth.is_decided)) &&
+           overdue_is_valid(pool) && stock_is_valid(pool);
 }
 
 /* Whether a request has what its state and what it asks for say. Adds the leases whose answer is still to be

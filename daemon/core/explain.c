@@ -385,6 +385,13 @@ void request_explain(const struct request *request, struct proto_failure *ret_fa
         proto_failure_set(ret_failure, request->error,
                           "no pool has this id: list the pools for those there are");
         return;
+    case PROTO_E_SHUTDOWN:
+        proto_failure_set(
+            ret_failure, request->error,
+            "%s asked of %s, which an operator drains: no more is lent from it until 'gpupoolctl "
+            "drain --off', or a restart of the daemon",
+            asked, pool->name);
+        return;
     case PROTO_E_LIMIT:
         proto_failure_set(
             ret_failure, request->error,

@@ -74,6 +74,8 @@
 /* Between two questions of a pool for idle memory: time for clients to look through their caches, and a rate
  * at which they do little else even if a request waits for ever. */
 #define RECLAIM_INTERVAL_NS (100 * NS_PER_MS)
+/* Between two questions of a pool that drains: no request waits, so clients lose little time with them. */
+#define DRAIN_INTERVAL_NS NS_PER_S
 /* Before the next question for requests that end when all sessions have answered (IDLE_ONLY), if all have: a
  * question costs an asked program its caches, and PyTorch some milliseconds. */
 #define RECLAIM_SOON_NS (10 * NS_PER_MS)

@@ -98,8 +98,15 @@ uint64_t plan_missing_for(const struct pool *pool, uint64_t size_bytes) {
     return missing_bytes(pool, segment_bytes_for(size_bytes), NULL);
 }
 
+/* Whether all of the pool's memory is to come back. */
+static bool wants_all(const struct pool *pool) {
+    return pool->is_draining && pool->state == POOL_READY;
+}
+
 uint64_t plan_missing_bytes(const struct pool *pool) {
     const struct request *first = wait_queue_oldest(pool);
+    if (wants_all(pool))
+        return UINT64_MAX;
     if (first == NULL)
         return plan_missing_for(pool, pool->reclaim.refused_bytes);
     return first->no_reclaim ? 0 : missing_bytes(pool, pool_lacking_bytes(first), first);
@@ -217,7 +224,7 @@ void plan_ask_sessions(struct pool *pool, const struct tenant *tenant, bool is_c
 
 void plan_end_shortage(struct pool *pool, uint64_t now_ns) {
     if ((pool->reclaim.is_stuck && !list_is_empty(&pool->waiters.queues)) ||
-        !list_is_empty(&pool->waiters.pressed)) {
+        !list_is_empty(&pool->waiters.pressed) || wants_all(pool)) {
         plan_begin_shortage(pool, now_ns);
         return;
     }
@@ -264,8 +271,8 @@ static uint64_t next_round_ns(const struct pool *pool) {
 static void reclaim_for_room(struct pool *pool, uint64_t now_ns) {
     const struct request *first = wait_queue_oldest(pool);
 
-    if (!(pool->reclaim.is_stuck || pool->reclaim.is_owed) || pool->reclaim.n_sessions == 0 ||
-        now_ns < next_round_ns(pool))
+    if (!(pool->reclaim.is_stuck || pool->reclaim.is_owed || wants_all(pool)) ||
+        pool->reclaim.n_sessions == 0 || now_ns < next_round_ns(pool))
         return;
     /* Caches are worth keeping when enough memory is on its way back. */
     if (first != NULL && first->deadline_ns > now_ns && pool->fenced_bytes >= first->least_bytes &&
@@ -276,21 +283,24 @@ static void reclaim_for_room(struct pool *pool, uint64_t now_ns) {
     /* A round between them leaves them as they are: how often sessions were asked says how long they had. */
     bool is_regular = now_ns >= pool->reclaim.next_ns;
     if (is_regular)
-        pool->reclaim.next_ns = clock_deadline_ns(now_ns, RECLAIM_INTERVAL_NS);
+        pool->reclaim.next_ns =
+            clock_deadline_ns(now_ns, wants_all(pool) ? DRAIN_INTERVAL_NS : RECLAIM_INTERVAL_NS);
     pool->reclaim.is_owed = false;
     plan_ask_sessions(pool, NULL, is_regular, now_ns);
 }
 
 void plan_reclaim(struct pool *pool, uint64_t now_ns) {
     pool->reclaim.is_stuck = is_stuck(pool, now_ns);
-    if (!pool->reclaim.is_stuck) /* the next time, idle sessions close segments first again */
+    if (!pool->reclaim.is_stuck &&
+        !wants_all(pool)) /* the next time, idle sessions close segments first again */
         pool->reclaim.n_asks = 0;
     reclaim_for_room(pool, now_ns);
     reclaim_pressed(pool, now_ns);
 }
 
 uint64_t plan_next_reclaim_ns(const struct pool *pool) {
-    bool wanted = pool->reclaim.is_owed || (pool->reclaim.is_stuck && !list_is_empty(&pool->waiters.queues));
+    bool wanted = pool->reclaim.is_owed || wants_all(pool) ||
+                  (pool->reclaim.is_stuck && !list_is_empty(&pool->waiters.queues));
     uint64_t next_ns = wanted ? next_round_ns(pool) : NS_FOREVER;
     uint64_t next_retire_ns = NS_FOREVER; /* no session has to be asked for that */
     list_for_each_entry(const struct tenant_heap, heap, &pool->waiters.pressed, pressed_link) {
@@ -375,6 +385,10 @@ static void retire_orphans(struct pool *pool) {
 void plan_growth(struct pool *pool, uint64_t now_ns) {
     if (pool->n_orphans > 0)
         retire_orphans(pool);
+    if (wants_all(pool))
+        pool_retire_idle(pool, UINT64_MAX, 0, NULL);
+    if (pool->is_draining)
+        return;
     if (pool->state != POOL_READY || pool->growth.bytes > 0 || pool->retiring_bytes > 0 ||
         now_ns < pool->growth.retry_ns)
         return;

@@ -18,6 +18,9 @@
  * nothing idle. It asks again after RECLAIM_INTERVAL_NS while it is stuck and requests wait. Memory that
  * comes back as ranges serves every session of its tenant. Segments are closed only where ranges are not
  * enough (closing.h).
+ *
+ * A pool that drains (pool.h) does not grow. It retires what is idle, is short all the time, and asks sessions
+ * each DRAIN_INTERVAL_NS for all that they keep idle, segments too.
  */
 #include <stdbool.h>
 #include <stdint.h>

@@ -12,6 +12,10 @@
  * refused. Its leases stay until they are given back, but their contents may be gone. The memory is never
  * lent again. It is not freed either, for its driver does not answer, and the pool does not grow.
  *
+ * An operator can drain a pool, in whatever state, and end that again. A pool that drains grants nothing: its
+ * requests are refused with SHUTDOWN. It does not grow, it asks sessions for idle memory again and again, and
+ * its idle segments are retired, those of its reserve too. Leases stay, and can be attached to.
+ *
  * Memory that sessions released behind fences comes back without a message. The pool polls fences before it
  * has a request wait, grows or refuses, and every FENCE_INTERVAL_NS while requests wait.
  *
@@ -21,7 +25,8 @@
  *
  * Invariant (checked by core_is_valid): leased + fenced + quarantined + closing + retiring + free =
  * reserved, where free is what heaps and unassigned segments have; leased, fenced and quarantined bytes are
- * those of the blocks. Each peak is at least the present value.
+ * those of the blocks. Each peak is at least the present value. In a pool that drains no request waits, and no
+ * growth is about to begin.
  */
 #include <stdbool.h>
 #include <stdint.h>

@@ -392,6 +392,7 @@ struct pool {
     uint64_t sessions_bytes; /* what all sessions hold and are told to close; shared blocks for each holder */
     uint64_t changes;        /* of what requests of any tenant may get; starts at 1 */
     bool is_plan_due;        /* something has changed that a plan depends on */
+    bool is_draining;        /* an operator takes it out of use: see pool.h */
 
     struct pool_waiters waiters;
     struct pool_growth growth;

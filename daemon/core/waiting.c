@@ -565,6 +565,10 @@ void pool_ask(struct pool *pool, struct request *request, uint64_t now_ns) {
         request_refuse(request, PROTO_E_DRIVER);
         return;
     }
+    if (pool->is_draining) {
+        request_refuse(request, PROTO_E_SHUTDOWN);
+        return;
+    }
     if (request->least_bytes > pool_segment_max(pool)) {
         request_refuse(request, PROTO_E_TOO_LARGE);
         return;

@@ -251,7 +251,7 @@ static int open_session(struct client *client, const struct proto_message *messa
             core_explain_sessions(core, &client->peer, &failure);
         if (r > 0)
             session_log_session_refused(&clients->log, core, &client->peer, failure.text);
-        send_error(client, message->header.request, r > 0 ? r : PROTO_E_NO_MEMORY,
+        send_error(client, message->header.request, r > 0 ? failure.error : PROTO_E_NO_MEMORY,
                    r > 0 ? failure.text : "the daemon has no memory for its bookkeeping");
         return r > 0 ? -EUSERS : r;
     }

@@ -72,7 +72,8 @@ static size_t read_limit(void) {
 int store_open(struct store *store, struct notifier *notifier, bool is_private) {
     char **names = NULL;
 
-    *store = (struct store){.notifier = notifier, .limit = is_private ? 0 : read_limit()};
+    *store = (struct store){
+        .notifier = notifier, .limit = is_private ? 0 : read_limit(), .is_private = is_private};
     int n = sd_listen_fds_with_names(1, &names);
     if (n <= 0)
         return n;
@@ -201,7 +202,7 @@ void store_put(struct store *store, enum store_kind kind, int fd, char ret_name[
 void store_remove(struct store *store, const char *name) {
     char text[64 + UINT8_MAX];
 
-    if (!store_is_there(store) || name[0] == '\0')
+    if (!store_is_there(store) || name[0] == '\0' || (store->is_let_go && name[0] != STORE_LISTENER))
         return;
     size_t slot = slot_of(name);
     snprintf(text, sizeof text, "FDSTOREREMOVE=1\nFDNAME=%s", name);
@@ -236,7 +237,6 @@ size_t store_let_go(struct store *store) {
     size_t n = 0;
 
     store_remove_leaving(store);
-    store->is_let_go = true;
     for (size_t slot = 0; store_is_there(store) && slot < STORE_SLOTS; slot++) {
         if (store->kinds[slot] == 0 || store->kinds[slot] == STORE_LISTENER)
             continue;
@@ -244,6 +244,7 @@ size_t store_let_go(struct store *store) {
         store_remove(store, name);
         n++;
     }
+    store->is_let_go = true;
     return n;
 }
 

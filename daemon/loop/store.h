@@ -49,6 +49,7 @@ struct store {
     size_t limit, count;       /* of stored descriptors. limit 0: there is no store */
     struct store_inherited *inherited;
     size_t n_inherited;
+    bool is_private; /* the daemon is, so there is no store */
     bool complained; /* that no more can be stored */
     size_t next;     /* where the search for a free slot begins */
     char (*leaving)[STORE_NAME_SIZE]; /* store_leave() */

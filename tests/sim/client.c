@@ -840,7 +840,7 @@ void step_idle(struct world *world) {
         model_tell(world, s, p, g, is_early, for_others);
     }
     must(!for_others || begun == 0 || !list_is_empty(&pool->waiters.queues) ||
-             pool->reclaim.refused_bytes > 0,
+             pool->reclaim.refused_bytes > 0 || pool->is_draining,
          "a session is to close what nobody waits for");
     must(!has_room || begun == 0, "a session is to close segments, and the pool could grow");
     must(!busy || !is_early || begun == 0 || world->is_vmm[p],
@@ -938,7 +938,8 @@ void step_closed(struct world *world) {
             wanted = wanted || world->pools[p].pool->waiters.count > 0;
         int r = core_closed(session->session, &closed, world->now_ns);
         must(r == (told ? 0 : PROTO_E_INVALID), "a session closes what it was not told to");
-        must(!told || !kept || wanted || memory_failed() || where->segment->state != SEGMENT_RETIRING,
+        must(!told || !kept || wanted || memory_failed() || where->segment->state != SEGMENT_RETIRING ||
+                 world->pools[where->pool].pool->is_draining,
              "a segment that was offered goes back to the driver, and no request waits");
         return;
     }

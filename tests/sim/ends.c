@@ -71,11 +71,13 @@ void step_open(struct world *world) {
                 of_tenant < model_limit(world, process->tenant, QUOTA_SESSIONS, group);
     if (out_of_memory(r))
         return;
-    must(r == (fits ? 0 : PROTO_E_LIMIT), "sessions are counted otherwise");
+    bool is_draining = there < world->core->sessions_limit && !model_is_shut(world, process->tenant) &&
+                       core_is_draining(world->core);
+    must(r == (is_draining ? PROTO_E_SHUTDOWN : fits ? 0 : PROTO_E_LIMIT), "sessions are counted otherwise");
     if (r != 0) {
         struct proto_failure failure = {0};
         core_explain_sessions(world->core, &peer, &failure);
-        must(failure.error == PROTO_E_LIMIT && failure.text_length > 0, "a refusal says nothing");
+        must((int)failure.error == r && failure.text_length > 0, "a refusal says nothing");
         return;
     }
     process->sessions++;

@@ -77,6 +77,8 @@ static void draw_weights(struct world *world) {
         }
         if (i == STEP_FORCE || i == STEP_LOSE_DEVICE || i == STEP_REVOKE_ALL)
             world->weights[i] = one_in(world, 8) ? 1 : 0;
+        if (i == STEP_CONFIGURE && world_drains(world))
+            world->weights[i] = 4;
         if (i == STEP_POLICY)
             world->weights[i] = one_in(world, 2) ? 1 : 0;
         world->weight_sum += world->weights[i];

@@ -95,6 +95,7 @@ static const struct campaign_count counts[] = {
     {"... after one that got no memory", offsetof(struct tally, reads_failed)},
     {"deaths while the estate grew", offsetof(struct tally, growths_died)},
     {"deaths while the estate was made", offsetof(struct tally, makers_died)},
+    {"pools that drained", offsetof(struct tally, drains)},
     {"devices lost", offsetof(struct tally, devices_lost)},
     {"policies set", offsetof(struct tally, policies)},
     {"refusals for a quota", offsetof(struct tally, quota_refusals)},

@@ -512,6 +512,9 @@ static void model_refused(struct world *world, const struct model_request *reque
         must(!model_may_use(world, request->session, request->pool),
              "a session is told that there is no such pool");
         break;
+    case PROTO_E_SHUTDOWN:
+        must(pool->is_draining, "a request is refused by a pool that does not drain");
+        break;
     case PROTO_E_DRIVER:
         must(pool_is_closed(pool) ||
                  (asked->asked_while_no_driver && pool->leased_bytes + pool->fenced_bytes == 0 &&
@@ -568,6 +571,7 @@ static void model_see_growths(struct world *world) {
         must(pool->growth.bytes > 0 && pool->growth.bytes % SEGMENT_GRANULE == 0 &&
                  pool->reserved_bytes + pool->growth.bytes <= pool->limit_bytes,
              "a pool grows beyond its limit");
+        must(!pool->is_draining, "a pool that drains grows");
         must(model_has_descriptor(world, p), "a pool takes a descriptor that is kept, or that there is not");
         must(!pool->growth.is_ahead || (pool->leased_bytes > 0 && pool->low_water_bytes > 0),
              "a pool grows ahead of demand that nobody uses");

@@ -242,7 +242,21 @@ struct pool_sizes draw_sizes(struct world *world) {
     };
 }
 
+/* An operator has a pool drain, or ends that. */
+static void step_drain(struct world *world) {
+    struct model_pool *drained = &world->pools[random_below(world, world->n_pools)];
+    bool is_draining = !drained->pool->is_draining && one_in(world, 2);
+
+    core_pool_drain(drained->pool, is_draining, world->now_ns);
+    drained->decided = drained->decided && drained->pool->growth.is_decided;
+    world->tally->drains += is_draining;
+}
+
 void step_configure(struct world *world) {
+    if (world_drains(world) && one_in(world, 2)) {
+        step_drain(world);
+        return;
+    }
     const struct pool_sizes sizes = draw_sizes(world);
 
     shell_drain(world); /* as after each event: what was decided under the old limits has begun */

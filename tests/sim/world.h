@@ -261,7 +261,7 @@ struct tally {
     uint64_t steps, sessions, grants, waited, refusals, deadlines, parts, splits, merges, shares, attaches,
         sends, taken, revoked, too_late, fences, joined, withheld, rows, described, arrivals, aheads, growths,
         failures, retirements, reclaims, byes, breaks, kills, forks, reaped, behind_child, by_holders, forced,
-        policies, quota_refusals, held, devices_lost, out_of_memory, segments, closings, offered,
+        policies, quota_refusals, held, devices_lost, drains, out_of_memory, segments, closings, offered,
         answered_early, closed, passes, overdue, turns, cancels, alone, long_waits, scopes, heirs, successors,
         steps_lost, reads_died, reads_failed, makers_died, growths_died;
 };
@@ -651,6 +651,11 @@ void step_look(struct world *world);
 void step_lose_device(struct world *world);
 void step_trim(struct world *world);
 void step_configure(struct world *world);
+
+/* Whether pools drain in this world now and then: a step of the configuration's. */
+static inline bool world_drains(const struct world *world) {
+    return world->seed % 8 == 5;
+}
 struct pool_sizes draw_sizes(struct world *world);
 void finish_retirement(struct world *world, unsigned g);
 

@@ -77,7 +77,14 @@ def setting(section, key, value, source="default", line_=None, needs_restart=Fal
             "in_force": in_force, "reason": reason, **dict(zip(("next_value", "next_source", "next_line"), next_, strict=True))}
 
 
+ESTATE = {"kept": True, "why": None, "manager": "systemd", "incarnation": 4, "records": 412, "bytes": 576 << 10,
+          "format": {"major": 1, "desk": 1, "kinds": [{"kind": 1, "size_bytes": 64, "holds": True}]},
+          "descriptors": {"stored": 99, "limit": 100, "refused": True}, "sessions": {"kept": 3, "lost": 1},
+          "pools": [{"id": 1, "kept_segments": 3, "kept_bytes": GIB, "lost_segments": 2, "lost_bytes": 64 << 20, "orphans": 1, "orphan_bytes": 32 << 20}]}
+
+
 REPLIES = {
+    "estate": {"estate": ESTATE},
     "quota": {"quotas": [QUOTA, FULL_QUOTA]},
     "ping": {"daemon": DAEMON},
     "stats": {"daemon": DAEMON_STATS, "pools": [DEVICE_POOL, HOST_POOL], "sessions": [SESSION, DEAD_SESSION]},
@@ -349,10 +356,10 @@ class Commands(unittest.TestCase):
         general = ctl("--help").stdout
         words_of = {"record": " export", "session": " end ID", "scope": " add NAME | set NAME | drop NAME | list"}
         commands = re.findall(r"^  (\w+) ", general.partition("Commands:\n")[2].partition("\nOptions:")[0], re.MULTILINE)
-        self.assertEqual(set(commands), {*REPLIES, "estate", "upgrade", "events", "history", "metrics", "record", "report", "run", "scope", "session", "top", "help"})
+        self.assertEqual(set(commands), {*REPLIES, "drain", "upgrade", "events", "history", "metrics", "record", "report", "run", "scope", "session", "top", "help"})
         own = {"top": {"--interval", "--once", "--batch", "--pool", "--pid", "--user", "--scope"}, "leases": {"--session"}, "session": {"--yes"}, "scope": {"--uid", "--quota", "--label", "--end", "--no-wait"}, "events": {"--since", "--until", "--pool", "--pid", "--user", "--scope", "--follow", "--records"},
                "history": {"--since", "--until", "--pool", "--records"}, "report": {"--since", "--until", "--pool", "--records"},
-               "record": {"--since", "--until", "--pool", "--pid", "--user", "--scope", "--records", "--perfetto", "--memory-viz"}, "trim": {"--pool"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"},
+               "record": {"--since", "--until", "--pool", "--pid", "--user", "--scope", "--records", "--perfetto", "--memory-viz"}, "trim": {"--pool"}, "drain": {"--pool", "--off", "--no-wait"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"},
                "estate": {"--drop", "--yes"}, "upgrade": {"--daemon", "--yes"}}
         for command in commands:
             with self.subTest(command):
@@ -458,6 +465,31 @@ class ForPeople(unittest.TestCase):
             "and 2 waiting requests would fail.\n"))
         self.assertTrue(self.show("sessions", {"sessions": [idle]}).endswith(
             "If the daemon stopped now: no session holds memory, no request waits.\n"))
+
+    def test_sessions_tells_what_a_restart_of_the_daemon_keeps(self):
+        kept = {**SESSION, "leased_bytes": 3 << 20, "waiting": 1, "outlives_daemon": True}
+        restart = "If the daemon were restarted now: 2 sessions would go on, with up to 6 MiB and 2 waiting requests; 'gpupoolctl estate' tells more.\n"
+        self.assertTrue(self.show("sessions", {"sessions": [kept, kept]}).endswith(restart))
+        self.assertTrue(self.show("sessions", {"sessions": [kept, {**kept, "outlives_daemon": False}, kept]}).endswith(
+            restart + "The others would not: up to 3 MiB of 1 session would stay with the processes until they end or give it back, "
+            "and 1 waiting request would fail.\n"))
+
+    def test_a_daemon_without_an_estate_is_not_upgraded(self):
+        with FakeAdmin(line({"error": {"code": "unknown-command", "message": "the commands are ping, stats"}})) as fake:
+            done = ctl("upgrade", socket_path=fake.path)
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertIn("of a release that keeps nothing", done.stderr)
+        self.assertEqual(len(fake.requests), 1)
+
+    def test_estate_tells_what_a_restart_keeps_and_why_not(self):
+        text = self.show("estate")
+        for words in ("keeps 3 sessions; 1 would end", "412 records in 576 KiB, by systemd, which holds 99 of at most 100 descriptors",
+                      "this is daemon 4 of it, and its format is 1/1", "FileDescriptorStoreMax=", "export = vmm"):
+            self.assertIn(words, text)
+        self.assertRegex(text, r"(?m)^ +1 +3 +1 GiB +2 +64 MiB +32 MiB$")
+        without = {**ESTATE, "kept": False, "manager": None, "why": "this is a private daemon, which ends with its program"}
+        self.assertEqual(self.show("estate", {"estate": without}),
+                         "A restart of the daemon ends all sessions: this is a private daemon, which ends with its program\n")
 
     def test_sessions_tells_what_each_has_beside_the_pools(self):
         table = self.show("sessions", {"sessions": [SESSION, DEAD_SESSION]}).splitlines()

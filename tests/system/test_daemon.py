@@ -649,7 +649,9 @@ class ServiceManager(unittest.TestCase):
                                 (["BARRIER=1"], 1), (["READY=1"], 0)])
         daemon.process.send_signal(signal.SIGINT)
         said = self.messages(daemon, "FDNAME=LB")
-        self.assertEqual(said, [(["STOPPING=1"], 0), *((["FDSTOREREMOVE=1", f"FDNAME={name}"], 0) for name in ("LA", "LB"))])
+        if (["STOPPING=1"], 0) not in said:  # a thread says it
+            said += self.messages(daemon, "STOPPING=1")
+        self.assertCountEqual(said, [(["STOPPING=1"], 0), *((["FDSTOREREMOVE=1", f"FDNAME={name}"], 0) for name in ("LA", "LB"))])
         self.assertEqual(daemon.process.wait(WAIT_S), 0)
         daemon.process = None
 

@@ -431,6 +431,118 @@ class Signals(Keeper):
         self.assertTrue(mark.exists())
 
 
+class Estate(Keeper):
+    """An upgrade, and a next daemon that does not go on with the estate."""
+
+    # Overwrites the estate, so that the daemon that goes on in this process cannot read it.
+    SPOILS = """
+names = os.environ["LISTEN_FDNAMES"].split(":")
+estate = next(3 + i for i, name in enumerate(names) if name.startswith("E"))
+os.pwrite(estate, bytes([255]) * os.fstat(estate).st_size, 0)
+"""
+
+    def die(self, daemon, count):
+        """The next daemons take the estate and end before they are ready, for there is no such GPU. The one behind them goes on."""
+        starts = daemon.programs / "starts"
+        starts.write_text("")
+        daemon.replace(f'#!/bin/sh\necho . >> {starts}\n[ $(wc -l < {starts}) -gt {count} ] && exec {DAEMON} "$@"\n'
+                       f'CUDA_VISIBLE_DEVICES= exec {DAEMON} "$@" --gpu cuda\n')
+        daemon.end_daemon()
+        self.ready(daemon)
+        self.assertEqual(len(starts.read_text().splitlines()), count + 1)
+
+    def ready(self, daemon):
+        """Deaths before that count."""
+        wait_until(lambda: all(pool["state"] == "ready" for pool in daemon.ask("pools")["pools"]), "the daemon is ready")
+
+    def test_an_upgrade_whose_daemon_begins_anew_says_so(self):
+        daemon = self.start()
+        with holding(daemon):
+            identity = daemon.ask("ping")["daemon"]["identity"]
+            daemon.replace(SAYS + self.SPOILS + GOES_ON)
+            done = ctl("upgrade", f"--daemon={DAEMON}", socket_path=daemon.admin_socket)
+            self.assertEqual(done.returncode, 1, done)
+            self.assertRegex(done.stdout, "begins anew, with 0 sessions, as process [0-9]+, after ")
+            self.assertIn("did not go on with the sessions", done.stderr)
+            self.assertNotEqual(daemon.ask("ping")["daemon"]["identity"], identity)
+            self.assertIn("is let go", daemon.log_text())
+
+    def test_an_upgrade_that_no_daemon_follows_says_so(self):
+        daemon = self.start()
+        with holding(daemon):
+            daemon.replace("#!/bin/sh\nexec sleep 600\n")
+            done = ctl("upgrade", f"--daemon={DAEMON}", "--timeout=500ms", socket_path=daemon.admin_socket)
+            self.assertEqual(done.returncode, 3, done)
+            self.assertIn("no other daemon answers after 500 ms", done.stderr)
+            daemon.replace()
+            os.kill(daemon.child(), signal.SIGKILL)
+            self.assertEqual(len(daemon.ask("sessions")["sessions"]), 1)
+
+    def test_an_upgrade_for_programs_prints_the_reply(self):
+        daemon = self.start()
+        pid = daemon.pid()
+        with holding(daemon):
+            done = ctl("upgrade", "--json", socket_path=daemon.admin_socket)
+            self.assertEqual((done.returncode, done.stdout, done.stderr), (0, f'{{"pid":{pid}}}\n', ""))
+            self.assertEqual(len(daemon.ask("sessions")["sessions"]), 1)
+
+    def test_after_the_third_death_before_it_is_ready_the_estate_is_let_go(self):
+        daemon = self.start()
+        with holding(daemon):
+            identity = daemon.ask("ping")["daemon"]["identity"]
+            self.die(daemon, 3)
+            self.assertNotEqual(daemon.ask("ping")["daemon"]["identity"], identity)
+            self.assertEqual(daemon.ask("sessions")["sessions"], [])
+            self.assertIn("because the daemon died again and again before it was ready: its sessions are over", daemon.log_text())
+            estate = daemon.ask("estate")["estate"]
+            self.assertEqual((estate["kept"], estate["incarnation"]), (True, 1))
+        with holding(daemon):  # it is as good as new
+            daemon.kill_daemon()
+            self.assertEqual(len(daemon.ask("sessions")["sessions"]), 1)
+
+    def test_two_deaths_before_it_is_ready_keep_the_sessions(self):
+        daemon = self.start()
+        with holding(daemon):
+            for _ in range(2):  # a daemon that is ready begins the count anew
+                self.die(daemon, 2)
+                self.assertEqual(len(daemon.ask("sessions")["sessions"]), 1)
+
+    def test_deaths_after_it_was_ready_do_not_count(self):
+        daemon = self.start()
+        with holding(daemon):
+            for _ in range(6):
+                self.ready(daemon)
+                daemon.kill_daemon()
+            self.assertEqual(len(daemon.ask("sessions")["sessions"]), 1)
+            self.assertEqual(daemon.ask("estate")["estate"]["incarnation"], 7)
+
+    def test_a_second_daemon_with_the_estate_of_one_that_lives_does_not_start(self):
+        daemon = self.start()
+        with holding(daemon):
+            pid = daemon.pid()
+            os.kill(pid, signal.SIGSTOP)  # a daemon that hangs
+            try:
+                with contextlib.ExitStack() as stack:
+                    held = []
+                    for entry in pathlib.Path(f"/proc/{daemon.process.pid}/fd").iterdir():
+                        if "gpupool-estate" in os.readlink(entry):
+                            held.append(stack.enter_context(open(entry, "r+b", buffering=0)).fileno())
+                    (estate,) = held
+                    script = f'exec 3<&{estate}; LISTEN_PID=$$ LISTEN_FDS=1 LISTEN_FDNAMES=EA FDSTORE=10 NOTIFY_SOCKET=/nonexistent exec "$@"'
+                    folder = self.folder()
+                    second = subprocess.run(
+                        ["bash", "-c", script, "bash", DAEMON, "--gpu=none", f"--socket={folder}/s", f"--admin-socket={folder}/a"],
+                        pass_fds=[estate], capture_output=True, text=True, timeout=WAIT_S, check=False)
+            finally:
+                os.kill(pid, signal.SIGCONT)
+            self.assertEqual(second.returncode, 1, second)
+            self.assertIn("another daemon is alive and has the estate", second.stderr)
+            self.assertEqual(daemon.pid(), pid)
+            self.assertEqual(len(daemon.ask("sessions")["sessions"]), 1)
+            daemon.kill_daemon()  # nothing was taken from it
+            self.assertEqual(len(daemon.ask("sessions")["sessions"]), 1)
+
+
 class Store(Keeper):
     """The protocol of the descriptor store."""
 

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import unittest
 
-from gpupool_system import DAEMON, SCHEMAS, SOURCE, WAIT_S, Daemon, check_schema, ctl, holding, wait_until
+from gpupool_system import CTL, DAEMON, SCHEMAS, SOURCE, WAIT_S, Daemon, check_schema, ctl, holding, wait_until
 
 MIB = 1 << 20
 
@@ -310,6 +310,100 @@ def commands_of(request):
     """The commands that a kind of request in request.json has."""
     command = request["properties"]["command"]
     return command.get("enum") or [command["const"]]
+
+
+class Drain(unittest.TestCase):
+    """gpupoolctl drain."""
+
+    def start(self):
+        daemon = Daemon("[host]\nlimit = 64MiB\nreserve = 16MiB\n")
+        self.addCleanup(daemon.close)
+        wait_until(lambda: host_pool(daemon)["reserved_bytes"] == 16 * MIB, "the reserve is there")
+        return daemon
+
+    def drain(self, daemon, *options):
+        return ctl("drain", *options, socket_path=daemon.admin_socket)
+
+    def test_nothing_is_lent_until_it_ends(self):
+        daemon = self.start()
+        pool = host_pool(daemon)["id"]
+        with Client(daemon) as holder, Client(daemon) as waiting, Client(daemon) as other:
+            holder.ask(pool, 4 * MIB, 0xFFFFFFFFFFFFFFFF)
+            self.assertEqual(holder.reply(), 66)
+            waiting.ask(pool, 64 * MIB, 3600 * 10**9)
+            wait_until(lambda: host_pool(daemon)["waiters"] == 1, "a request waits")
+            done = self.drain(daemon, "--no-wait")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn("No more is lent, and 4 MiB are held still.", done.stdout)
+            self.assertRegex(done.stdout, rf"(?m)^ +{pool} +1 +4 MiB +")
+            self.assertEqual(waiting.reply(), 70)
+            other.ask(pool, MIB, 0)
+            data = other.socket.recv(16384)
+            self.assertEqual(struct.unpack_from("<H", data)[0], 70)
+            self.assertIn(b"which an operator drains: no more is lent from it until 'gpupoolctl drain --off'", data)
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as late:
+                late.settimeout(WAIT_S)
+                late.connect(str(daemon.socket))
+                late.send(struct.pack("<HHIQIHHII", 1, 0, 32, 1, 0x4C505047, 1, 1, 2, 0))
+                self.assertIn(b"an operator drains the daemon", late.recv(16384))
+            for command in ("stats", "pools"):
+                shown = ctl(command, socket_path=daemon.admin_socket).stdout
+                self.assertRegex(shown, rf"(?m)^ +{pool} +host.* draining ")
+                self.assertIn("drains: no more is lent from it; 'gpupoolctl drain --off' ends that", shown)
+            done = self.drain(daemon, "--timeout=300ms")
+            self.assertEqual(done.returncode, 1, done)
+            self.assertIn("Waiting for 4 MiB", done.stderr)
+            self.assertIn("4 MiB are held still", done.stdout)
+            done = self.drain(daemon, "--off")
+            self.assertEqual((done.returncode, done.stdout), (0, "Memory is lent again.\n"))
+            other.ask(pool, MIB, 0)
+            self.assertEqual(other.reply(), 66)
+            self.assertIn("an operator drains", daemon.log_text())
+            self.assertIn("lend again", daemon.log_text())
+
+    def test_it_waits_until_all_memory_has_come_back(self):
+        daemon = self.start()
+        with holding(daemon) as holder:
+            command = [CTL, f"--admin-socket={daemon.admin_socket}", "drain", "--timeout=60s"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+                self.assertIn("Waiting for ", waiting.stderr.readline())
+                self.assertGreater(host_pool(daemon)["leased_bytes"], 0)
+                holder.stdin.close()
+                text = waiting.stdout.read()
+                self.assertEqual(waiting.wait(WAIT_S), 0)
+        self.assertIn("Drained: nothing is held, and no more is lent.", text)
+        wait_until(lambda: host_pool(daemon)["reserved_bytes"] == 0, "all memory is the kernel's, the reserve too")
+        self.drain(daemon, "--off")
+        wait_until(lambda: host_pool(daemon)["reserved_bytes"] == 16 * MIB, "the reserve is made again")
+        with holding(daemon):
+            self.assertEqual(len(daemon.ask("sessions")["sessions"]), 1)
+
+    def test_one_pool_can_drain(self):
+        with Daemon("[host]\nlimit = 64MiB\n") as daemon:
+            pools = {pool["kind"]: pool["id"] for pool in reversed(daemon.ask("pools")["pools"])}
+            done = self.drain(daemon, f"--pool={pools['device']}", "--json")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            reply = json.loads(done.stdout)
+            check_schema(reply, "drain")
+            self.assertEqual([(pool["id"], pool["draining"], pool["held_bytes"]) for pool in reply["pools"]], [(pools["device"], True, 0)])
+            with Client(daemon) as client:  # programs still connect
+                client.ask(pools["device"], MIB, 10**10)
+                self.assertEqual(client.reply(), 70)
+                client.ask(pools["host"], MIB, 10**10)
+                self.assertEqual(client.reply(), 66)
+            done = self.drain(daemon, "--pool=63")
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("no pool has this id", done.stderr)
+
+    def test_another_operator_may_end_it(self):
+        daemon = self.start()
+        with holding(daemon):
+            command = [CTL, f"--admin-socket={daemon.admin_socket}", "drain", "--timeout=60s"]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+                waiting.stderr.readline()
+                self.drain(daemon, "--off")
+                self.assertEqual(waiting.wait(WAIT_S), 1)
+                self.assertIn("the pools drain no more", waiting.stderr.read())
 
 
 class Manual(unittest.TestCase):

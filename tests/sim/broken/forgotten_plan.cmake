@@ -4,4 +4,4 @@ set(FIND [==[    if (is_idle || segment->is_idle || !list_is_empty(&segment->poo
         segment->pool->is_plan_due = true;]==])
 set(REPLACE [==[]==])
 set(EXPECTED "the first in the queue waits, and")
-set(SEED 1093)
+set(SEED 1600)
