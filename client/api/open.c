@@ -265,7 +265,7 @@ int gpupool_is_connected(struct gpupool_client *client) {
         return 1;
     }
     if (connection_hear_end(connection) == 0) /* another thread is reading, and will come to the end */
-        error_set(GPUPOOL_E_DISCONNECTED, "the daemon has closed the connection");
+        connection_report_end();
     return 0;
 }
 

@@ -134,6 +134,10 @@ static int report_broken_locked(const struct connection *connection) {
                                                is_gone && connection->is_greeted ? GONE_ADVICE : "");
 }
 
+int connection_report_end(void) {
+    return error_set(GPUPOOL_E_DISCONNECTED, "the daemon has closed the connection" GONE_ADVICE);
+}
+
 /* The last reply may have come in the same moment as the end: wake everybody, each looks for itself. */
 static void break_locked(struct connection *connection, int error, const char *text) {
     if (connection->broken != 0)

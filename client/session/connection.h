@@ -247,6 +247,9 @@ bool connection_is_up(const struct connection *connection);
  */
 int connection_hear_end(struct connection *connection);
 
+/* DISCONNECTED, its text set: of a greeted connection whose end another thread is just reading. */
+int connection_report_end(void);
+
 enum connection_state {
     CONNECTION_THERE,
     CONNECTION_AWAY, /* the daemon has ended, and the socket is there for the next one (alive.h) */
