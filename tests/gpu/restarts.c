@@ -199,6 +199,7 @@ static int be_worker(uint64_t seed) {
         give_back(&worker, 0);
     for (unsigned i = 0; i < 2; i++)
         gpupool_close(worker.clients[i]);
+    free(worker.found);
     printf("%llu %llu %llu %llu %s\n", worker.calls, worker.checked, worker.late,
            (unsigned long long)worker.longest_ns, worker.longest);
     return fflush(stdout) == 0 ? 0 : 1;

@@ -104,7 +104,7 @@ void exporter_stop(struct exporter *exporter) {
 
 /* --- what it says --- */
 
-void (*false_alter)(const struct proto_message *message, struct false_packet *packet);
+void (*_Atomic false_alter)(const struct proto_message *message, struct false_packet *packet);
 unsigned false_copies;
 
 void false_send_bytes(struct false_session *session, const void *bytes, size_t size, const int *fds,
@@ -122,8 +122,9 @@ void false_send(struct false_session *session, const struct proto_message *messa
     packet.size = proto_encode(message, packet.bytes);
     if (count > 0)
         memcpy(packet.fds, fds, count * sizeof *fds);
-    if (false_alter != NULL)
-        false_alter(message, &packet);
+    void (*alter)(const struct proto_message *, struct false_packet *) = false_alter;
+    if (alter != NULL)
+        alter(message, &packet);
     false_send_bytes(session, packet.bytes, packet.size, packet.fds, packet.n_fds);
     packet.bytes[offsetof(struct proto_header, flags)] |= PROTO_AGAIN;
     for (unsigned n = 0; n < false_copies && message->header.request != 0; n++)

@@ -121,7 +121,7 @@ struct false_packet {
     int fds[FALSE_FDS_MAX]; /* borrowed */
     unsigned n_fds;
 };
-extern void (*false_alter)(const struct proto_message *message, struct false_packet *packet);
+extern void (*_Atomic false_alter)(const struct proto_message *message, struct false_packet *packet);
 
 /* How many copies false_send() sends of each message behind the first one, as daemons do one after the other that end
  * while they send it. Set while no daemon runs; $GPUPOOL_TEST_COPIES is the number until then. */
