@@ -2,12 +2,14 @@
 #include "client/ctl/upgrade.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -24,6 +26,7 @@
 /* Between two looks whether the next daemon answers. */
 #define LOOK_NS     (5 * NS_PER_MS)
 #define FORMAT_SIZE 512u
+#define PROGRAM     "gpupoold"
 
 extern char **environ;
 
@@ -61,8 +64,18 @@ static void write_format(const struct cJSON *estate, char format[FORMAT_SIZE]) {
                  reply_count(kind, "kind"), reply_count(kind, "size_bytes"));
 }
 
+/* The first word of a process's command line. "": it cannot be read, or there is none. */
+static void read_name(uint64_t pid, char name[PATH_MAX]) {
+    char path[64];
+
+    snprintf(path, sizeof path, "/proc/%" PRIu64 "/cmdline", pid);
+    _cleanup_(close_fdp) int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, name, PATH_MAX - 1);
+    name[n > 0 ? n : 0] = '\0';
+}
+
 /* The file of a process's program, which may have been replaced since. Returns 0 or a negative errno. */
-static int find_program(uint64_t pid, char path[PATH_MAX]) {
+static int read_file(uint64_t pid, char path[PATH_MAX]) {
     static const char gone[] = " (deleted)";
     char link[64];
 
@@ -77,14 +90,46 @@ static int find_program(uint64_t pid, char path[PATH_MAX]) {
     return 0;
 }
 
-/* Runs the program, which says by its status whether it reads the format, and why not on standard error. Returns 0, 1:
- * it does not; or a negative errno. */
-static int ask_program(const char *program, const char *format) {
+/* The process may have the number of the daemon in another PID namespace, and be any program. */
+static bool is_of_daemon(const char *path) {
+    const char *slash = strrchr(path, '/');
+
+    return slash != NULL && strncmp(slash + 1, PROGRAM, strlen(PROGRAM)) == 0;
+}
+
+/* The path at which the service manager finds the next daemon: the one that this daemon was called by. It can lead over a
+ * link that an upgrade changes. Without an absolute one, that of the daemon's file. Returns 0 or a negative errno. */
+static int find_program(uint64_t pid, char path[PATH_MAX]) {
+    read_name(pid, path);
+    if (path[0] == '/' && is_of_daemon(path) && access(path, F_OK) == 0)
+        return 0;
+    int r = read_file(pid, path);
+    return r < 0 || is_of_daemon(path) ? r : -ESRCH;
+}
+
+/* Whether the file is root's or this user's. */
+static bool is_trusted(int fd) {
+    struct stat status;
+
+    return fstat(fd, &status) == 0 && (status.st_uid == 0 || status.st_uid == geteuid());
+}
+
+/* Runs the program, which says by its status whether it reads the format, and why not on standard error. must_trust: not
+ * a file of another user, for root would execute what that user's daemon leads to. Returns 0; 1: it does not read it;
+ * -EPERM: it was not run; or another negative errno. */
+static int ask_program(const char *program, bool must_trust, const char *format) {
     char *arguments[] = {(char *)program, (char *)"--reads-estate", (char *)format, NULL};
+    char path[64];
     pid_t pid;
     int status;
 
-    int error = posix_spawn(&pid, program, NULL, NULL, arguments, environ);
+    _cleanup_(close_fdp) int fd = open(program, O_PATH); /* a script's interpreter opens it by its number */
+    if (fd < 0)
+        return -errno;
+    if (must_trust && !is_trusted(fd))
+        return -EPERM;
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd); /* the path may lead to another file by now */
+    int error = posix_spawn(&pid, path, NULL, NULL, arguments, environ);
     if (error != 0)
         return -error;
     while (waitpid(pid, &status, 0) < 0)
@@ -100,6 +145,23 @@ struct before {
     bool is_lost;      /* an operator agreed that the sessions end */
 };
 
+/* Tells what a restart loses although the next daemon can read the estate, and asks where sessions would end. */
+static int tell_of_losses(const struct options *options, const struct cJSON *estate) {
+    uint64_t n_sessions = reply_count(estate, "sessions.lost"), bytes = 0;
+
+    reply_each(pool, estate, "pools") bytes += reply_count(pool, "lost_bytes");
+    if (bytes > 0 && !options->json)
+        fprintf(stderr,
+                "%s cannot be lent any more after the restart, and come back when no process has them mapped "
+                "('gpupoolctl estate' tells of which pools).\n",
+                BYTES_TEXT(bytes));
+    if (n_sessions == 0)
+        return EXIT_SUCCESS;
+    fprintf(stderr, "The service manager does not have all descriptors of %s: a restart ends them.\n",
+            COUNT_TEXT(n_sessions, "session"));
+    return answer_confirm(options, "Restart all the same?", "restarted");
+}
+
 /* Looks whether the next daemon's program can go on with what there is. */
 static int check_program(const struct options *options, const struct cJSON *estate, struct before *before) {
     char path[PATH_MAX], format[FORMAT_SIZE];
@@ -109,15 +171,19 @@ static int check_program(const struct options *options, const struct cJSON *esta
     if (r < 0)
         return complain(EXIT_REFUSED,
                         "the program of pid %" PRIu64 " is not found: %s; name it with --daemon", before->pid,
-                        strerror(-r));
+                        r == -ESRCH ? "that process is no gpupoold" : strerror(-r));
     program = program == NULL ? path : program;
     write_format(estate, format);
-    r = ask_program(program, format);
+    r = ask_program(program, options->daemon == NULL, format);
+    if (r == -EPERM && options->daemon == NULL)
+        return complain(EXIT_REFUSED,
+                        "%s is another user's file, and is not executed unasked; name it with --daemon",
+                        program);
     if (r < 0)
         return complain(EXIT_REFUSED, "%s cannot be asked whether it goes on with the estate: %s", program,
                         strerror(-r));
     if (r == 0)
-        return EXIT_SUCCESS;
+        return tell_of_losses(options, estate);
     fprintf(stderr,
             "%s cannot go on with what this daemon has: a restart ends %s.\n"
             "Their processes keep the memory that they have mapped, and get no more.\n",
@@ -134,7 +200,7 @@ static int tell_of_next(const struct options *options, const struct before *befo
 
     if (options->json && (goes_on || before->is_lost))
         return answer_show(options, restart, view_estate);
-    reply_each(session, stats, "sessions") n++;
+    reply_each(session, stats, "sessions") n += strcmp(reply_text(session, "state"), "active") == 0;
     printf("gpupoold %s %s %s, as process %" PRIu64 ", after %s\n", reply_text(stats, "daemon.version"),
            goes_on ? "goes on with" : "begins anew, with", COUNT_TEXT(n, "session"),
            reply_count(stats, "daemon.pid"), NS_TEXT(took_ns));

@@ -22,6 +22,9 @@ const char *estate_missing(const struct admin_terms *terms) {
         return "no service manager stores descriptors for the daemon: run it with --keeper, or as a unit of "
                "systemd "
                "with FileDescriptorStoreMax= and, before systemd 254, Environment=FDSTORE=";
+    if (terms->store->complained)
+        return "the service manager had no room for it: raise FileDescriptorStoreMax= of the unit, or the "
+               "keeper's hard limit of descriptors, and restart the daemon";
     return "it could not be made, as the log of the start says: a restart ends all sessions";
 }
 

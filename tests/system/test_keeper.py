@@ -478,6 +478,73 @@ os.pwrite(estate, bytes([255]) * os.fstat(estate).st_size, 0)
             os.kill(daemon.child(), signal.SIGKILL)
             self.assertEqual(len(daemon.ask("sessions")["sessions"]), 1)
 
+    def test_an_upgrade_asks_the_program_that_a_link_leads_to_by_then(self):
+        daemon = self.start(start=False)
+        for name in ("old", "new"):
+            (daemon.programs / name).mkdir()
+            shutil.copy(DAEMON, daemon.programs / name / "gpupoold")
+
+        def link(name):
+            fresh = daemon.programs / "fresh"
+            fresh.symlink_to(daemon.programs / name / "gpupoold")
+            fresh.replace(daemon.program)
+
+        link("old")
+        daemon.start()
+        with holding(daemon):
+            pid = daemon.pid()
+            (daemon.programs / "odd").mkdir()
+            odd = daemon.programs / "odd" / "gpupoold"
+            odd.write_text("#!/bin/sh\n[ \"$1\" = --reads-estate ] && exit 1\n")
+            odd.chmod(0o755)
+            link("odd")
+            done = ctl("upgrade", socket_path=daemon.admin_socket)
+            self.assertEqual(done.returncode, 1, done)
+            self.assertIn(f"{daemon.program} cannot go on with what this daemon has", done.stderr)
+            self.assertEqual(daemon.pid(), pid)
+            link("new")
+            done = ctl("upgrade", socket_path=daemon.admin_socket)
+            self.assertEqual(done.returncode, 0, done)
+            self.assertEqual(os.readlink(f"/proc/{daemon.pid()}/exe"), str(daemon.programs / "new" / "gpupoold"))
+
+    @unittest.skipUnless(os.getuid() == 0, "only root can give a file away")
+    def test_root_does_not_execute_what_another_users_daemon_leads_to(self):
+        daemon = self.start()
+        mark = daemon.programs / "mark"
+        daemon.replace(f"#!/bin/sh\necho >> {mark}\nexit 1\n")
+        os.chown(daemon.program, 4242, -1)
+        pid = daemon.pid()
+        done = ctl("upgrade", socket_path=daemon.admin_socket)
+        self.assertEqual(done.returncode, 1, done)
+        self.assertIn("is another user's file", done.stderr)
+        self.assertFalse(mark.exists())
+        done = ctl("upgrade", f"--daemon={daemon.program}", socket_path=daemon.admin_socket)
+        self.assertIn("cannot go on with what this daemon has", done.stderr)
+        self.assertTrue(mark.exists())
+        self.assertEqual(daemon.pid(), pid)
+
+    def test_an_upgrade_that_ends_sessions_is_not_begun_unasked(self):
+        daemon = self.start(prefix=["prlimit", f"--nofile={OWN_DESCRIPTORS + 3}:{OWN_DESCRIPTORS + 3}"])
+        with holding(daemon):  # there was room for two sockets and the estate
+            self.assertEqual(daemon.ask("estate")["estate"]["sessions"], {"kept": 0, "lost": 1})
+            pid = daemon.pid()
+            done = ctl("upgrade", socket_path=daemon.admin_socket)
+            self.assertEqual(done.returncode, 1, done)
+            self.assertIn("does not have all descriptors of 1 session: a restart ends them", done.stderr)
+            self.assertEqual(daemon.pid(), pid)
+            done = ctl("upgrade", "--yes", socket_path=daemon.admin_socket)
+            self.assertEqual(done.returncode, 0, done)
+            self.assertRegex(done.stdout, "goes on with 0 sessions")
+
+    def test_a_store_without_room_for_an_estate_is_told_of(self):
+        daemon = self.start(prefix=["prlimit", f"--nofile={OWN_DESCRIPTORS + 2}:{OWN_DESCRIPTORS + 2}"])
+        estate = daemon.ask("estate")["estate"]
+        self.assertEqual((estate["kept"], estate["manager"]), (False, "keeper"))
+        self.assertIn("had no room for it", estate["why"])
+        done = ctl("upgrade", socket_path=daemon.admin_socket)
+        self.assertEqual(done.returncode, 1, done)
+        self.assertIn("had no room for it", done.stderr)
+
     def test_an_upgrade_for_programs_prints_the_reply(self):
         daemon = self.start()
         pid = daemon.pid()

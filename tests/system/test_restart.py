@@ -299,6 +299,10 @@ class Restart(Restarts):
         self.assertGreater(sum(pool["orphans"] for pool in after), 0)
         self.assertEqual([pool["orphan_bytes"] for pool in daemon.ask("pools")["pools"]], [pool["orphan_bytes"] for pool in after])
         self.assertGreater(sum(pool["orphan_bytes"] for pool in after), 0)
+        worker.do("acquire", 2, "device", MIB, WAIT_S * 1000)
+        done = ctl("upgrade", socket_path=daemon.admin_socket)
+        self.assertEqual(done.returncode, 0, done)
+        self.assertIn("16 MiB cannot be lent any more after the restart", done.stderr)
         worker.end()
 
     def test_without_a_store_nothing_would_go_on(self):
