@@ -119,14 +119,17 @@ static int over(struct worker *worker, int result, const char *what) {
     return result;
 }
 
-/* A call is over that may wait for room. Returns 0 or an error that is allowed. */
+/* A call is over that may wait for room. Returns 0 or an error that is allowed. The driver looks whether a daemon was
+ * away for so long that no answer could come in time. */
 static int over_wait(struct worker *worker, int result, const char *what) {
     worker->figures.calls++;
     note(kills_now_ns() - worker->begin_ns, what, &worker->figures.longest_wait_ns,
          worker->figures.longest_wait);
-    if (result != 0 && result != GPUPOOL_E_EXHAUSTED && result != GPUPOOL_E_CANCELLED)
+    if (result != 0 && result != GPUPOOL_E_EXHAUSTED && result != GPUPOOL_E_CANCELLED &&
+        result != GPUPOOL_E_TIMED_OUT)
         fail(what);
     worker->figures.refused += result == GPUPOOL_E_EXHAUSTED;
+    worker->figures.late += result == GPUPOOL_E_TIMED_OUT;
     return result;
 }
 
@@ -298,7 +301,7 @@ static void submit(struct worker *worker) {
                           "the end of a request");
         if (r == 0)
             enter(worker, &held[i]);
-        is_short |= r == GPUPOOL_E_EXHAUSTED;
+        is_short |= r != 0 && r != GPUPOOL_E_CANCELLED;
     }
     if (is_short)
         give_some_back(worker);
