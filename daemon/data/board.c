@@ -75,8 +75,10 @@ static int board_make(struct boards *boards, struct tenant_id tenant, struct boa
 
 /* Sets all words of a slot to the first value of an epoch. */
 static void begin_epoch(struct proto_board_slot *slot, uint64_t epoch) {
-    for (unsigned i = 0; i < PROTO_BOARD_WORDS; i++)
+    for (unsigned i = 0; i < PROTO_BOARD_WORDS; i++) {
+        die_here();
         atomic_store_explicit(&slot->words[i], proto_board_first(epoch), memory_order_release);
+    }
 }
 
 static struct board *board_find(struct boards *boards, struct tenant_id tenant) {
@@ -119,15 +121,14 @@ int board_join(struct boards *boards, struct tenant_id tenant, struct board **re
 static void say_ended(struct board_slot *slot) {
     struct proto_board_slot *memory = &slot->board->memory->slots[slot->number];
 
-    die_here();
     for (unsigned i = 0; i < PROTO_BOARD_WORDS; i++) {
+        die_here();
         uint64_t word = atomic_load(&memory->words[i]);
         if (word == proto_board_first(slot->epoch + 1))
             continue;
         atomic_store(&memory->ended[i],
                      slot->state == BOARD_SLOT_ENDED_WELL ? proto_board_last(slot->epoch) : word);
     }
-    die_here();
     begin_epoch(memory, slot->epoch + 1); /* last: who sees the epoch over reads ended[] */
 }
 

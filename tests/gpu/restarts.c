@@ -3,18 +3,26 @@
  * Restarts: a daemon with a keeper is killed again and again under a mixed load, and nothing is lost, nothing is lent
  * twice, and no call fails.
  *
- * Workers take buffers of device and host pools, with and without a cache, write them, look whether they stay as they
- * were written, share them, send them, and give them back. Victims (kills_parts.c) are killed meanwhile, some with a
- * kernel in flight, and others come. (On the simulation their work ends with them: what it could show there is the
- * first word of a segment, of which others have parts here.) The pools are smaller than what the workers would like to have: requests wait.
+ * Workers (restarts_parts.c) take buffers of device and host pools, with and without a cache, by a call and by
+ * submitted requests of which some are cancelled. They write them behind streams, look whether they stay as they were
+ * written, share them, send them, revoke some of what they sent, and give them back behind work that is under way.
+ * Guests share buffers with them and are killed at any moment. So are victims (kills_parts.c), some with a kernel in
+ * flight, some with a child that has their descriptors. Others come in their place. (On the simulation the work of
+ * victims ends with them: what it could show there is the first word of a segment, of which others have parts here.)
  *
- *     restarts [--gpu cuda|sim] [--restarts N] [--workers N] [--limit MIB] [--hold GIB] [--seconds N] [--seed N]
+ *     restarts [--gpu cuda|sim] [--restarts N] [--workers N] [--guests N] [--pools vmm|host|both]
+ *              [--limit tight|roomy|MIB] [--hold GIB] [--seconds N] [--seed N]
  *
- * --limit: of each pool; a large one makes no request wait. --hold: a process has so much device memory throughout,
- * beside the limit. --seconds: what takes longer has failed. Exit status 0:
- * no foreign write, no call that failed, nothing lost. The daemon is $GPUPOOL_DAEMON. Device pools have export = vmm.
+ * --limit: of each pool. "tight": requests wait for room. "roomy": none does, and an acquire that takes long has failed
+ * as any other call has. --hold: a process has so much device memory throughout, beside the limit. --seconds: a run that
+ * takes longer has failed.
+ *
+ * Calls may take 2 s longer than a daemon was away at most. The time counts beside it that the machine let the driver
+ * sleep too long. Requests may end without an answer (TIMED_OUT) where both together are half of the library's grace.
+ * Exit status 0: no foreign write, no call that failed, nothing lost. The daemon is $GPUPOOL_DAEMON. Device pools have
+ * export = vmm.
  */
-#include "tests/gpu/kills.h"
+#include "tests/gpu/restarts.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -24,299 +32,55 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <gpupool/gpupool.h>
+#include "tests/gpu/kills.h"
 
 #define WORKERS_MAX 16u
-#define VICTIMS     3u
-#define HELD_MAX    6u
-#define BYTES_MAX   (6 * KILLS_MIB)
-#define FOREIGN     3
-/* A request that waits longer for room comes back, and its worker gives something back. Longer than no daemon is
- * there. */
-#define WAIT_NS (4 * KILLS_NS_PER_S)
+#define VICTIMS     2u
+#define GUESTS_MAX  8u
+#define AWAY_MAX    4096u
+#define ANSWER_MAX  (256u << 10) /* of the admin socket */
+/* Beside the time that no daemon was there, on a machine with other load. */
+#define LATE_NS    (2 * KILLS_NS_PER_S)
+#define GRACE_NS                                                                                             \
+    KILLS_NS_PER_S /* of the library: a request ends with TIMED_OUT so long after its own timeout */
+#define TIGHT_MIB  32u
+#define ROOMY_MIB  1024u
+#define TRIM_EACH  8u  /* restarts: what is idle goes back to the driver */
+#define FD_OF_PART 100 /* descriptors for parts are above, before each gets them at their places */
 
 struct plan {
-    const char *gpu;
-    unsigned restarts, workers, limit_mib, hold_gib, seconds;
+    const char *gpu, *pools;
+    unsigned restarts, workers, guests, limit_mib, hold_gib, seconds;
     uint64_t seed;
 };
-
-/* --- a worker --- */
-
-static volatile sig_atomic_t told_to_stop;
-
-static void on_stop(int number) {
-    (void)number;
-    told_to_stop = 1;
-}
-
-struct worker {
-    struct gpupool_client *clients[2];
-    uint32_t pools[2];
-    struct held {
-        struct gpupool_buffer buffer;
-        struct gpupool_client *client;
-        uint8_t byte;
-    } held[HELD_MAX];
-    unsigned n_held;
-    uint8_t *found;
-    uint64_t random, longest_ns, begin_ns;
-    unsigned long long calls, checked, late;
-    const char *longest;
-};
-
-static void begin(struct worker *worker) {
-    worker->begin_ns = kills_now_ns();
-}
-
-/* A call is over. EXHAUSTED: it waited for room. TIMED_OUT: likewise, and no daemon was there when its time was up. */
-static int over(struct worker *worker, int result, const char *what) {
-    uint64_t ns = kills_now_ns() - worker->begin_ns;
-
-    worker->calls++;
-    if (result == 0 && ns > worker->longest_ns) {
-        worker->longest_ns = ns;
-        worker->longest = what;
-    }
-    if (result != 0 && result != GPUPOOL_E_EXHAUSTED && !(result == GPUPOOL_E_TIMED_OUT && ns >= WAIT_NS))
-        kills_need(result, what);
-    worker->late += result == GPUPOOL_E_TIMED_OUT;
-    return result;
-}
-
-static void check(struct worker *worker, const struct held *held) {
-    const uint8_t *bytes = held->buffer.data;
-    uint64_t size = held->buffer.size_bytes;
-
-    if (held->buffer.kind == GPUPOOL_POOL_DEVICE) {
-        kills_need(
-            gpupool_copy(held->client, held->buffer.device, worker->found, held->buffer.data, size, NULL),
-            "a copy");
-        kills_need(gpupool_stream_synchronize(held->client, held->buffer.device, NULL), "a wait for a copy");
-        bytes = worker->found;
-    }
-    for (uint64_t i = 0; i < size; i++)
-        if (bytes[i] != held->byte) {
-            fprintf(stderr, "restarts: foreign write: byte %llu of %llu is %u and not %u\n",
-                    (unsigned long long)i, (unsigned long long)size, bytes[i], held->byte);
-            _exit(FOREIGN);
-        }
-    worker->checked++;
-}
-
-static void fill(struct worker *worker, struct held *held) {
-    held->byte = (uint8_t)(kills_next_random(&worker->random) | 1);
-    if (held->buffer.kind != GPUPOOL_POOL_DEVICE) {
-        memset(held->buffer.data, held->byte, held->buffer.size_bytes);
-        return;
-    }
-    kills_need(gpupool_set(held->client, held->buffer.device, held->buffer.data, held->byte,
-                           held->buffer.size_bytes, NULL),
-               "a fill");
-    kills_need(gpupool_stream_synchronize(held->client, held->buffer.device, NULL), "a wait for a fill");
-}
-
-static void give_back(struct worker *worker, unsigned i) {
-    struct held *held = &worker->held[i];
-
-    check(worker, held);
-    begin(worker);
-    over(worker,
-         gpupool_release(held->client, &held->buffer,
-                         held->buffer.kind == GPUPOOL_POOL_DEVICE ? NULL : GPUPOOL_NO_STREAM),
-         "a release");
-    *held = worker->held[--worker->n_held];
-}
-
-static void take(struct worker *worker) {
-    uint64_t random = kills_next_random(&worker->random);
-    struct held *held = &worker->held[worker->n_held];
-    uint64_t size = random % 5 == 0 ? random / 8 % BYTES_MAX + 1 : random / 8 % (64 << 10) + 1;
-
-    held->client = worker->clients[random / 2 % 2];
-    begin(worker);
-    if (over(worker,
-             gpupool_acquire(held->client, worker->pools[random % 2], size, NULL, WAIT_NS, 0, &held->buffer),
-             "an acquire") != 0) {
-        if (worker->n_held > 0)
-            give_back(worker, (unsigned)(random / 16 % worker->n_held));
-        return;
-    }
-    fill(worker, held);
-    worker->n_held++;
-}
-
-/* The other client of the process takes what one shares or sends. */
-static void pass_on(struct worker *worker, bool sends) {
-    struct held *held = &worker->held[kills_next_random(&worker->random) % worker->n_held];
-    struct held *other = &worker->held[worker->n_held];
-    struct gpupool_token token;
-
-    other->client = worker->clients[held->client == worker->clients[0]];
-    other->byte = held->byte;
-    begin(worker);
-    over(worker,
-         sends ? gpupool_send(held->client, &held->buffer, NULL, 1, 60 * KILLS_NS_PER_S, &token)
-               : gpupool_share(held->client, &held->buffer, NULL, &token),
-         "a share");
-    begin(worker);
-    int r = gpupool_attach(other->client, &token, NULL, 0, &other->buffer);
-    over(worker, r, "an attach");
-    if (r == 0)
-        check(worker, other);
-    worker->n_held += r == 0;
-}
-
-static int be_worker(uint64_t seed) {
-    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
-    struct worker worker = {.random = seed, .found = malloc(BYTES_MAX + 1), .longest = "nothing"};
-
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    signal(SIGTERM, on_stop);
-    for (unsigned i = 0; i < 2; i++) {
-        options.flags = i == seed % 2 ? GPUPOOL_OPEN_NO_CACHE : 0;
-        kills_need(gpupool_open(&options, &worker.clients[i]), "a worker connects");
-    }
-    kills_need(gpupool_device_pool(worker.clients[0], 0, &worker.pools[0]), "the device pool");
-    kills_need(gpupool_host_pool(worker.clients[0], -1, &worker.pools[1]), "the host pool");
-    while (!told_to_stop) {
-        uint64_t random = kills_next_random(&worker.random) % 16;
-        if (worker.n_held == 0 || (random < 8 && worker.n_held < HELD_MAX - 1))
-            take(&worker);
-        else if (random < 10 && worker.n_held < HELD_MAX)
-            pass_on(&worker, random == 8);
-        else
-            give_back(&worker, (unsigned)(random % worker.n_held));
-        if (random == 15)
-            kills_rest_ns(KILLS_NS_PER_MS);
-    }
-    while (worker.n_held > 0)
-        give_back(&worker, 0);
-    for (unsigned i = 0; i < 2; i++)
-        gpupool_close(worker.clients[i]);
-    free(worker.found);
-    printf("%llu %llu %llu %llu %s\n", worker.calls, worker.checked, worker.late,
-           (unsigned long long)worker.longest_ns, worker.longest);
-    return fflush(stdout) == 0 ? 0 : 1;
-}
-
-/* --- a process that keeps much --- */
-
-#define HOLD_BYTES (512 * KILLS_MIB)
-#define HOLDS_MAX  256u
-
-/* Says so when it has it all; looks at its end whether it still is as it was written. */
-static int be_holder(uint64_t gib) {
-    static struct gpupool_buffer buffers[HOLDS_MAX];
-    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
-    uint8_t *found = malloc(HOLD_BYTES);
-    struct gpupool_client *client;
-    unsigned n = (unsigned)(gib * 1024 * KILLS_MIB / HOLD_BYTES);
-    uint32_t pool;
-
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    signal(SIGTERM, on_stop);
-    if (n > HOLDS_MAX || found == NULL)
-        return 1;
-    kills_need(gpupool_open(&options, &client), "a holder connects");
-    kills_need(gpupool_device_pool(client, 0, &pool), "the device pool");
-    for (unsigned i = 0; i < n; i++) {
-        kills_need(gpupool_acquire(client, pool, HOLD_BYTES, NULL, KILLS_PATIENCE_NS, 0, &buffers[i]),
-                   "a hold");
-        kills_need(gpupool_set(client, buffers[i].device, buffers[i].data, (int)i + 1, HOLD_BYTES, NULL),
-                   "a fill");
-    }
-    kills_need(gpupool_stream_synchronize(client, buffers[0].device, NULL), "a wait for fills");
-    if (write(STDOUT_FILENO, "r", 1) != 1)
-        return 1;
-    while (!told_to_stop)
-        pause();
-    for (unsigned i = 0; i < n; i++) {
-        kills_need(gpupool_copy(client, buffers[i].device, found, buffers[i].data, HOLD_BYTES, NULL),
-                   "a copy");
-        kills_need(gpupool_stream_synchronize(client, buffers[i].device, NULL), "a wait for a copy");
-        for (uint64_t k = 0; k < HOLD_BYTES; k++)
-            if (found[k] != i + 1)
-                return FOREIGN;
-        kills_need(gpupool_release(client, &buffers[i], NULL), "a release");
-    }
-    gpupool_close(client);
-    return 0;
-}
-
-/* --- the driver --- */
 
 struct process {
     pid_t pid;
     int output;
-    uint64_t end_ns; /* of a victim */
+    uint64_t end_ns; /* of a victim or guest */
+    const char *part;
 };
-
-static struct process start(const char *part, uint64_t seed) {
-    struct process process = {0};
-    char text[24];
-    int ends[2];
-
-    snprintf(text, sizeof text, "%llu", (unsigned long long)seed);
-    if (pipe2(ends, O_CLOEXEC) < 0 || (process.pid = fork()) < 0) {
-        perror("restarts");
-        exit(1);
-    }
-    if (process.pid == 0) {
-        dup2(ends[1], STDOUT_FILENO);
-        execl("/proc/self/exe", "restarts", "--part", part, text, (char *)NULL);
-        _exit(127);
-    }
-    close(ends[1]);
-    process.output = ends[0];
-    return process;
-}
-
-/* The daemon: the keeper's child. 0: there is none now. */
-static pid_t find_daemon(pid_t keeper) {
-    char path[64];
-    int pid = 0;
-
-    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)keeper, (int)keeper);
-    FILE *file = fopen(path, "re");
-    if (file != NULL && fscanf(file, "%d", &pid) != 1)
-        pid = 0;
-    if (file != NULL)
-        fclose(file);
-    return pid;
-}
-
-/* The sockets that the keeper has. */
-static unsigned count_sockets(pid_t keeper) {
-    char folder[64], path[320], target[64];
-    unsigned n = 0;
-
-    snprintf(folder, sizeof folder, "/proc/%d/fd", (int)keeper);
-    DIR *directory = opendir(folder);
-    for (const struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        ssize_t length = readlink(path, target, sizeof target - 1);
-        target[length > 0 ? length : 0] = '\0';
-        n += strncmp(target, "socket:", 7) == 0;
-    }
-    if (directory != NULL)
-        closedir(directory);
-    return n;
-}
 
 struct drive {
     const struct plan *plan;
     char folder[64], path[128];
     pid_t keeper;
-    struct process workers[WORKERS_MAX], victims[VICTIMS], holder;
-    uint64_t away_ns[4096]; /* from a kill to the next daemon that serves */
+    struct process workers[WORKERS_MAX], mortals[VICTIMS + GUESTS_MAX], holder;
+    int pairs[WORKERS_MAX][2]; /* from each worker to the next: its own end, and the next one's */
+    int table;
+    uint64_t away_ns[AWAY_MAX], longest_away_ns; /* from a kill to the next daemon that serves */
+    uint64_t longest_stall_ns;                   /* of this process, in a rest: the machine is that busy */
     unsigned n_away;
     unsigned restarts, killed;
+    unsigned own_descriptors; /* of the keeper, beside those that are stored */
+    unsigned sockets, others; /* that it had at the beginning */
     uint64_t random, start_ns;
 };
 
@@ -334,6 +98,127 @@ static const char *in(struct drive *drive, const char *name) {
     snprintf(drive->path, sizeof drive->path, "%s/%s", drive->folder, name);
     return drive->path;
 }
+
+/* --- processes --- */
+
+/* worker: its number; any other: -1. */
+static void be_part(const struct drive *drive, const char *part, uint64_t seed, int worker, int output) {
+    char text[24];
+
+    snprintf(text, sizeof text, "%llu", (unsigned long long)seed);
+    dup2(output, STDOUT_FILENO);
+    if (worker >= 0) {
+        unsigned before = ((unsigned)worker + drive->plan->workers - 1) % drive->plan->workers;
+        dup2(drive->pairs[before][1], RESTARTS_FROM_FD);
+        dup2(drive->pairs[worker][0], RESTARTS_TO_FD);
+    }
+    dup2(drive->table, RESTARTS_TABLE_FD);
+    execl("/proc/self/exe", "restarts", "--part", part, text, drive->plan->pools, (char *)NULL);
+    _exit(127);
+}
+
+static struct process start(const struct drive *drive, const char *part, uint64_t seed, int worker) {
+    struct process process = {.part = part};
+    int ends[2];
+
+    if (pipe2(ends, O_CLOEXEC) < 0 || (process.pid = fork()) < 0) {
+        perror("restarts");
+        exit(1);
+    }
+    if (process.pid == 0)
+        be_part(drive, part, seed, worker, ends[1]);
+    close(ends[1]);
+    process.output = ends[0];
+    return process;
+}
+
+static int above(const struct drive *drive, int fd) {
+    int high = fcntl(fd, F_DUPFD_CLOEXEC, FD_OF_PART);
+
+    if (fd < 0 || high < 0)
+        fail(drive, "there is no descriptor");
+    close(fd);
+    return high;
+}
+
+static void prepare_parts(struct drive *drive) {
+    drive->table = memfd_create("restarts", MFD_CLOEXEC);
+    if (drive->table < 0 || ftruncate(drive->table, sizeof(struct restarts_table)) < 0)
+        fail(drive, "there is no table");
+    drive->table = above(drive, drive->table);
+    for (unsigned i = 0; i < drive->plan->workers; i++) {
+        if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, drive->pairs[i]) < 0)
+            fail(drive, "there are no sockets");
+        for (unsigned k = 0; k < 2; k++)
+            drive->pairs[i][k] = above(drive, drive->pairs[i][k]);
+    }
+}
+
+static void fail_part(const struct drive *drive, const struct process *process, int status) {
+    char text[96];
+
+    if (WIFEXITED(status) && WEXITSTATUS(status) == RESTARTS_FOREIGN)
+        exit(RESTARTS_FOREIGN);
+    snprintf(text, sizeof text, "the %s %d ended with status 0x%x", process->part, (int)process->pid,
+             (unsigned)status);
+    fail(drive, text);
+}
+
+/* Kills one whose time is over, or that has to go. One that ended by itself has failed. */
+static void end_mortal(struct drive *drive, struct process *mortal) {
+    int status;
+
+    kill(mortal->pid, SIGKILL);
+    waitpid(mortal->pid, &status, 0);
+    close(mortal->output);
+    if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGKILL)
+        fail_part(drive, mortal, status);
+    mortal->pid = 0;
+    drive->killed++;
+}
+
+static void begin_mortal(struct drive *drive, unsigned i, uint64_t now_ns) {
+    static const char *const sorts[] = {"victim", "parent", "random", "random"};
+    uint64_t random = kills_next_random(&drive->random);
+    bool is_guest = i >= VICTIMS;
+
+    drive->mortals[i] = start(drive, is_guest ? "guest" : sorts[random % 4], random, -1);
+    drive->mortals[i].end_ns = now_ns + random / 8 % ((is_guest ? 1500 : 400) * KILLS_NS_PER_MS);
+}
+
+static void look_after(struct drive *drive) {
+    uint64_t now_ns = kills_now_ns();
+    int status;
+
+    for (unsigned i = 0; i < drive->plan->workers; i++)
+        if (waitpid(drive->workers[i].pid, &status, WNOHANG) != 0)
+            fail_part(drive, &drive->workers[i], status);
+    for (unsigned i = 0; i < VICTIMS + drive->plan->guests; i++) {
+        if (drive->mortals[i].pid != 0 && now_ns >= drive->mortals[i].end_ns)
+            end_mortal(drive, &drive->mortals[i]);
+        if (drive->mortals[i].pid == 0)
+            begin_mortal(drive, i, now_ns);
+    }
+    if (waitpid(drive->keeper, &status, WNOHANG) != 0)
+        fail_part(drive, &(struct process){.part = "keeper", .pid = drive->keeper}, status);
+    if (now_ns - drive->start_ns > drive->plan->seconds * KILLS_NS_PER_S)
+        fail(drive, "it takes too long");
+}
+
+static void rest(struct drive *drive, uint64_t ns) {
+    uint64_t now_ns = kills_now_ns(), end_ns = now_ns + ns;
+
+    do {
+        look_after(drive);
+        uint64_t before_ns = kills_now_ns();
+        kills_rest_ns(KILLS_NS_PER_MS);
+        now_ns = kills_now_ns();
+        if (now_ns - before_ns > drive->longest_stall_ns)
+            drive->longest_stall_ns = now_ns - before_ns;
+    } while (now_ns < end_ns);
+}
+
+/* --- the daemon --- */
 
 static void start_keeper(struct drive *drive) {
     char socket[128], admin[128], config[128];
@@ -374,47 +259,18 @@ static void start_keeper(struct drive *drive) {
     close(ready[0]);
 }
 
-static void look_after(struct drive *drive) {
-    uint64_t now_ns = kills_now_ns();
-    char text[96];
-    int status;
+/* The daemon: the keeper's child. 0: there is none now. */
+static pid_t find_daemon(pid_t keeper) {
+    char path[64];
+    int pid = 0;
 
-    for (unsigned i = 0; i < drive->plan->workers; i++)
-        if (waitpid(drive->workers[i].pid, &status, WNOHANG) != 0) {
-            if (WIFEXITED(status) && WEXITSTATUS(status) == FOREIGN)
-                exit(FOREIGN);
-            snprintf(text, sizeof text, "worker %d ended with status 0x%x", (int)drive->workers[i].pid,
-                     (unsigned)status);
-            fail(drive, text);
-        }
-    for (unsigned i = 0; i < VICTIMS; i++) {
-        struct process *victim = &drive->victims[i];
-        if (victim->pid != 0 && now_ns >= victim->end_ns) {
-            kill(victim->pid, SIGKILL);
-            waitpid(victim->pid, &status, 0);
-            close(victim->output);
-            victim->pid = 0;
-            drive->killed++;
-        }
-        if (victim->pid == 0) {
-            uint64_t random = kills_next_random(&drive->random);
-            *victim = start(random % 3 == 0 ? "victim" : "random", random);
-            victim->end_ns = now_ns + random / 8 % (400 * KILLS_NS_PER_MS);
-        }
-    }
-    if (waitpid(drive->keeper, &status, WNOHANG) != 0)
-        fail(drive, "the keeper ended");
-    if (now_ns - drive->start_ns > drive->plan->seconds * KILLS_NS_PER_S)
-        fail(drive, "it takes too long");
-}
-
-static void rest(struct drive *drive, uint64_t ns) {
-    uint64_t end_ns = kills_now_ns() + ns;
-
-    do {
-        look_after(drive);
-        kills_rest_ns(KILLS_NS_PER_MS);
-    } while (kills_now_ns() < end_ns);
+    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)keeper, (int)keeper);
+    FILE *file = fopen(path, "re");
+    if (file != NULL && fscanf(file, "%d", &pid) != 1)
+        pid = 0;
+    if (file != NULL)
+        fclose(file);
+    return pid;
 }
 
 /* How many daemons have become ready so far. */
@@ -430,36 +286,136 @@ static unsigned count_ready(struct drive *drive) {
     return n;
 }
 
-static void kill_daemon(struct drive *drive) {
+static pid_t wait_for_daemon(struct drive *drive) {
     pid_t pid;
 
     while ((pid = find_daemon(drive->keeper)) == 0)
         rest(drive, 0);
+    return pid;
+}
+
+static void kill_daemon(struct drive *drive) {
+    pid_t pid = wait_for_daemon(drive);
+
     kill(pid, SIGKILL);
     while (find_daemon(drive->keeper) == pid)
         rest(drive, 0);
     drive->restarts++;
 }
 
-/* Returns the bytes that no process has any more, and that nothing can have again. */
-static uint64_t wait_for_rest(void) {
-    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
-    uint64_t end_ns = kills_now_ns() + KILLS_PATIENCE_NS, left;
-    struct gpupool_client *client;
+/* Asks the daemon. Returns its line, in memory that is used again; NULL: it does not answer. */
+static const char *ask(struct drive *drive, const char *command) {
+    static char answer[ANSWER_MAX];
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char question[64];
+    size_t size = 0;
 
-    options.flags = GPUPOOL_OPEN_NO_CUDA | GPUPOOL_OPEN_NO_CACHE;
-    kills_need(gpupool_open(&options, &client), "asking for the pools");
-    do {
-        struct gpupool_pool pools[32];
-        size_t count;
-        kills_need(gpupool_pools(client, pools, 32, &count), "asking for the pools");
-        left = 0;
-        for (size_t i = 0; i < count && i < 32; i++)
-            left += pools[i].reserved_bytes - pools[i].free_bytes;
-        kills_rest_ns(5 * KILLS_NS_PER_MS);
-    } while (left > 0 && kills_now_ns() < end_ns);
-    gpupool_close(client);
-    return left;
+    snprintf(address.sun_path, sizeof address.sun_path, "%.63s/a.sock", drive->folder);
+    int length = snprintf(question, sizeof question, "{\"command\":\"%s\"}\n", command);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0)
+        return NULL;
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+        send(fd, question, (size_t)length, MSG_NOSIGNAL) == length)
+        for (ssize_t n = 1; n > 0 && size + 1 < sizeof answer && (size == 0 || answer[size - 1] != '\n');
+             size += n > 0 ? (size_t)n : 0)
+            n = recv(fd, answer + size, sizeof answer - 1 - size, 0);
+    close(fd);
+    answer[size] = '\0';
+    return size > 0 && answer[size - 1] == '\n' ? answer : NULL;
+}
+
+/* The sum of all numbers that have the key. */
+static uint64_t sum(const char *answer, const char *key) {
+    char quoted[64];
+    uint64_t total = 0;
+
+    snprintf(quoted, sizeof quoted, "\"%s\":", key);
+    for (const char *at = answer; (at = strstr(at, quoted)) != NULL;)
+        total += strtoull(at += strlen(quoted), NULL, 10);
+    return total;
+}
+
+/* --- what is left --- */
+
+/* The keeper's descriptors whose files have such a name; "": all. */
+static unsigned count_descriptors(pid_t keeper, const char *name) {
+    char folder[64], path[320], target[64];
+    unsigned n = 0;
+
+    snprintf(folder, sizeof folder, "/proc/%d/fd", (int)keeper);
+    DIR *directory = opendir(folder);
+    for (const struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        ssize_t length = readlink(path, target, sizeof target - 1);
+        target[length > 0 ? length : 0] = '\0';
+        n += length > 0 && strstr(target, name) != NULL;
+    }
+    if (directory != NULL)
+        closedir(directory);
+    return n;
+}
+
+static void note_descriptors(struct drive *drive) {
+    const char *estate = ask(drive, "estate");
+
+    if (estate == NULL)
+        fail(drive, "the daemon does not tell of its estate");
+    drive->own_descriptors = count_descriptors(drive->keeper, "") - (unsigned)sum(estate, "stored");
+    drive->sockets = count_descriptors(drive->keeper, "socket:");
+    drive->others = count_descriptors(drive->keeper, "anon_inode:");
+}
+
+/* Looks whether the sessions are gone, and all they had. Returns NULL, or what is left. */
+static const char *find_left(struct drive *drive, uint64_t *ret_amount) {
+    static const char *const of_pools[] = {"leased_bytes", "quarantined_bytes", "fenced_bytes", "waiters"};
+    static const char *const of_estate[] = {"lost_bytes", "orphan_bytes", "lost"};
+
+    *ret_amount = 1;
+    const char *answer = ask(drive, "sessions");
+    if (answer == NULL)
+        return "no answer about the sessions";
+    if (strstr(answer, "\"sessions\":[]") == NULL)
+        return "sessions";
+    answer = ask(drive, "parcels");
+    if (answer == NULL || strstr(answer, "\"parcels\":[]") == NULL)
+        return "parcels";
+    answer = ask(drive, "pools");
+    if (answer == NULL)
+        return "no answer about the pools";
+    for (unsigned i = 0; i < sizeof of_pools / sizeof *of_pools; i++)
+        if ((*ret_amount = sum(answer, of_pools[i])) > 0)
+            return of_pools[i];
+    if ((*ret_amount = sum(answer, "reserved_bytes") - sum(answer, "free_bytes")) > 0)
+        return "bytes that are neither free nor anyone's";
+    answer = ask(drive, "estate");
+    if (answer == NULL)
+        return "no answer about the estate";
+    for (unsigned i = 0; i < sizeof of_estate / sizeof *of_estate; i++)
+        if ((*ret_amount = sum(answer, of_estate[i])) > 0)
+            return of_estate[i];
+    if ((*ret_amount = count_descriptors(drive->keeper, "socket:") - drive->sockets) > 0)
+        return "sockets in the store";
+    if ((*ret_amount = count_descriptors(drive->keeper, "gpupool-page")) > 0)
+        return "pages in the store";
+    if ((*ret_amount = count_descriptors(drive->keeper, "anon_inode:") - drive->others) > 0 &&
+        strcmp(drive->plan->gpu, "sim") == 0) /* the driver's may be such files, too */
+        return "descriptors of processes in the store";
+    *ret_amount = count_descriptors(drive->keeper, "") - drive->own_descriptors - sum(answer, "stored");
+    return *ret_amount > 0 ? "descriptors in the store that the daemon does not know" : NULL;
+}
+
+static void wait_until_nothing_is_left(struct drive *drive) {
+    uint64_t end_ns = kills_now_ns() + KILLS_PATIENCE_NS, amount;
+    const char *left;
+    char text[128];
+
+    while ((left = find_left(drive, &amount)) != NULL && kills_now_ns() < end_ns)
+        kills_rest_ns(10 * KILLS_NS_PER_MS);
+    if (left == NULL)
+        return;
+    snprintf(text, sizeof text, "at the end there are %s: %llu", left, (unsigned long long)amount);
+    fail(drive, text);
 }
 
 static bool log_says(struct drive *drive, const char *word) {
@@ -469,136 +425,202 @@ static bool log_says(struct drive *drive, const char *word) {
     return system(command) == 0;
 }
 
+/* --- the course --- */
+
 static int compare_times(const void *a, const void *b) {
     uint64_t left = *(const uint64_t *)a, right = *(const uint64_t *)b;
     return (left > right) - (left < right);
 }
 
-static int run(const struct plan *plan) {
-    struct drive drive = {.plan = plan, .folder = "/tmp/gpupool-restarts-XXXXXX", .random = plan->seed};
-    unsigned long long calls = 0, checked = 0, late = 0;
-    uint64_t longest_ns = 0;
-    char longest[64] = "";
+/* Kills the daemon at some moment, and sometimes the next one in its first steps, and waits for one that serves. */
+static void restart(struct drive *drive) {
+    uint64_t random = kills_next_random(&drive->random);
+    unsigned n_ready = count_ready(drive);
+    bool twice = random % 5 == 0;
+
+    rest(drive, random % (150 * KILLS_NS_PER_MS));
+    uint64_t killed_ns = kills_now_ns();
+    kill_daemon(drive);
+    if (random % 16 == 1)
+        kill(drive->keeper, SIGUSR2); /* it executes itself */
+    if (twice) {                      /* or while it reads, or as soon as it serves */
+        wait_for_daemon(drive);
+        kills_rest_ns(random / 8 % (25 * KILLS_NS_PER_MS));
+        kill_daemon(drive);
+        n_ready = count_ready(drive);
+    }
+    while (count_ready(drive) == n_ready) /* three deaths before that, and the estate is let go */
+        rest(drive, KILLS_NS_PER_MS);
+    uint64_t away_ns = kills_now_ns() - killed_ns;
+    if (away_ns > drive->longest_away_ns)
+        drive->longest_away_ns = away_ns;
+    if (!twice && drive->n_away < AWAY_MAX)
+        drive->away_ns[drive->n_away++] = away_ns;
+    if (drive->restarts % TRIM_EACH == 0)
+        ask(drive, "trim");
+}
+
+static void take_longest(uint64_t ns, const char *what, uint64_t *longest_ns, char longest[32]) {
+    if (ns <= *longest_ns)
+        return;
+    *longest_ns = ns;
+    snprintf(longest, 32, "%s", what);
+}
+
+static void end_workers(struct drive *drive, struct restarts_figures *ret_all) {
+    struct restarts_figures one;
     int status;
 
+    for (unsigned i = 0; i < drive->plan->workers; i++)
+        kill(drive->workers[i].pid, SIGTERM);
+    for (unsigned i = 0; i < drive->plan->workers; i++) {
+        ssize_t n = read(drive->workers[i].output, &one, sizeof one);
+        if (waitpid(drive->workers[i].pid, &status, 0) != drive->workers[i].pid || status != 0)
+            fail_part(drive, &drive->workers[i], status);
+        if (n != sizeof one)
+            fail(drive, "a worker has no figures");
+        ret_all->calls += one.calls;
+        ret_all->checked += one.checked;
+        ret_all->passed_on += one.passed_on;
+        ret_all->refused += one.refused;
+        ret_all->late += one.late;
+        take_longest(one.longest_ns, one.longest, &ret_all->longest_ns, ret_all->longest);
+        take_longest(one.longest_wait_ns, one.longest_wait, &ret_all->longest_wait_ns, ret_all->longest_wait);
+    }
+}
+
+static void judge(struct drive *drive, const struct restarts_figures *all) {
+    uint64_t away_ns = drive->longest_away_ns + drive->longest_stall_ns, most_ns = away_ns + LATE_NS;
+
+    printf(
+        "%u restarts and %u killed processes in %.1f s: %llu calls, %llu buffers checked, %llu tokens passed "
+        "on, 0 foreign writes, 0 calls failed, 0 bytes lost; the longest call was %s, %.0f ms; of those that "
+        "may wait for room %s, %.0f ms (%llu refused, "
+        "%llu late); the driver slept %.0f ms too long\n",
+        drive->restarts, drive->killed, (double)(kills_now_ns() - drive->start_ns) / 1e9,
+        (unsigned long long)all->calls, (unsigned long long)all->checked, (unsigned long long)all->passed_on,
+        all->longest, (double)all->longest_ns / 1e6, all->longest_wait, (double)all->longest_wait_ns / 1e6,
+        (unsigned long long)all->refused, (unsigned long long)all->late,
+        (double)drive->longest_stall_ns / 1e6);
+    qsort(drive->away_ns, drive->n_away, sizeof *drive->away_ns, compare_times);
+    if (drive->n_away > 0)
+        printf("from SIGKILL to a daemon that serves: %.0f ms (median of %u), at most %.0f ms; with a second "
+               "SIGKILL at most %.0f ms\n",
+               (double)drive->away_ns[drive->n_away / 2] / 1e6, drive->n_away,
+               (double)drive->away_ns[drive->n_away - 1] / 1e6, (double)drive->longest_away_ns / 1e6);
+    fflush(stdout);
+    if (log_says(drive, "let go"))
+        fail(drive, "an estate was let go");
+    if (all->checked == 0 || all->passed_on == 0)
+        fail(drive, "nothing was looked at");
+    if (all->late > 0 && away_ns < GRACE_NS / 2)
+        fail(drive, "requests had no answer in time");
+    if (all->longest_ns > most_ns)
+        fail(drive, "a call took too long");
+    if (all->longest_wait_ns > most_ns + (drive->plan->limit_mib < ROOMY_MIB ? RESTARTS_WAIT_NS : 0))
+        fail(drive, "a call that waited for room took too long");
+}
+
+static int run(const struct plan *plan) {
+    static struct drive drive;
+    struct restarts_figures all = {.longest = "none", .longest_wait = "none"};
+    int status;
+
+    drive = (struct drive){.plan = plan, .folder = "/tmp/gpupool-restarts-XXXXXX", .random = plan->seed};
     if (mkdtemp(drive.folder) == NULL)
         return 1;
     drive.start_ns = kills_now_ns();
     start_keeper(&drive);
-    unsigned sockets = count_sockets(drive.keeper);
+    note_descriptors(&drive);
+    prepare_parts(&drive);
     if (plan->hold_gib > 0) {
         char byte;
-        drive.holder = start("holder", plan->hold_gib);
+        drive.holder = start(&drive, "holder", plan->hold_gib, -1);
         if (read(drive.holder.output, &byte, 1) != 1)
             fail(&drive, "the holder does not get its memory");
     }
     for (unsigned i = 0; i < plan->workers; i++)
-        drive.workers[i] = start("worker", plan->seed + i);
+        drive.workers[i] = start(&drive, "worker", plan->seed + i, (int)i);
     rest(&drive, 500 * KILLS_NS_PER_MS);
-    while (drive.restarts < plan->restarts) {
-        uint64_t random = kills_next_random(&drive.random);
-        unsigned n_ready = count_ready(&drive);
-        rest(&drive, random % (150 * KILLS_NS_PER_MS));
-        uint64_t killed_ns = kills_now_ns();
-        kill_daemon(&drive);
-        if (random % 5 == 0) { /* the next one in its first steps, or while it reads */
-            rest(&drive, random / 8 % (30 * KILLS_NS_PER_MS));
-            kill_daemon(&drive);
-        }
-        if (random % 16 == 1)
-            kill(drive.keeper, SIGUSR2);       /* it executes itself */
-        while (count_ready(&drive) == n_ready) /* three deaths before that, and the estate is let go */
-            rest(&drive, KILLS_NS_PER_MS);
-        if (random % 5 != 0 && drive.n_away < sizeof drive.away_ns / sizeof *drive.away_ns)
-            drive.away_ns[drive.n_away++] = kills_now_ns() - killed_ns;
-    }
+    while (drive.restarts < plan->restarts)
+        restart(&drive);
     rest(&drive, 300 * KILLS_NS_PER_MS);
-    for (unsigned i = 0; i < VICTIMS; i++)
-        if (drive.victims[i].pid != 0) {
-            kill(drive.victims[i].pid, SIGKILL);
-            waitpid(drive.victims[i].pid, &status, 0);
-        }
-    for (unsigned i = 0; i < plan->workers; i++)
-        kill(drive.workers[i].pid, SIGTERM);
-    for (unsigned i = 0; i < plan->workers; i++) {
-        unsigned long long its_calls, its_checked, its_late, its_longest_ns;
-        char its_longest[64] = "";
-        FILE *output = fdopen(drive.workers[i].output, "r");
-        if (output == NULL ||
-            fscanf(output, "%llu %llu %llu %llu %63[^\n]", &its_calls, &its_checked, &its_late, &its_longest_ns,
-                   its_longest) != 5 ||
-            waitpid(drive.workers[i].pid, &status, 0) != drive.workers[i].pid || status != 0)
-            fail(&drive, "a worker failed at its end");
-        fclose(output);
-        calls += its_calls;
-        checked += its_checked;
-        late += its_late;
-        if (its_longest_ns > longest_ns) {
-            longest_ns = its_longest_ns;
-            snprintf(longest, sizeof longest, "%s", its_longest);
-        }
-    }
+    for (unsigned i = 0; i < VICTIMS + plan->guests; i++)
+        if (drive.mortals[i].pid != 0)
+            end_mortal(&drive, &drive.mortals[i]);
+    end_workers(&drive, &all);
     if (plan->hold_gib > 0) {
         kill(drive.holder.pid, SIGTERM);
         if (waitpid(drive.holder.pid, &status, 0) != drive.holder.pid || status != 0)
             fail(&drive, "the holder's memory has changed, or it failed");
     }
-    if (drive.n_away > 0)
-        qsort(drive.away_ns, drive.n_away, sizeof *drive.away_ns, compare_times);
-    uint64_t lost = wait_for_rest();
-    unsigned more = 0;
-    for (unsigned i = 0; i < 200 && (more = count_sockets(drive.keeper) - sockets) > 0; i++)
-        kills_rest_ns(10 * KILLS_NS_PER_MS);
-    bool was_let_go = log_says(&drive, "let go");
+    wait_until_nothing_is_left(&drive);
     kill(drive.keeper, SIGTERM);
     if (waitpid(drive.keeper, &status, 0) != drive.keeper || status != 0)
         fail(&drive, "the keeper does not end well");
-    printf("%u restarts and %u killed processes in %.1f s: %llu calls, %llu buffers checked, 0 foreign "
-           "writes, 0 "
-           "calls failed (%llu came to their own deadline while no daemon was there), %llu bytes lost, %u sockets left in the store; the longest call was %s, %.1f ms\n",
-           drive.restarts, drive.killed, (double)(kills_now_ns() - drive.start_ns) / 1e9, calls, checked,
-           late, (unsigned long long)lost, more, longest, (double)longest_ns / 1e6);
-    if (drive.n_away > 0)
-        printf("from SIGKILL to a daemon that serves: %.0f ms (median of %u), at most %.0f ms\n",
-               (double)drive.away_ns[drive.n_away / 2] / 1e6, drive.n_away,
-               (double)drive.away_ns[drive.n_away - 1] / 1e6);
-    if (was_let_go || lost > 0 || more > 0 || checked == 0)
-        fail(&drive, was_let_go ? "an estate was let go" : "something is left");
+    judge(&drive, &all);
     snprintf(drive.path, sizeof drive.path, "rm -r %s", drive.folder);
     return system(drive.path) == 0 ? 0 : 1;
 }
 
-int main(int argc, char **argv) {
-    struct plan plan = {
-        .gpu = "cuda", .restarts = 50, .workers = 4, .limit_mib = 48, .seconds = 300, .seed = 1};
+static int be(const char *part, uint64_t seed, const char *pools) {
+    enum restarts_pools chosen = strcmp(pools, "vmm") == 0    ? RESTARTS_DEVICE
+                                 : strcmp(pools, "host") == 0 ? RESTARTS_HOST
+                                                              : RESTARTS_BOTH;
 
-    if (argc == 4 && strcmp(argv[1], "--part") == 0) {
-        uint64_t seed = strtoull(argv[3], NULL, 10);
-        if (strcmp(argv[2], "holder") == 0)
-            return be_holder(seed);
-        return strcmp(argv[2], "worker") == 0
-                   ? be_worker(seed)
-                   : kills_victim(strcmp(argv[2], "victim") == 0 ? "-" : "r", seed);
-    }
+    if (strcmp(part, "worker") == 0)
+        return restarts_worker(seed, chosen);
+    if (strcmp(part, "guest") == 0)
+        return restarts_guest(seed, chosen);
+    if (strcmp(part, "holder") == 0)
+        return restarts_holder(seed);
+    return kills_victim(strcmp(part, "parent") == 0 ? "c" : strcmp(part, "random") == 0 ? "r" : "-", seed);
+}
+
+static unsigned read_limit(const char *text) {
+    return strcmp(text, "tight") == 0   ? TIGHT_MIB
+           : strcmp(text, "roomy") == 0 ? ROOMY_MIB
+                                        : (unsigned)strtoul(text, NULL, 10);
+}
+
+int main(int argc, char **argv) {
+    struct plan plan = {.gpu = "cuda",
+                        .pools = "both",
+                        .restarts = 50,
+                        .workers = 4,
+                        .guests = 2,
+                        .limit_mib = TIGHT_MIB,
+                        .seconds = 300,
+                        .seed = 1};
+
+    if (argc == 5 && strcmp(argv[1], "--part") == 0)
+        return be(argv[2], strtoull(argv[3], NULL, 10), argv[4]);
     for (int i = 1; i + 1 < argc; i += 2) {
         const struct {
             const char *name;
             unsigned *value;
         } numbers[] = {{"--restarts", &plan.restarts},
                        {"--workers", &plan.workers},
-                       {"--limit", &plan.limit_mib},
+                       {"--guests", &plan.guests},
                        {"--hold", &plan.hold_gib},
                        {"--seconds", &plan.seconds}};
         if (strcmp(argv[i], "--gpu") == 0)
             plan.gpu = argv[i + 1];
+        if (strcmp(argv[i], "--pools") == 0)
+            plan.pools = argv[i + 1];
+        if (strcmp(argv[i], "--limit") == 0)
+            plan.limit_mib = read_limit(argv[i + 1]);
         if (strcmp(argv[i], "--seed") == 0)
             plan.seed = strtoull(argv[i + 1], NULL, 10);
         for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
             if (strcmp(argv[i], numbers[k].name) == 0)
                 *numbers[k].value = (unsigned)strtoul(argv[i + 1], NULL, 10);
     }
-    if (getenv("GPUPOOL_DAEMON") == NULL || plan.workers > WORKERS_MAX) {
-        fputs("restarts: $GPUPOOL_DAEMON is to be the daemon's program, and there are at most 16 workers\n",
+    if (getenv("GPUPOOL_DAEMON") == NULL || plan.workers == 0 || plan.workers > WORKERS_MAX ||
+        plan.guests > GUESTS_MAX) {
+        fputs("restarts: $GPUPOOL_DAEMON is to be the daemon's program, and there are 1 to 16 workers and at "
+              "most 8 "
+              "guests\n",
               stderr);
         return 2;
     }

@@ -5,11 +5,20 @@
  * daemon is the one that $GPUPOOL_SOCKET names; GPUPOOL_WORKER_FLAGS are those of gpupool_open().
  *
  *   acquire N host|device BYTES MS   fill N BYTE   check N BYTE   release N   share N   attach N TOKEN   send N
- *   revoke TOKEN   churn MS (acquires, shares and releases for so long)   state   changes (of the state, so far)   stream-release N MS (behind a stream of device 0)
+ *   revoke TOKEN   shrink N BYTES   trim   query N   state   changes (of the state, so far)
+ *   churn MS (acquires, shares and releases for so long)
+ *   begin N host|device BYTES MS   end N   cancel N (and end, whether it has its memory or not)
+ *
+ * Behind a stream of device 0:
+ *
+ *   stream-release N   stream-share N   stream-attach N TOKEN   stream-reuse N
+ *
+ * attach and query go on where they say that a process was lost, which they say once for each.
  */
 #include <gpupool/gpupool.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +30,7 @@
 
 static struct gpupool_client *client;
 static struct gpupool_buffer buffers[BUFFERS];
+static uint64_t requests[BUFFERS];
 static void *stream;
 
 static void answer(int result) {
@@ -51,15 +61,57 @@ static struct gpupool_token parse_token(const char *text) {
     return token;
 }
 
+static int find_pool(const char *kind, uint32_t *ret_pool) {
+    return strcmp(kind, "device") == 0 ? gpupool_device_pool(client, 0, ret_pool)
+                                       : gpupool_host_pool(client, -1, ret_pool);
+}
+
 static int acquire(struct gpupool_buffer *buffer, const char *kind, uint64_t size_bytes,
                    uint64_t timeout_ms) {
     uint32_t pool;
-    int r = strcmp(kind, "device") == 0 ? gpupool_device_pool(client, 0, &pool)
-                                        : gpupool_host_pool(client, -1, &pool);
+    int r = find_pool(kind, &pool);
 
     return r < 0 ? r
                  : gpupool_acquire(client, pool, size_bytes, GPUPOOL_NO_STREAM, timeout_ms * NS_PER_MS, 0,
                                    buffer);
+}
+
+static int begin(uint64_t *request, const char *kind, uint64_t size_bytes, uint64_t timeout_ms) {
+    uint32_t pool;
+    int r = find_pool(kind, &pool);
+
+    return r < 0 ? r
+                 : gpupool_acquire_begin(client, pool, size_bytes, GPUPOOL_NO_STREAM, timeout_ms * NS_PER_MS,
+                                         0, request);
+}
+
+/* Its memory may have come before. */
+static int cancel(uint64_t request, struct gpupool_buffer *buffer) {
+    int r = gpupool_request_cancel(client, request);
+
+    if (r == 0)
+        r = gpupool_acquire_end(client, request, buffer);
+    if (r == GPUPOOL_E_CANCELLED)
+        return 0;
+    return r == 0 ? gpupool_release(client, buffer, GPUPOOL_NO_STREAM) : r;
+}
+
+static int query(const struct gpupool_buffer *buffer) {
+    struct gpupool_buffer_info info;
+    int r;
+
+    while ((r = gpupool_query(client, buffer, &info)) == GPUPOOL_E_LOST)
+        ;
+    return r;
+}
+
+static int attach(const char *text, void *behind, struct gpupool_buffer *buffer) {
+    struct gpupool_token token = parse_token(text);
+    int r;
+
+    while ((r = gpupool_attach(client, &token, behind, 0, buffer)) == GPUPOOL_E_LOST)
+        ;
+    return r;
 }
 
 /* The simulated GPU's memory is memory of the process. */
@@ -76,10 +128,30 @@ static void check(const struct gpupool_buffer *buffer, int byte) {
     fflush(stdout);
 }
 
-static int release_behind(struct gpupool_buffer *buffer) {
-    int r = stream == NULL ? gpupool_stream_create(client, 0, &stream) : 0;
+static int need_stream(void) {
+    return stream == NULL ? gpupool_stream_create(client, 0, &stream) : 0;
+}
 
-    return r < 0 ? r : gpupool_release(client, buffer, stream);
+static bool serve_behind(const char *word, struct gpupool_buffer *buffer, const char *text) {
+    struct gpupool_token token;
+    int r;
+
+    if (strncmp(word, "stream-", 7) != 0)
+        return false;
+    if ((r = need_stream()) < 0) {
+        answer(r);
+    } else if (strcmp(word, "stream-release") == 0) {
+        answer(gpupool_release(client, buffer, stream));
+    } else if (strcmp(word, "stream-share") == 0) {
+        answer_token(gpupool_share(client, buffer, stream, &token), &token);
+    } else if (strcmp(word, "stream-attach") == 0) {
+        answer(attach(text, stream, buffer));
+    } else if (strcmp(word, "stream-reuse") == 0) {
+        answer(gpupool_reuse(client, buffer, stream));
+    } else {
+        return false;
+    }
+    return true;
 }
 
 static const char *state_name(enum gpupool_connection_state state) {
@@ -163,7 +235,10 @@ static void serve(char *line) {
     struct gpupool_token token;
 
     int n = sscanf(line, "%31s %159s %159s %llu %llu", word, second, third, &bytes, &milliseconds);
-    struct gpupool_buffer *buffer = &buffers[n > 1 ? (unsigned)(second[0] - '0') % BUFFERS : 0];
+    unsigned number = n > 1 ? (unsigned)(second[0] - '0') % BUFFERS : 0;
+    struct gpupool_buffer *buffer = &buffers[number];
+    if (serve_behind(word, buffer, third))
+        return;
     if (strcmp(word, "acquire") == 0) {
         answer(acquire(buffer, third, bytes, milliseconds));
     } else if (strcmp(word, "fill") == 0) {
@@ -173,15 +248,24 @@ static void serve(char *line) {
         check(buffer, atoi(third));
     } else if (strcmp(word, "release") == 0) {
         answer(gpupool_release(client, buffer, GPUPOOL_NO_STREAM));
-    } else if (strcmp(word, "stream-release") == 0) {
-        answer(release_behind(buffer));
+    } else if (strcmp(word, "shrink") == 0) {
+        answer(gpupool_shrink(client, buffer, strtoull(third, NULL, 10), GPUPOOL_NO_STREAM));
+    } else if (strcmp(word, "trim") == 0) {
+        answer(gpupool_trim(client, NULL));
+    } else if (strcmp(word, "query") == 0) {
+        answer(query(buffer));
+    } else if (strcmp(word, "begin") == 0) {
+        answer(begin(&requests[number], third, bytes, milliseconds));
+    } else if (strcmp(word, "end") == 0) {
+        answer(gpupool_acquire_end(client, requests[number], buffer));
+    } else if (strcmp(word, "cancel") == 0) {
+        answer(cancel(requests[number], buffer));
     } else if (strcmp(word, "share") == 0) {
         answer_token(gpupool_share(client, buffer, GPUPOOL_NO_STREAM, &token), &token);
     } else if (strcmp(word, "send") == 0) {
         answer_token(gpupool_send(client, buffer, GPUPOOL_NO_STREAM, 1, LIFETIME_NS, &token), &token);
     } else if (strcmp(word, "attach") == 0) {
-        token = parse_token(third);
-        answer(gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, buffer));
+        answer(attach(third, GPUPOOL_NO_STREAM, buffer));
     } else if (strcmp(word, "revoke") == 0) {
         token = parse_token(second);
         answer(gpupool_revoke(client, &token));
