@@ -47,7 +47,7 @@
 #define AWAY_MAX    4096u
 #define ANSWER_MAX  (256u << 10) /* of the admin socket */
 /* Beside the time that no daemon was there, on a machine with other load. */
-#define LATE_NS    (2 * KILLS_NS_PER_S)
+#define LATE_NS (2 * KILLS_NS_PER_S)
 #define GRACE_NS                                                                                             \
     KILLS_NS_PER_S /* of the library: a request ends with TIMED_OUT so long after its own timeout */
 #define TIGHT_MIB  32u

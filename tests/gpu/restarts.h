@@ -45,9 +45,9 @@ enum restarts_pools {
 /* The figures that a worker writes on its standard output at its end. */
 struct restarts_figures {
     uint64_t calls, checked, passed_on, refused; /* refused: for want of room, after a wait */
-    uint64_t late; /* requests without an answer a second after their wait was over */
-    uint64_t longest_ns;                         /* of a call that does not wait for room */
-    uint64_t longest_wait_ns;                    /* of one that does */
+    uint64_t late;            /* requests without an answer a second after their wait was over */
+    uint64_t longest_ns;      /* of a call that does not wait for room */
+    uint64_t longest_wait_ns; /* of one that does */
     char longest[32], longest_wait[32];
 };
 

@@ -62,7 +62,7 @@ class Deaths(Restarts):
         after()
         wait_until(lambda: not any(pool["quarantined_bytes"] + pool["fenced_bytes"] for pool in self.daemon.ask("pools")["pools"]),
                    "all has come back that comes back")
-        step, n, deaths, expected = stride(6), 1, 0, self.state()
+        step, n, deaths, expected = stride(12), 1, 0, self.state()
         while n < PLACES_MAX:
             for second in (0,) if deaths % 4 else (0, 1 + deaths % 37):
                 self.daemon.arm(n, second)
