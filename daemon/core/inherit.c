@@ -994,6 +994,56 @@ static void refuse_impossible(struct core *core) {
     }
 }
 
+/* Whether the answer would have to describe a segment to the session that cannot be described any more. */
+static bool cannot_be_told(const struct request *request) {
+    const struct lease *lease = request->lease;
+
+    for (unsigned n = lease != NULL ? request_n_leases(request) : 0; n > 0;
+         n--, lease = session_next_lease(lease))
+        list_for_each_entry(const struct heap_range, range, &lease->block->ranges, user_link) {
+            const struct segment *segment = range->span->user;
+            if (segment->is_orphan && !session_has_mapped(request->session, segment))
+                return true;
+        }
+    return false;
+}
+
+/* The request waits again, as if it had not been served. */
+static void wait_again(struct request *request) {
+    struct tenant *tenant = request->session->tenant;
+    struct lease *lease = request->lease, *next;
+
+    for (unsigned n = request_n_leases(request); n > 0; n--, lease = next) {
+        next = session_next_lease(lease);
+        lease->unanswered = false;
+        lease_close(lease);
+    }
+    request->lease = NULL;
+    request->state = REQUEST_WAITING;
+    list_remove(&request->link);
+    charge_force(&request->charge, &tenant->quota, QUOTA_WAITING, 1);
+    wait_queue_enter(request, tenant_heap_find(tenant, request->pool), WAIT_QUEUE_ROOM);
+    long_wait_begin(request);
+    pool_mark_ready(request->pool);
+}
+
+static void take_back_untold(struct core *core) {
+    list_for_each_entry_safe(struct request, request, &core->answered, link) {
+        if (cannot_be_told(request))
+            wait_again(request);
+    }
+}
+
+/* What is another than its record says: deadlines that the time without a daemon has moved, and orphans, which are
+ * nobody's or closed by nobody. The next successor goes on from there. */
+static void keep_changes(const struct core *core) {
+    for (size_t i = 0; i < core->parcels.count; i++)
+        kept_change(core, core->parcels.entries[i]->record);
+    for (size_t slot = 0; slot < core->segment_slots; slot++)
+        if (core->segments[slot] != NULL && core->segments[slot]->is_orphan)
+            kept_change(core, core->segments[slot]->record);
+}
+
 int core_inherit(struct core *core, struct estate *estate, const struct inherit_shell *shell,
                  const char **ret_reason) {
     struct heir heir = {
@@ -1025,6 +1075,8 @@ int core_inherit(struct core *core, struct estate *estate, const struct inherit_
         return r;
     }
     core->estate = estate;
+    keep_changes(core);
+    take_back_untold(core);
     refuse_impossible(core);
     return 0;
 }

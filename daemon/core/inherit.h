@@ -53,7 +53,7 @@ int core_keep(struct core *core, struct estate *estate);
 /* The core, which has its pools and scopes and nothing else, begins with what a predecessor's kept. The pools are
  * those that the predecessor had, under the same numbers; none is ready yet. Then it keeps the estate. An estate of
  * which no step has ended is a new one: core_keep(). Requests that limits or a policy do not allow any more are
- * refused in the present step. Returns 0, -ENOMEM, -ENOENT, or -EBADMSG: *ret_reason, a constant string, says what
+ * refused in the present step; one that was granted an orphan which its session was not told of waits again. Returns 0, -ENOMEM, -ENOENT, or -EBADMSG: *ret_reason, a constant string, says what
  * is wrong. After a failure the estate is as it was, and the core is to be freed: it has no session any more, and
  * nothing of it points to what the shell set. */
 int core_inherit(struct core *core, struct estate *estate, const struct inherit_shell *shell,
