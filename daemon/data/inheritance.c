@@ -151,7 +151,7 @@ static int keep_message(struct client *client, const uint8_t *bytes, size_t size
         message.header.flags |= PROTO_AGAIN;
     /* The client says OPENED once for both copies: for the one that it reads first. */
     if (is_in_doubt && n_fds > 0)
-        outbox->awaited_segment = 0;
+        outbox_opened(outbox);
     int r = outbox_inherit(outbox, client->session, &message, fds, (unsigned)n_fds, is_in_doubt);
     return r == -ENOMEM ? r : 0;
 }

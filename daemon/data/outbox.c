@@ -182,7 +182,10 @@ int outbox_send(struct outbox *outbox, struct session *payer, const struct proto
         if (r != -EAGAIN)
             return r;
     }
-    return keep(outbox, payer, message, packet, size, fds, n_fds, false);
+    int r = keep(outbox, payer, message, packet, size, fds, n_fds, false);
+    if (at_once)
+        desk_end_step(outbox->desk); /* the record is there before another message takes the place on the desk */
+    return r;
 }
 
 int outbox_inherit(struct outbox *outbox, struct session *payer, const struct proto_message *message,
@@ -213,8 +216,10 @@ static int write_reply(struct outbox *outbox, struct outbox_reply *reply) {
     reply_erase(outbox, reply);
     int r = write_from_desk(outbox, packet, reply->size, reply->fds, reply->n_fds,
                             reply->n_fds > 0 ? reply->segments[0] : 0);
-    if (r == -EAGAIN)
+    if (r == -EAGAIN) {
         reply_record(outbox, reply);
+        desk_end_step(outbox->desk);
+    }
     return r;
 }
 

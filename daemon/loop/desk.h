@@ -11,7 +11,8 @@
  * A packet is received into the desk, under the number of the present step. Its effects and the answer end that
  * step together, and only then is the answer sent. So a successor that finds a packet of a step which did not
  * end deals with it as if it had just come. A message of the last step that ended, for which desk_sent() was not
- * called, may have been sent or not: it is *in doubt*. There is at most one.
+ * called, may have been sent or not: it is *in doubt*. There is at most one. One that the socket did not take becomes a
+ * record (data/outbox.h), whose step ends before the next desk_message().
  *
  * Invariants:
  *   - The packet is read.step's, and pending as long as that step has not ended (or PENDING, while a successor
