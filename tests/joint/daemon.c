@@ -2,10 +2,11 @@
 /*
  * The daemon around its core: it reads packets by the real handlers, one connection at a time, in any order
  * of the connections. It carries out what the core decides: at once, but for growths, which take a while and
- * fail now and then.
+ * fail now and then. It may die in all of that (restarts.h).
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,22 +17,27 @@
 
 #include "daemon/core/core.h"
 #include "daemon/core/pool.h"
+#include "daemon/core/segment.h"
 #include "daemon/core/session.h"
 #include "daemon/core/types.h"
 #include "daemon/data/clients.h"
 #include "daemon/data/requests.h"
+#include "daemon/data/serve.h"
 #include "daemon/loop/desk.h"
+#include "daemon/loop/die_here.h"
 #include "daemon/loop/identity.h"
 #include "daemon/supply/backing.h"
 #include "daemon/supply/pools.h"
 #include "tests/joint/peer.h"
+#include "tests/joint/restarts.h"
 #include "tests/joint/wrapped.h"
 
 #define PEERS_MAX 64u
 
 static struct joint_peer peers[PEERS_MAX];
-static struct desk desk; /* there is no estate */
 static struct clients clients;
+static struct store store = {.limit = STORE_SLOTS};
+static struct pool_config configs[JOINT_POOLS];
 static struct machine machine = {.gpu_kind = PROTO_GPU_CUDA};
 static struct identity identity;
 static char quarantine_reason[] = "the simulated process may still use it";
@@ -42,6 +48,8 @@ static struct growing {
 } growing[JOINT_POOLS];
 static struct segment *retiring[JOINT_SEGMENTS];
 static unsigned n_retiring;
+static struct joint_segment *retired[JOINT_SEGMENTS]; /* in the present step */
+static unsigned n_retired;
 
 void daemon_count_error(unsigned client, unsigned error, const char *text) {
     if (error == PROTO_E_STALE || error == PROTO_E_INVALID || error == PROTO_E_SHARED)
@@ -59,9 +67,19 @@ int daemon_find_inode(uint64_t inode) {
     return -1;
 }
 
+static void free_backing(struct joint_segment *segment) {
+    struct backing *backing = segment->backing;
+
+    segment->is_retired = true;
+    segment->backing = NULL;
+    if (backing->fd >= 0)
+        __real_close(backing->fd);
+    free(backing);
+}
+
 /* --- connections --- */
 
-void daemon_accept(int fd, unsigned client) {
+struct joint_peer *joint_peer_new(unsigned client) {
     unsigned i = 0;
 
     while (i < PEERS_MAX && peers[i].is_used)
@@ -70,12 +88,19 @@ void daemon_accept(int fd, unsigned client) {
     peers[i] = (struct joint_peer){.is_used = true, .client = client};
     struct client *record = &peers[i].record;
     record->clients = &clients;
+    record->connection.fd = record->reclaim_fd = record->pidfd = record->page.fd = -1;
+    list_append(&clients.all, &record->link);
+    return &peers[i];
+}
+
+void daemon_accept(int fd, unsigned client) {
+    struct client *record = &joint_peer_new(client)->record;
+
     record->state = CLIENT_GREETING;
     record->connection.fd = fd;
-    outbox_init(&record->connection.outbox, fd, &desk);
+    outbox_init(&record->connection.outbox, fd, &joint_desk);
     record->peer = (struct peer){
-        .pid = (pid_t)(1000 + client), .uid = world_uid(client), .gid = 1000, .command = "program"};
-    record->reclaim_fd = record->pidfd = record->page.fd = -1;
+        .pid = JOINT_FIRST_PID + (pid_t)client, .uid = world_uid(client), .gid = 1000, .command = "program"};
 }
 
 struct session *daemon_session(unsigned client) {
@@ -111,18 +136,27 @@ bool daemon_has_lost(void) {
     return false;
 }
 
-static void forget(struct joint_peer *peer) {
-    struct client *record = &peer->record;
-
-    outbox_drop(&record->connection.outbox, NULL);
-    if (record->board != NULL)
-        board_leave(&record->clients->boards, record->board, record->board_slot, false);
+static void close_descriptors(struct client *record) {
+    if (record->connection.fd >= 0)
+        __real_close(record->connection.fd);
     if (record->page.memory != NULL)
         __real_munmap(record->page.memory, PROTO_PAGE_BYTES);
     if (record->page.fd >= 0)
         __real_close(record->page.fd);
     if (record->reclaim_fd >= 0)
         __real_close(record->reclaim_fd);
+    record->connection.fd = record->page.fd = record->reclaim_fd = -1;
+}
+
+static void forget(struct joint_peer *peer) {
+    struct client *record = &peer->record;
+
+    outbox_drop(&record->connection.outbox, NULL);
+    if (record->board != NULL)
+        board_leave(&record->clients->boards, record->board, record->board_slot, false);
+    joint_peer_leave_estate(peer);
+    close_descriptors(record);
+    list_remove(&record->link);
     peer->is_used = false;
 }
 
@@ -145,13 +179,32 @@ static void end(struct joint_peer *peer) {
     }
     record->state = CLIENT_LOST;
     core_session_lose(record->session, world.now_ns, quarantine_reason);
+    joint_peer_leave_socket(peer);
     peer->is_lost = true;
 }
 
-void daemon_break(void) {
+void client_end(struct client *client, const char *why) {
+    (void)why;
+    end(joint_peer_of(client));
+}
+
+/* Ends the present step, and does what was to wait for that. */
+static void end_step(void) {
+    desk_end_step(&joint_desk);
+    boards_settle(&clients.boards);
+    store_remove_leaving(&store);
+    for (; n_retired > 0; n_retired--)
+        free_backing(retired[n_retired - 1]);
+}
+
+bool daemon_break(void) {
+    if (restarts_is_away())
+        return false;
     for (unsigned i = 0; i < PEERS_MAX; i++)
         if (peers[i].is_used && !peers[i].is_lost)
             end(&peers[i]);
+    end_step();
+    return true;
 }
 
 /* The process of a lost session is over, or has closed what it had, and the GPU is done. */
@@ -175,13 +228,35 @@ static bool reap(void) {
 
 /* --- packets --- */
 
+static bool is_readable(int fd) {
+    struct pollfd ready = {.fd = fd, .events = POLLIN};
+    return __real_poll(&ready, 1, 0) == 1;
+}
+
+static void deal_with(struct joint_peer *peer, const uint8_t *packet, size_t size) {
+    struct proto_message message;
+    const char *reason = "";
+
+    if (proto_decode(PROTO_FROM_CLIENT, packet, size, &message, &reason) < 0)
+        world_fail(reason, "a packet checks out", __FILE__, __LINE__);
+    int r = request_handle(&peer->record, &message);
+    if (r < 0) {
+        must(r == -ESHUTDOWN || r == -EPIPE || r == -ECONNRESET, "the daemon serves a packet");
+        end(peer);
+    } else if (!proto_is_answered(&message.header)) {
+        desk_end_step(&joint_desk);
+    }
+}
+
+void serve_again(struct client *client, const uint8_t *packet, size_t size) {
+    deal_with(joint_peer_of(client), packet, size);
+}
+
 /* Reads a packet. False: none is there. */
 static bool serve(struct joint_peer *peer) {
     struct client *record = &peer->record;
     struct outbox *outbox = &record->connection.outbox;
-    uint8_t packet[PROTO_PACKET_MAX];
-    struct proto_message message;
-    const char *reason = "";
+    uint8_t own[PROTO_PACKET_MAX];
 
     if (outbox_is_stuck(outbox)) {
         int r = outbox_flush(outbox, record->session);
@@ -191,22 +266,17 @@ static bool serve(struct joint_peer *peer) {
         }
         return true; /* also where the socket is full: it is not for long */
     }
-    struct iovec piece = {packet, sizeof packet};
+    if (!is_readable(record->connection.fd))
+        return false;
+    uint8_t *packet = desk_receive(&joint_desk, outbox->session, own);
+    struct iovec piece = {packet, sizeof own};
     struct msghdr header = {.msg_iov = &piece, .msg_iovlen = 1};
     ssize_t n = __real_recvmsg(record->connection.fd, &header, MSG_DONTWAIT);
-    if (n < 0 && errno == EAGAIN)
-        return false;
-    if (n <= 0) {
+    die_here();
+    if (n <= 0)
         end(peer);
-        return true;
-    }
-    if (proto_decode(PROTO_FROM_CLIENT, packet, (size_t)n, &message, &reason) < 0)
-        world_fail(reason, "a packet checks out", __FILE__, __LINE__);
-    int r = request_handle(record, &message);
-    if (r < 0) {
-        must(r == -ESHUTDOWN || r == -EPIPE || r == -ECONNRESET, "the daemon serves a packet");
-        end(peer);
-    }
+    else
+        deal_with(peer, packet, (size_t)n);
     return true;
 }
 
@@ -247,6 +317,7 @@ static void carry_out(void) {
         }
         while (core_next_growth(world.core, &pool, &size_bytes))
             growing[pool->id - 1] = (struct growing){pool, size_bytes};
+        end_step(); /* a successor is not to lend what is freed */
         while (core_next_retirement(world.core, &segment))
             retiring[n_retiring++] = segment;
         while (core_next_reclaim(world.core, &session)) {
@@ -257,6 +328,7 @@ static void carry_out(void) {
         while (core_next_long_wait(world.core, world.now_ns, &wait)) {
         }
     }
+    end_step();
 }
 
 static struct backing *make_backing(struct joint_segment *segment, unsigned number) {
@@ -307,7 +379,7 @@ static bool grow(void) {
 
 static unsigned number_of(const struct segment *segment) {
     for (unsigned i = 0; i < world.n_segments; i++)
-        if (world.segments[i].is_used && world.segments[i].backing == segment->backing)
+        if (!world.segments[i].is_retired && world.segments[i].id == segment->id)
             return i;
     world_fail("the core knows a segment that was not made", "", __FILE__, __LINE__);
 }
@@ -317,16 +389,11 @@ static bool retire(void) {
         return false;
     struct segment *segment = retiring[--n_retiring];
     struct joint_segment *where = &world.segments[number_of(segment)];
-    struct backing *backing = segment->backing;
     for (unsigned c = 0; c < world.n_clients; c++)
         must(!gpu_has_mapped(c, (unsigned)(where - world.segments)),
              "no process has a segment mapped that goes back to the driver");
-    where->is_retired = true;
-    where->backing = NULL;
-    if (backing->fd >= 0)
-        __real_close(backing->fd);
-    free(backing);
     core_segment_retired(segment, world.now_ns);
+    retired[n_retired++] = where;
     world.tally->retirements++;
     return true;
 }
@@ -342,9 +409,7 @@ static bool is_asleep(void) {
     return world.daemon_wakes_ns > world.now_ns && !world.is_calm;
 }
 
-bool daemon_act(void) {
-    if (is_asleep())
-        return false;
+static bool act(void) {
     unsigned start = (unsigned)random_below(5);
     bool any = false;
 
@@ -360,9 +425,17 @@ bool daemon_act(void) {
     return any;
 }
 
+bool daemon_act(void) {
+    if (is_asleep())
+        return false;
+    return restarts_is_away() ? restarts_come_back() : restarts_run(act);
+}
+
 uint64_t daemon_next_ns(void) {
     if (is_asleep())
         return world.daemon_wakes_ns;
+    if (restarts_is_away())
+        return world.now_ns;
     uint64_t next = core_next_tick_ns(world.core);
     for (unsigned p = 0; p < JOINT_POOLS; p++)
         if (growing[p].pool != NULL) /* it ends by itself, some time */
@@ -371,6 +444,8 @@ uint64_t daemon_next_ns(void) {
 }
 
 void daemon_trim(unsigned pool) {
+    if (restarts_is_away())
+        return;
     core_trim(world.core->pools[pool]);
     carry_out();
 }
@@ -382,18 +457,20 @@ bool daemon_has_parcels(void) {
 void daemon_check_end(void) {
     must(world.core->leases.used == 0, "all clients are gone, and leases are left");
     must(world.core->parcels.count == 0, "all clients are gone, and tokens hold memory");
+    must(joint_store_count(STORE_SOCKET) + joint_store_count(STORE_PAGE) + joint_store_count(STORE_RECLAIM) == 0,
+         "all clients are gone, and descriptors of theirs are stored");
     daemon_check();
 }
 
 void daemon_check(void) {
     must(core_is_valid(world.core), "the core of the daemon is valid");
+    restarts_check();
 }
 
 /* --- the beginning --- */
 
-static void add_pool(unsigned p) {
-    struct pool *pool;
-    const struct pool_config config = {
+static struct pool_config draw_config(unsigned p) {
+    return (struct pool_config){
         .kind = p == JOINT_HOST ? PROTO_POOL_HOST : PROTO_POOL_DEVICE,
         .device = p == JOINT_HOST ? -1 : (int)p,
         .numa_node = -1,
@@ -404,23 +481,73 @@ static void add_pool(unsigned p) {
         .needs_vmm = p == JOINT_VMM,
         .takes_descriptors = p != JOINT_LEGACY,
     };
-    must(core_add_pool(world.core, &config, &pool) == 0, "a pool can be added");
-    core_pool_ready(pool, world.now_ns);
 }
 
-void daemon_begin(void) {
+struct clients *joint_daemon_make(void) {
+    struct pool *pool;
+
     must(core_new(&world.core) == 0, "a core can be made");
     world.core->sessions_limit = 64;
     world.core->session_leases_limit = world.leases_limit;
     world.core->segments_limit = UINT32_MAX;
+    clients = (struct clients){
+        .terms = {.core = world.core, .machine = &machine, .identity = &identity, .desk = &joint_desk, .store = &store}};
     list_init(&clients.all);
     list_init(&clients.greeting);
-    boards_init(&clients.boards, &desk, NULL);
+    boards_init(&clients.boards, &joint_desk, &store);
     alive_init(&clients.alive);
-    clients.terms.core = world.core;
-    clients.terms.machine = &machine;
-    clients.terms.identity = &identity;
     for (unsigned p = 0; p < JOINT_POOLS; p++)
-        add_pool(p);
+        must(core_add_pool(world.core, &configs[p], &pool) == 0, "a pool can be added");
+    return &clients;
+}
+
+void joint_daemon_ready(void) {
+    desk_note_ready(&joint_desk);
+    for (unsigned p = 0; p < JOINT_POOLS; p++)
+        core_pool_ready(world.core->pools[p], world.now_ns);
     carry_out();
+}
+
+void daemon_begin(void) {
+    for (unsigned p = 0; p < JOINT_POOLS; p++)
+        configs[p] = draw_config(p);
+    restarts_begin();
+}
+
+/* --- the end of one, and its successor --- */
+
+void joint_daemon_bury(void) {
+    for (unsigned i = 0; i < PEERS_MAX; i++) {
+        if (peers[i].is_used)
+            close_descriptors(&peers[i].record);
+        peers[i].is_used = false;
+    }
+    list_for_each_entry(const struct board, board, &clients.boards.all, link) {
+        __real_munmap(board->memory, PROTO_BOARD_BYTES);
+        __real_close(board->fd);
+    }
+    alive_deinit(&clients.alive);
+    memset(growing, 0, sizeof growing);
+    n_retiring = n_retired = 0;
+}
+
+int joint_take_segment(void *argument, struct segment *segment) {
+    const struct joint_segment *where = &world.segments[number_of(segment)];
+
+    (void)argument;
+    if (where->pool == JOINT_LEGACY) /* its handle is the dead process's */
+        return -ENOENT;
+    segment->backing = where->backing;
+    return 0;
+}
+
+void joint_drop_unknown_segments(void) {
+    for (unsigned i = 0; i < world.n_segments; i++) {
+        struct joint_segment *segment = &world.segments[i];
+        if (segment->is_retired || segment_find(world.core, segment->id) != NULL)
+            continue;
+        for (unsigned c = 0; c < world.n_clients; c++)
+            must(!gpu_has_mapped(c, i), "no process has a segment mapped that the daemon does not know");
+        free_backing(segment);
+    }
 }

@@ -25,6 +25,8 @@ static unsigned draw_rate(unsigned most) {
 }
 
 static void draw_world(void) {
+    bool draws_deaths = one_in(2);
+
     world.n_clients = one_in(3) ? 1 : 1 + (unsigned)random_below(JOINT_CLIENTS);
     world.main_pool = (unsigned)random_below(JOINT_POOLS + 1);
     world.sizes = one_in(30) ? JOINT_SIZES_CROWD : (enum joint_sizes)random_below(JOINT_SIZES_CROWD);
@@ -50,6 +52,7 @@ static void draw_world(void) {
     world.late_sockets = draw_rate(20);
     world.gpu_sleeps = one_in(2) ? 0 : 2u << random_below(9);
     world.daemon_sleeps = one_in(8);
+    world.daemon_dies = draws_deaths ? 20u << random_below(8) : 0;
     world.growth_waits = draw_rate(8);
     world.growth_fails = one_in(2) ? 0 : 4 + (unsigned)random_below(8);
     world.memory_fails = one_in(4) ? 3 + (unsigned)random_below(60) : 0;
@@ -96,13 +99,16 @@ static void kill_any(void) {
 }
 
 static void break_all(void) {
+    bool had[JOINT_CLIENTS];
+
     for (unsigned c = 0; c < world.n_clients; c++)
-        if (daemon_has(c))
-            world.clients[c].is_broken = true;
+        had[c] = daemon_has(c);
     baton_enter_world();
-    daemon_break();
+    bool is_broken = daemon_break();
     baton_leave_world();
-    world.tally->breaks++;
+    for (unsigned c = 0; c < world.n_clients && is_broken; c++)
+        world.clients[c].is_broken = world.clients[c].is_broken || had[c];
+    world.tally->breaks += is_broken;
 }
 
 static bool all_are_gone(void) {

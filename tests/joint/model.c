@@ -19,7 +19,7 @@
 
 static unsigned segment_number(const struct segment *segment) {
     for (unsigned i = 0; i < world.n_segments; i++)
-        if (world.segments[i].backing == segment->backing)
+        if (!world.segments[i].is_retired && world.segments[i].id == segment->id)
             return i;
     return JOINT_SEGMENTS;
 }
@@ -233,6 +233,8 @@ uint64_t model_room(const struct joint_client *client, const struct wanting *wan
         bool is_own = segment->owner != NULL && session != NULL && segment->owner->tenant == session->tenant;
         if (!is_own && segment->owner != NULL)
             continue; /* another user's: it would have to go to the driver and come back */
+        if (segment->is_orphan)
+            continue; /* nothing more is lent of it */
         if (most > range)
             range = most;
         if (most == segment->size_bytes && most == JOINT_SLOT)

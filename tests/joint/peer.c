@@ -12,8 +12,10 @@
 #include "daemon/core/types.h"
 #include "daemon/data/client.h"
 #include "daemon/data/clients.h"
+#include "daemon/data/kept_data.h"
 #include "daemon/data/session_log.h"
 #include "daemon/data/shared_memory.h"
+#include "daemon/loop/desk.h"
 #include "daemon/loop/log.h"
 #include "daemon/loop/store.h"
 #include "daemon/supply/backing.h"
@@ -36,12 +38,110 @@ int client_reject(struct client *client, uint64_t request, enum proto_error erro
     world_fail(reason, "the daemon ends a session because of a packet", __FILE__, __LINE__);
 }
 
+/* --- what a successor finds --- */
+
+static void store(const struct client *client, enum store_kind kind, int fd, char ret_name[STORE_NAME_SIZE]) {
+    store_put(client->clients->terms.store, kind, fd, ret_name);
+    estate_change(client->clients->terms.desk->estate, client->record);
+}
+
+static void leave(const struct client *client, char name[STORE_NAME_SIZE]) {
+    store_leave(client->clients->terms.store, name);
+    name[0] = '\0';
+}
+
+void joint_peer_leave_estate(struct joint_peer *peer) {
+    struct client *client = &peer->record;
+
+    estate_remove(client->clients->terms.desk->estate, client->record);
+    client->record = client->connection.outbox.record = 0;
+    leave(client, client->stored.socket);
+    leave(client, client->stored.page);
+    leave(client, client->stored.reclaim);
+}
+
+void joint_peer_leave_socket(struct joint_peer *peer) {
+    struct client *client = &peer->record;
+
+    leave(client, client->stored.socket);
+    leave(client, client->stored.reclaim);
+    estate_change(client->clients->terms.desk->estate, client->record);
+}
+
+static int take_stored(const struct client *client, const struct kept_name *name,
+                       char ret_name[STORE_NAME_SIZE]) {
+    int fd = name->text[0] != '\0' ? store_take(client->clients->terms.store, name->text) : -1;
+
+    if (fd >= 0)
+        memcpy(ret_name, name->text, STORE_NAME_SIZE);
+    return fd;
+}
+
+static void take_page(struct client *client, const struct kept_client *kept) {
+    void *memory;
+
+    if (!kept->dead.has_page)
+        return;
+    int fd = take_stored(client, &kept->page, client->stored.page);
+    must(fd >= 0 && shared_memory_take(fd, PROTO_PAGE_BYTES, &memory) == 0, "a page is stored");
+    client->page = (struct page){fd, memory};
+    client->session->page = memory;
+}
+
+int client_inherit(struct clients *clients, struct session *session, const struct kept_session *kept_session,
+                   const struct kept_client *kept, uint32_t record) {
+    struct client *client = &joint_peer_new((unsigned)(session->peer.pid - JOINT_FIRST_PID))->record;
+
+    (void)kept_session;
+    must(record != 0, "a session has the record of its client");
+    client->session = session;
+    client->peer = session->peer;
+    client->version = (uint16_t)kept->version;
+    client->record = record;
+    client->state = CLIENT_OPEN;
+    client->connection.fd = take_stored(client, &kept->socket, client->stored.socket);
+    client->reclaim_fd = take_stored(client, &kept->reclaim, client->stored.reclaim);
+    take_page(client, kept);
+    outbox_init(&client->connection.outbox, client->connection.fd, clients->terms.desk);
+    outbox_begin_session(&client->connection.outbox, session->id, record);
+    client->connection.outbox.awaited_segment = kept->awaited_segment;
+    session->owner = client;
+    estate_bind(clients->terms.desk->estate, record, client);
+    return 0;
+}
+
+void client_inherit_board(struct client *client) {
+    const struct session *session = client->session;
+
+    if (session == NULL || session->board_slot == 0)
+        return;
+    client->board_slot = session->board_slot - 1;
+    client->board = board_of(&client->clients->boards, peer_tenant(&client->peer), client->board_slot);
+    must(client->board != NULL, "a board is stored");
+}
+
+void client_resume(struct client *client) {
+    if (client->session == NULL)
+        return;
+    if (client->session->state == SESSION_QUARANTINED) {
+        client->state = CLIENT_LOST;
+        joint_peer_of(client)->is_lost = true;
+        return;
+    }
+    must(client->connection.fd >= 0, "a socket is stored");
+    if (outbox_flush(&client->connection.outbox, client->session) < 0)
+        client_end(client, "");
+}
+
+/* --- what the request handlers call --- */
+
 int client_make_page(struct client *client) {
     void *memory;
     int fd = shared_memory_make("gpupool-page", PROTO_PAGE_BYTES, &memory);
 
     must(fd >= 0, "a page can be made");
     client->page = (struct page){fd, memory};
+    store(client, STORE_PAGE, fd, client->stored.page);
     core_session_set_page(client->session, memory);
     return 0;
 }
@@ -60,6 +160,7 @@ void client_said_farewell(struct client *client) {
     client->board = NULL;
     client->session = NULL;
     client->state = CLIENT_CLOSING;
+    joint_peer_leave_estate(joint_peer_of(client));
 }
 
 void client_lend_segment(struct client *client, bool needs_driver) {
@@ -73,21 +174,13 @@ int client_identify(struct client *client) {
 
 int client_greeted(struct client *client) {
     client->state = CLIENT_OPEN;
+    must(estate_add(client->clients->terms.desk->estate, KEPT_CLIENT, client, &client->record) == 0,
+         "a client is kept");
+    outbox_begin_session(&client->connection.outbox, client->session->id, client->record);
+    store(client, STORE_SOCKET, client->connection.fd, client->stored.socket);
+    if (client->reclaim_fd >= 0)
+        store(client, STORE_RECLAIM, client->reclaim_fd, client->stored.reclaim);
     return 0;
-}
-
-void store_put(struct store *store, enum store_kind kind, int fd, char ret_name[STORE_NAME_SIZE]) {
-    (void)store, (void)kind, (void)fd;
-    ret_name[0] = '\0';
-}
-
-void store_leave(struct store *store, const char *name) {
-    (void)store, (void)name;
-}
-
-int store_take(struct store *store, const char *name) {
-    (void)store, (void)name;
-    return -1;
 }
 
 bool backing_needs_driver(const struct backing *backing) {
@@ -115,7 +208,7 @@ int __wrap_core_release_one_way(struct session *session, const struct proto_rele
 /* --- nothing of these is simulated --- */
 
 void log_message(enum log_level level, const char *format, ...) {
-    (void)level, (void)format;
+    must(level > LOG_LEVEL_WARNING, format);
 }
 
 void session_log_session_begins(struct session_log *log, const struct session *session) {

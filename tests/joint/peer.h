@@ -5,6 +5,8 @@
 #include "daemon/data/client.h"
 #include "tests/joint/world.h"
 
+#define JOINT_FIRST_PID 1000
+
 struct joint_peer {
     bool is_used;
     unsigned client; /* that connected */
@@ -15,5 +17,16 @@ struct joint_peer {
 static inline struct joint_peer *joint_peer_of(struct client *record) {
     return container_of(record, struct joint_peer, record);
 }
+
+/* --- daemon.c */
+
+/* A record that has nothing. */
+struct joint_peer *joint_peer_new(unsigned client);
+
+/* --- peer.c */
+
+/* A successor does not find the connection, or its socket. */
+void joint_peer_leave_estate(struct joint_peer *peer);
+void joint_peer_leave_socket(struct joint_peer *peer);
 
 #endif

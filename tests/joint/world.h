@@ -10,6 +10,7 @@
  *   memory.c    the library's allocations, some of which fail, and what is left of them
  *   wires.c     the sockets between clients and daemon: late, full and broken
  *   daemon.c    the daemon: reads packets, carries out what the core decides, ends sessions
+ *   restarts.c  its deaths, its estate, and the daemons that go on. store.c: the descriptors that outlive it
  *   peer.c      what daemon/data/requests.c needs of a client's record. The request handlers are the daemon's own
  *   gpu.c       the GPU: a table of gpu/gpu.h. streams.c: streams, words, captures; mappings.c: address ranges
  *               and what they map
@@ -160,7 +161,8 @@ struct tally {
         writes, full, late, growths, failed_growths, retirements, questions, segments_mapped,
         segments_unmapped, moves, rests, waiters_at_rest, clock_needed, conserved, reaped, largest_passes,
         zero_timeouts, released_elsewhere, sleeps, shares, sends, revokes, attaches, no_token, foreign_tokens,
-        reuses, held_by_others, lost, queries, drops, failed_allocations;
+        reuses, held_by_others, lost, queries, drops, failed_allocations, deaths, deaths_in_a_row,
+        packets_again, messages_again;
     uint64_t events[ACQUIRE_STATES][ACQUIRE_EVENTS]; /* of acquires, by the state that each met */
 };
 
@@ -191,6 +193,8 @@ struct world {
     bool is_ending;   /* programs release what they have, and end */
     bool daemon_sleeps; /* now and then, longer than clients wait for it */
     uint64_t daemon_wakes_ns;
+    unsigned daemon_dies; /* in one of so many of its acts; 0: never */
+    bool has_died;
     bool has_captures;
     bool has_sharing;
     bool has_dropped;     /* work of a killed client was never done */
@@ -295,8 +299,8 @@ void daemon_accept(int fd, unsigned client);
 bool daemon_act(void);
 /* When the daemon does something because time has passed. */
 uint64_t daemon_next_ns(void);
-/* Ends all connections, as a daemon does that ends. */
-void daemon_break(void);
+/* Ends all connections, as a daemon does that ends. False: there is none now. */
+bool daemon_break(void);
 /* The session of a client's present connection; NULL: there is none. */
 struct session *daemon_session(unsigned client);
 /* Whether a connection of the client is left, in any state. */
