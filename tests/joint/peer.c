@@ -113,7 +113,13 @@ int client_inherit(struct clients *clients, struct session *session, const struc
 void client_inherit_board(struct client *client) {
     const struct session *session = client->session;
 
-    if (session == NULL || session->board_slot == 0)
+    if (session == NULL) /* it has connected since */
+        return;
+    if (session->state == SESSION_QUARANTINED) {
+        client->state = CLIENT_LOST;
+        joint_peer_of(client)->is_lost = true;
+    }
+    if (session->board_slot == 0)
         return;
     client->board_slot = session->board_slot - 1;
     client->board = board_of(&client->clients->boards, peer_tenant(&client->peer), client->board_slot);
@@ -121,13 +127,8 @@ void client_inherit_board(struct client *client) {
 }
 
 void client_resume(struct client *client) {
-    if (client->session == NULL)
+    if (client->session == NULL || client->state == CLIENT_LOST)
         return;
-    if (client->session->state == SESSION_QUARANTINED) {
-        client->state = CLIENT_LOST;
-        joint_peer_of(client)->is_lost = true;
-        return;
-    }
     must(client->connection.fd >= 0, "a socket is stored");
     if (outbox_flush(&client->connection.outbox, client->session) < 0)
         client_end(client, "");
