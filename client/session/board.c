@@ -76,9 +76,10 @@ enum proto_board_state board_state(const struct session *session, const struct p
 bool board_may_have(struct session *session, const struct proto_board_fence *fence) {
     const struct board *board = &session->board;
     uint64_t now = atomic_load(&board->memory->slots[fence->slot].words[fence->word]);
+    uint64_t epoch = fence->value >> PROTO_BOARD_EPOCH_BITS, present = now >> PROTO_BOARD_EPOCH_BITS;
 
-    if (fence->value >> PROTO_BOARD_EPOCH_BITS > now >> PROTO_BOARD_EPOCH_BITS)
-        return false;
+    if (epoch != present)
+        return epoch < present; /* of a session that had the slot before */
     return fence->slot != board->slot || fences_may_have(&session->board_fences, fence->word, fence->value);
 }
 

@@ -46,7 +46,7 @@ int board_need_for_streams(struct session *session, const struct gpu *gpu);
 /* Whether a fence on the board is ready. There is a board. */
 enum proto_board_state board_state(const struct session *session, const struct proto_board_fence *fence);
 
-/* Whether a fence can have been left: its epoch is not ahead of its slot's, and one in the own slot was left
+/* Whether a fence can have been left: its epoch is not ahead of its slot's, and one of the own slot's epoch was left
  * by this session. Others' bytes may say anything. There is a board. */
 bool board_may_have(struct session *session, const struct proto_board_fence *fence);
 

@@ -206,11 +206,18 @@ int board_inherit_slot(struct boards *boards, uint32_t board_record, uint32_t re
     return 0;
 }
 
+/* Free slots of which one kind had a session before, and the other did not. */
+static void queue_all_free(struct board *board, bool had_session) {
+    for (unsigned i = 0; i < PROTO_BOARD_SLOTS; i++)
+        if (board->slots[i].state == BOARD_SLOT_FREE && (board->slots[i].record != 0) == had_session)
+            queue_free(board, i);
+}
+
+/* Which slot was free for how long is not known any more, but for those that were never a session's. */
 void boards_inherited(struct boards *boards) {
     list_for_each_entry(struct board, board, &boards->all, link) {
-        for (unsigned i = 0; i < PROTO_BOARD_SLOTS; i++)
-            if (board->slots[i].state == BOARD_SLOT_FREE)
-                queue_free(board, i);
+        queue_all_free(board, false);
+        queue_all_free(board, true);
     }
     boards_settle(boards);
 }
