@@ -53,7 +53,7 @@ struct pool *closing_finish(struct session *session, uint64_t segment_id);
  * keeper's again. */
 void closing_unmap(struct session *session, struct segment *segment);
 
-/* For inherit.c. The segment, which its tenant owns and sessions have mapped, is CLOSING; keeper: NULL: it is
+/* For heir.h. The segment, which its tenant owns and sessions have mapped, is CLOSING; keeper: NULL: it is
  * retired afterwards. Then: the session was told to close it. */
 void closing_restore(struct segment *segment, struct tenant *keeper);
 void closing_restore_told(struct session *session, struct segment *segment);

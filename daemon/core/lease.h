@@ -40,23 +40,23 @@ int lease_open(struct session *session, struct heap_range *range, uint64_t size_
 /* Opens a further lease on a block that another session holds. Returns 0 or -ENOMEM. */
 int lease_join(struct session *session, struct block *block, struct lease **ret_lease);
 
-/* For inherit.c. A block whose ranges are in its list is charged to its tenant. is_shared: it is found by its token
+/* For heir.h. A block whose ranges are in its list is charged to its tenant. is_shared: it is found by its token
  * from now on. Returns 0, -ENOMEM, or -EBADMSG: another one has the token. */
 int block_restore(struct block *block, struct tenant *tenant, bool is_shared);
 
-/* For inherit.c. Frees a block that has no leases, no parcels and no ranges. */
+/* For heir.h. Frees a block that has no leases, no parcels and no ranges. */
 void block_discard(struct core *core, struct block *block);
 
-/* For inherit.c. Opens a lease with the id, the generation and what else a predecessor's had: wanted. Of one
+/* For heir.h. Opens a lease with the id, the generation and what else a predecessor's had: wanted. Of one
  * session they come in the order of their generations. The caller bounds the id, by which the table is as long.
  * Returns 0, -ENOMEM, or -EBADMSG: another one has the id. */
 int lease_restore(struct session *session, struct block *block, const struct lease *wanted,
                   struct lease **ret_lease);
 
-/* For inherit.c. To be called behind the last lease_restore(): until then the table gives no id. Linear in it. */
+/* For heir.h. To be called behind the last lease_restore(): until then the table gives no id. Linear in it. */
 void lease_table_restored(struct lease_table *table);
 
-/* For inherit.c. The lease waits for its fence_value in the queue. */
+/* For heir.h. The lease waits for its fence_value in the queue. */
 void lease_restore_fence(struct lease *lease, struct fence_queue *queue);
 
 /* Ends a lease. With the last lease of its block, the block's memory returns to the heap, and the pool is

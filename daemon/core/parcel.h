@@ -27,7 +27,7 @@
 int parcel_open(struct session *session, struct block *block, const struct proto_token *token,
                 const struct proto_send *send, uint64_t now_ns);
 
-/* For inherit.c. Opens a parcel as a predecessor's: wanted. sender: the session that holds it; NULL: its time has
+/* For heir.h. Opens a parcel as a predecessor's: wanted. sender: the session that holds it; NULL: its time has
  * begun. Returns 0, -ENOMEM, or -EBADMSG: another one has the token. */
 int parcel_restore(struct core *core, const struct parcel *wanted, struct session *sender,
                    struct parcel **ret_parcel);

@@ -42,7 +42,7 @@ int segment_grow_slots(struct core *core);
 void segment_take_slot(struct segment *segment);
 void segment_leave_slot(const struct segment *segment);
 
-/* For inherit.c. The segment has this slot, which is there and free. Until segment_slots_restored() no other slot may
+/* For heir.h. The segment has this slot, which is there and free. Until segment_slots_restored() no other slot may
  * be taken, which is linear in the slots. */
 void segment_restore_slot(struct segment *segment, uint32_t slot);
 void segment_slots_restored(struct core *core);

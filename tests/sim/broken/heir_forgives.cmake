@@ -1,5 +1,5 @@
 # A successor takes a lost session for one that lives.
-set(SOURCE daemon/core/inherit.c)
+set(SOURCE daemon/core/heir_sessions.c)
 set(FIND [==[    if (kept->state == SESSION_ACTIVE)
         return 0;
     if (!list_is_empty(&session->held)]==])

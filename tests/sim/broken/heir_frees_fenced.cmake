@@ -1,5 +1,5 @@
 # A successor lends memory that work before a fence still uses.
-set(SOURCE daemon/core/inherit.c)
+set(SOURCE daemon/core/heir_leases.c)
 set(FIND [==[    if (kept->fence_word == 0)
         return 0;
 ]==])

@@ -1,5 +1,5 @@
 # A successor lends of a segment that a session is about to close.
-set(SOURCE daemon/core/inherit.c)
+set(SOURCE daemon/core/heir_segments.c)
 set(FIND [==[    if (kept->state != SEGMENT_CLOSING)
         return 0;
 ]==])

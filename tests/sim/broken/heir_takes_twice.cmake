@@ -1,5 +1,5 @@
 # A successor lets a parcel be taken by one more.
-set(SOURCE daemon/core/inherit.c)
+set(SOURCE daemon/core/heir_requests.c)
 set(FIND [==[        .takers = kept->takers,
 ]==])
 set(REPLACE [==[        .takers = kept->takers + 1,

@@ -1,5 +1,5 @@
 # A successor has fences in the order of their numbers, which go round: one behind them stops the queue.
-set(SOURCE daemon/core/inherit.c)
+set(SOURCE daemon/core/heir_leases.c)
 set(FIND [==[    return left != right ? (left > right) - (left < right) : compare_generations(a, b);
 ]==])
 set(REPLACE [==[    return left != right ? (left < right) - (left > right) : compare_generations(a, b);

@@ -1,5 +1,5 @@
 # A successor does not give its users their quotas.
-set(SOURCE daemon/core/inherit.c)
+set(SOURCE daemon/core/heir_sessions.c)
 set(FIND [==[    tenant_apply_policy(tenant, NULL);
     return 0;
 ]==])
