@@ -457,7 +457,8 @@ bool daemon_has_parcels(void) {
 void daemon_check_end(void) {
     must(world.core->leases.used == 0, "all clients are gone, and leases are left");
     must(world.core->parcels.count == 0, "all clients are gone, and tokens hold memory");
-    must(joint_store_count(STORE_SOCKET) + joint_store_count(STORE_PAGE) + joint_store_count(STORE_RECLAIM) == 0,
+    must(joint_store_count(STORE_SOCKET) + joint_store_count(STORE_PAGE) + joint_store_count(STORE_RECLAIM) ==
+             0,
          "all clients are gone, and descriptors of theirs are stored");
     daemon_check();
 }
@@ -490,8 +491,11 @@ struct clients *joint_daemon_make(void) {
     world.core->sessions_limit = 64;
     world.core->session_leases_limit = world.leases_limit;
     world.core->segments_limit = UINT32_MAX;
-    clients = (struct clients){
-        .terms = {.core = world.core, .machine = &machine, .identity = &identity, .desk = &joint_desk, .store = &store}};
+    clients = (struct clients){.terms = {.core = world.core,
+                                         .machine = &machine,
+                                         .identity = &identity,
+                                         .desk = &joint_desk,
+                                         .store = &store}};
     list_init(&clients.all);
     list_init(&clients.greeting);
     boards_init(&clients.boards, &joint_desk, &store);

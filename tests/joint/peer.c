@@ -148,8 +148,8 @@ int client_make_page(struct client *client) {
 }
 
 int client_join_board(struct client *client) {
-    int r = board_join(&client->clients->boards, peer_tenant(&client->peer), &client->board,
-                       &client->board_slot);
+    int r =
+        board_join(&client->clients->boards, peer_tenant(&client->peer), &client->board, &client->board_slot);
     if (r == 0)
         core_session_set_board(client->session, client->board_slot);
     return r;
@@ -185,6 +185,7 @@ int client_greeted(struct client *client) {
 }
 
 bool backing_needs_driver(const struct backing *backing) {
+    must(backing != NULL, "the daemon describes memory that it has");
     return backing->kind != PROTO_SEGMENT_MEMFD;
 }
 
@@ -196,8 +197,10 @@ int backing_describe(const struct backing *backing, struct proto_segment *descri
 }
 
 /* A one-way release tells the client nothing: so it is looked at here. */
-int __real_core_release_one_way(struct session *session, const struct proto_release *release, uint64_t now_ns);
-int __wrap_core_release_one_way(struct session *session, const struct proto_release *release, uint64_t now_ns);
+int __real_core_release_one_way(struct session *session, const struct proto_release *release,
+                                uint64_t now_ns);
+int __wrap_core_release_one_way(struct session *session, const struct proto_release *release,
+                                uint64_t now_ns);
 int __wrap_core_release_one_way(struct session *session, const struct proto_release *release,
                                 uint64_t now_ns) {
     int r = __real_core_release_one_way(session, release, now_ns);

@@ -25,8 +25,8 @@ static size_t estate_bytes;
 static struct estate estate;
 static struct inheritance inheritance;
 static jmp_buf death;
-static bool is_mortal;     /* the daemon is at work, and dies */
-static unsigned dies_in;   /* at so many places from now on; 0: it does not */
+static bool is_mortal;   /* the daemon is at work, and dies */
+static unsigned dies_in; /* at so many places from now on; 0: it does not */
 static unsigned n_in_a_row;
 static bool is_away;
 static uint64_t died_ns;
@@ -64,9 +64,7 @@ static void draw_death(void) {
 }
 
 static uint64_t draw_absence_ns(void) {
-    return one_in(3)               ? 0
-           : !world.daemon_sleeps  ? random_below(50 * NS_PER_MS)
-                                   : random_below(4 * NS_PER_S);
+    return one_in(3) ? 0 : !world.daemon_sleeps ? random_below(50 * NS_PER_MS) : random_below(4 * NS_PER_S);
 }
 
 /* --- the estate --- */

@@ -8,8 +8,8 @@
 #include <string.h>
 
 #include "tests/joint/restarts.h"
-#include "tests/joint/wrapped.h"
 #include "tests/joint/world.h"
+#include "tests/joint/wrapped.h"
 
 #define ENTRIES_MAX 512u
 
