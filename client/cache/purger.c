@@ -280,14 +280,24 @@ static bool look_at_connection(struct cache *cache) {
     return state == CONNECTION_AWAY;
 }
 
+/* While the daemon is away an answer would be waited for. The question may be the next daemon's, which asks once: it is
+ * answered when that one is there. */
+static bool is_to_answer(struct purger *purger, bool asked, bool is_away) {
+    pthread_mutex_lock(&purger->look_lock);
+    asked = asked || purger->is_put_off;
+    purger->is_put_off = asked && is_away;
+    pthread_mutex_unlock(&purger->look_lock);
+    return asked && !is_away;
+}
+
 int purger_step(struct cache *cache) {
     struct purger *purger = &cache->purger;
     bool asked = is_asked(purger), owed = has_gone_off(purger, purger->owed_fd);
     bool decayed = has_gone_off(purger, purger->decay_fd);
+    bool is_away = look_at_connection(cache);
 
-    /* The answers would be waited for. The next daemon asks again. */
-    if (look_at_connection(cache))
-        asked = decayed = false;
+    asked = is_to_answer(purger, asked, is_away);
+    decayed = decayed && !is_away;
     if (purger->is_over || session_is_over(cache->session)) {
         end_watch(cache);
         cache_let_go(cache);

@@ -37,6 +37,7 @@ struct purger {
     enum connection_state state; /* that the program knows; and the pauses; under look_lock */
     unsigned n_pauses;
     unsigned reads; /* PURGER_READS_…; under look_lock */
+    bool is_put_off; /* a question, until the daemon is there; under look_lock */
     int state_fd;   /* an eventfd: readable when the daemon has ended or is back; -1: as the others */
     int watch_fd; /* an epoll over the daemon's, the timer and others; -1: the client has no cache */
     int decay_fd; /* a timerfd; -1: memory does not decay */
