@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
-#include "daemon/core/pool.h"
+#include "daemon/core/core.h"
 #include "daemon/core/tenant.h"
 
 void heir_bind(const struct heir *heir, uint32_t record, void *object, uint32_t *ret_record) {

@@ -4,14 +4,13 @@
 /*
  * How inherit.c makes a core of an estate: a function for each record of a kind, in the order that inherit.c says. Each
  * checks the record's members, which may be of any value, makes the object, and binds the record to it. All return 0,
- * -ENOMEM, or -EBADMSG: heir->reason says what is wrong. What was made before a failure is for inherit.c to undo.
+ * -ENOMEM, or -EBADMSG with the reason in the heir. After a failure inherit.c undoes the rest.
  */
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/core/inherit.h"
-#include "daemon/core/types.h"
+#include "daemon/core/inherit_shell.h"
 
 /* The counters of a daemon begin at 0 and count its objects. */
 #define HEIR_NUMBER_MAX (UINT64_MAX / 2)

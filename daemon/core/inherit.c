@@ -239,8 +239,8 @@ static void refuse_impossible(struct core *core) {
     }
 }
 
-/* What is another than its record says: deadlines that the time without a daemon has moved, and orphans, which are
- * nobody's or closed by nobody. The next successor goes on from there. */
+/* Deadlines have moved by the time without a daemon, and orphans have lost what only a whole segment has: their records
+ * do not say so yet. */
 static void keep_changes(const struct core *core) {
     for (size_t i = 0; i < core->parcels.count; i++)
         kept_change(core, core->parcels.entries[i]->record);

@@ -7,6 +7,9 @@
  * above its own:
  *
  *   inherit                             a core that begins with what another one kept
+ *   heir_segments, heir_sessions, heir_blocks, heir_leases, heir_requests   its parts
+ *   heir                                what they have in common
+ *   inherit_shell                       the shell's part
  *   core, core_sessions, core_leases, core_valid
  *                                       entry points; validators of all objects
  *   explain                             texts for people: they read all objects

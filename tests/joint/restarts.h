@@ -47,7 +47,7 @@ void joint_daemon_ready(void);
 
 /* The daemon has died: what is stored is there for the next one. */
 void joint_store_pass_on(void);
-/* What the successor did not take goes. */
+/* Drops descriptors that the successor did not take. */
 void joint_store_settle(void);
 unsigned joint_store_count(enum store_kind kind);
 

@@ -1,4 +1,4 @@
-# What a packet does ends its step before the answer is on the desk.
+# The effects of a packet end their step before the answer is on the desk.
 set(SOURCE daemon/loop/desk.c)
 set(FIND [==[    begin(&desk->memory->sent, session, 0);
     return]==])

@@ -4,4 +4,4 @@ set(FIND [==[        .takers = kept->takers,
 ]==])
 set(REPLACE [==[        .takers = kept->takers + 1,
 ]==])
-set(EXPECTED "a successor")
+set(EXPECTED "a successor|a parcel has ended too early, or not at all")
