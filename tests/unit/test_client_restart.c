@@ -10,7 +10,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include "base/cleanup.h"
 #include "tests/bounded.h"
+#include "tests/unit/asking.h"
 #include "tests/unit/client_fixture.h"
 
 /* The message that the daemon before may have sent. */
@@ -220,6 +222,11 @@ static bool hold_while_away(struct false_daemon *daemon, struct false_session *s
     return true;
 }
 
+static bool greet_and_hold(struct false_daemon *daemon, struct false_session *session,
+                           const struct proto_message *request) {
+    return hold_while_away(daemon, session, request) || greet_with_timer(daemon, session, request);
+}
+
 static void go_away(void) {
     before.is_away = true;
     false_end_alive(before.session);
@@ -242,7 +249,8 @@ static struct gpupool_client *start_restarting(struct gpupool_options *options) 
     struct gpupool_client *client = NULL;
 
     daemon_.shows_alive = true;
-    daemon_.handle = hold_while_away;
+    if (daemon_.handle == NULL)
+        daemon_.handle = hold_while_away;
     false_daemon_run(&daemon_);
     options->socket = daemon_.path;
     assert_ok(gpupool_open(options, &client));
@@ -406,6 +414,38 @@ static void the_programs_loop_tells_of_each_change(void **state) {
     gpupool_close(client);
 }
 
+/* --- questions --- */
+
+/* The next daemon asks before the client knows that it is there. */
+static void a_question_in_a_pause_is_answered_behind_it(void **state) {
+    (void)state;
+    struct gpupool_options options = options_for(NULL);
+
+    options.flags = GPUPOOL_OPEN_NO_THREAD;
+    options.decay_ns = GPUPOOL_FOREVER;
+    asking_begin();
+    daemon_.handle = greet_and_hold;
+    struct gpupool_client *client = start_restarting(&options);
+    struct gpupool_buffer buffer;
+
+    assert_ok(gpupool_acquire(client, FALSE_POOL_HOST, 512, NULL, GPUPOOL_NOW, 0, &buffer));
+    go_away();
+    mark(client, true);
+    ask();
+    while (is_readable(gpupool_fd(client), 0))
+        assert_ok(gpupool_dispatch(client));
+    false_daemon_await(&daemon_, &before.n_asked, 1);
+    assert_int_equal(daemon_.n_reclaimed, 0);
+    come_back();
+    while (daemon_.n_reclaimed == 0) {
+        assert_true(is_readable(gpupool_fd(client), PATIENT_MS));
+        assert_ok(gpupool_dispatch(client));
+    }
+    mark(client, false);
+    gpupool_close(client);
+    asking_fd = close_fd(asking_fd);
+}
+
 /* --- timeouts --- */
 
 static struct {
@@ -496,6 +536,7 @@ int main(void) {
         RESTART_TEST(an_old_daemon_is_there_until_it_is_lost),
         RESTART_TEST(the_librarys_thread_tells_of_each_change),
         RESTART_TEST(the_programs_loop_tells_of_each_change),
+        RESTART_TEST(a_question_in_a_pause_is_answered_behind_it),
         RESTART_TEST(an_answer_has_its_time_again_when_the_daemon_is_back),
         RESTART_TEST(a_daemon_that_is_back_and_does_not_answer_is_not_waited_for),
         RESTART_TEST(a_call_keeps_its_own_timeout_while_no_daemon_is_there),
