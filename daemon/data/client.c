@@ -427,6 +427,21 @@ int client_greeted(struct client *client) {
     return 0;
 }
 
+/* The client is one of all now, and its process is known to the watcher. socket: -1: it has none any more. */
+static void client_join(struct client *client, int socket) {
+    struct clients *clients = client->clients;
+
+    client->watched = (struct watched){.pid = client->peer.pid,
+                                       .uid = client->peer.uid,
+                                       .pidfd = -1,
+                                       .socket = socket,
+                                       .own_bytes = GPU_USED_UNKNOWN,
+                                       .on_facts = client_on_facts};
+    watcher_add(clients->terms.watcher, &client->watched);
+    list_append(&clients->all, &client->link);
+    clients->n_clients++;
+}
+
 bool client_begin(struct clients *clients, int fd, uint32_t scope, void (*serve)(struct turn *turn)) {
     const struct clients_terms *terms = &clients->terms;
 
@@ -457,17 +472,9 @@ bool client_begin(struct clients *clients, int fd, uint32_t scope, void (*serve)
     client->pidfd = client->reclaim_fd = -1;
     client->page.fd = -1;
     client->accepted_ns = clock_now_ns();
-    client->watched = (struct watched){.pid = client->peer.pid,
-                                       .uid = client->peer.uid,
-                                       .pidfd = -1,
-                                       .socket = fd,
-                                       .own_bytes = GPU_USED_UNKNOWN,
-                                       .on_facts = client_on_facts};
-    watcher_add(terms->watcher, &client->watched);
+    client_join(client, fd);
     client->state = CLIENT_GREETING;
-    list_append(&clients->all, &client->link);
     list_append(&clients->greeting, &client->greeting_link);
-    clients->n_clients++;
     clients->n_greeting++;
     if (client->connection.turn.process->user->n_greeting++ == 0)
         clients->n_users_greeting++;
@@ -646,16 +653,8 @@ int client_inherit(struct clients *clients, struct session *session, const struc
     client->connection.outbox.awaited_segment = kept->awaited_segment;
     session->peer = client->peer;
     session->owner = client;
-    client->watched = (struct watched){.pid = client->peer.pid,
-                                       .uid = client->peer.uid,
-                                       .pidfd = -1,
-                                       .socket = fd,
-                                       .own_bytes = GPU_USED_UNKNOWN,
-                                       .on_facts = client_on_facts};
+    client_join(client, fd);
     take_facts(client, &kept->dead);
-    watcher_add(terms->watcher, &client->watched);
-    list_append(&clients->all, &client->link);
-    clients->n_clients++;
     clients->served = true;
     if (record != 0)
         estate_bind(terms->desk->estate, record, client);
