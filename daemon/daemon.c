@@ -413,8 +413,8 @@ int daemon_start(struct daemon *daemon) {
     if (r == 0) {
         daemon_restore_scopes(daemon);
         r = succession_begin(&daemon->succession, daemon->core, &daemon->clients);
-        if (r <
-            0) /* what was begun of the estate cannot be undone: the service manager starts a daemon anew */
+        /* A beginning with an estate cannot be undone: the service manager starts a daemon anew. */
+        if (r < 0)
             _exit(EXIT_FAILURE);
     }
     if (r == 0 && !daemon->options.private) /* $NOTIFY_SOCKET is the program's, not its private daemon's */
