@@ -149,17 +149,19 @@ static void end_on_board(struct client *client, bool well) {
     client->board = NULL;
 }
 
+void client_leave_store(struct store *store, char *socket, char *process, char *page, char *reclaim) {
+    store_leave(store, socket);
+    store_leave(store, process);
+    store_leave(store, page);
+    store_leave(store, reclaim);
+}
+
 /* The session is gone: a successor is not to know of it. */
 static void client_forget(struct client *client) {
-    struct store *store = client->clients->terms.store;
-
     estate_remove(client->clients->terms.desk->estate, client->record);
     client->record = client->connection.outbox.record = 0;
-    store_leave(store, client->stored.socket);
-    store_leave(store, client->stored.process);
-    store_leave(store, client->stored.page);
-    store_leave(store, client->stored.reclaim);
-    memset(&client->stored, 0, sizeof client->stored);
+    client_leave_store(client->clients->terms.store, client->stored.socket, client->stored.process,
+                       client->stored.page, client->stored.reclaim);
 }
 
 void client_said_farewell(struct client *client) {
@@ -313,10 +315,8 @@ static void client_leave_socket(struct client *client) {
         client->watched.socket = -1;
     if (!keep && !client_process_is_over(client) && client->stored.process[0] == '\0')
         client_store(client, STORE_PROCESS, client->pidfd, client->stored.process);
-    if (!keep) { /* the process can be watched without it */
+    if (!keep) /* the process can be watched without it */
         store_leave(client->clients->terms.store, client->stored.socket);
-        client->stored.socket[0] = '\0';
-    }
     client_changed(client);
     if (client->connection.has_poll && !uv_is_closing((uv_handle_t *)&client->connection.poll))
         uv_close((uv_handle_t *)&client->connection.poll, keep ? client_on_closed : client_on_socket_closed);
@@ -341,7 +341,6 @@ void client_end(struct client *client, const char *why) {
     outbox_drop(&client->connection.outbox, client->session);
     client->reclaim_fd = close_fd(client->reclaim_fd);
     store_leave(client->clients->terms.store, client->stored.reclaim);
-    client->stored.reclaim[0] = '\0';
     core_session_lose(client->session, clock_now_ns(), client->reason);
     client_leave_socket(client);
     if (client_process_is_over(client)) {

@@ -103,6 +103,9 @@ bool client_begin(struct clients *clients, int fd, uint32_t scope, void (*serve)
 int client_inherit(struct clients *clients, struct session *session, const struct kept_session *kept_session,
                    const struct kept_client *kept, uint32_t record);
 
+/* Has the descriptors of a client, by their names, leave the store. */
+void client_leave_store(struct store *store, char *socket, char *process, char *page, char *reclaim);
+
 /* The boards are there: finds the one of a session that has a slot. */
 void client_inherit_board(struct client *client);
 

@@ -299,10 +299,8 @@ int inheritance_end(struct inheritance *inheritance) {
         const struct inherited_client *found = &inheritance->all[i];
         if (found->is_taken || !read_client(inheritance, found->record, &kept))
             continue;
-        store_leave(clients->terms.store, kept.socket.text);
-        store_leave(clients->terms.store, kept.process.text);
-        store_leave(clients->terms.store, kept.page.text);
-        store_leave(clients->terms.store, kept.reclaim.text);
+        client_leave_store(clients->terms.store, kept.socket.text, kept.process.text, kept.page.text,
+                           kept.reclaim.text);
         estate_remove(estate_of(inheritance), found->record);
     }
     r = keep_messages(inheritance);

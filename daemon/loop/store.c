@@ -217,14 +217,16 @@ void store_remove(struct store *store, const char *name) {
                     strerror(-r));
 }
 
-void store_leave(struct store *store, const char *name) {
-    if (!store_is_there(store) || name[0] == '\0')
-        return;
-    void *room = array_room(store->leaving, store->n_leaving, &store->leaving_room, sizeof *store->leaving);
-    if (room == NULL)
-        return;
-    store->leaving = room;
-    strcpy(store->leaving[store->n_leaving++], name);
+void store_leave(struct store *store, char *name) {
+    void *room = NULL;
+
+    if (store_is_there(store) && name[0] != '\0')
+        room = array_room(store->leaving, store->n_leaving, &store->leaving_room, sizeof *store->leaving);
+    if (room != NULL) {
+        store->leaving = room;
+        strcpy(store->leaving[store->n_leaving++], name);
+    }
+    name[0] = '\0';
 }
 
 void store_remove_leaving(struct store *store) {

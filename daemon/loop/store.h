@@ -89,8 +89,8 @@ void store_put(struct store *store, enum store_kind kind, int fd, char ret_name[
 void store_remove(struct store *store, const char *name);
 
 /* Removes a descriptor with the next store_remove_leaving(): when no record names it any more. Without memory for
- * that, it stays until the daemon restarts. */
-void store_leave(struct store *store, const char *name);
+ * that, it stays until the daemon restarts. The name is "" then; one that is "" already does nothing. */
+void store_leave(struct store *store, char *name);
 void store_remove_leaving(struct store *store);
 
 /* Removes everything but the listening sockets, and stores nothing else from now on. Returns how many that were. */

@@ -81,8 +81,9 @@ void store_put(struct store *store, enum store_kind kind, int fd, char ret_name[
     ret_name[0] = '\0';
 }
 
-void store_leave(struct store *store, const char *name) {
-    (void)store, (void)name;
+void store_leave(struct store *store, char *name) {
+    (void)store;
+    name[0] = '\0';
 }
 
 int store_take(struct store *store, const char *name) {
