@@ -69,6 +69,13 @@ static size_t read_limit(void) {
     return limit < STORE_SLOTS ? (size_t)limit : STORE_SLOTS;
 }
 
+static int compare_inherited(const void *a, const void *b) {
+    const struct store_inherited *left = a, *right = b;
+    int order = strcmp(left->name, right->name);
+
+    return order != 0 ? order : (left->fd > right->fd) - (left->fd < right->fd);
+}
+
 int store_open(struct store *store, struct notifier *notifier, bool is_private) {
     char **names = NULL;
 
@@ -81,13 +88,14 @@ int store_open(struct store *store, struct notifier *notifier, bool is_private) 
     for (int i = 0; i < n; i++) {
         if (store->inherited != NULL)
             store->inherited[store->n_inherited++] =
-                (struct store_inherited){take_ptr(&names[i]), SD_LISTEN_FDS_START + i};
+                (struct store_inherited){.name = take_ptr(&names[i]), .fd = SD_LISTEN_FDS_START + i};
         else
             free(names[i]);
     }
     free(names);
     if (store->inherited == NULL)
         return -ENOMEM;
+    qsort(store->inherited, store->n_inherited, sizeof *store->inherited, compare_inherited);
     for (size_t i = 0; i < store->n_inherited; i++) { /* later names are others than those that are there */
         size_t slot = slot_of(store->inherited[i].name);
         if (slot < STORE_SLOTS && store_is_there(store))
@@ -100,7 +108,8 @@ int store_open(struct store *store, struct notifier *notifier, bool is_private) 
 
 void store_close(struct store *store) {
     for (size_t i = 0; i < store->n_inherited; i++) {
-        close_fd(store->inherited[i].fd);
+        if (!store->inherited[i].is_taken)
+            close_fd(store->inherited[i].fd);
         free(store->inherited[i].name);
     }
     free(store->inherited);
@@ -108,10 +117,34 @@ void store_close(struct store *store) {
     *store = (struct store){0};
 }
 
+static int take(struct store_inherited *inherited) {
+    inherited->is_taken = true;
+    return inherited->fd;
+}
+
+/* Takes what a daemon stored and is not taken yet. Returns the descriptor and its name. */
+static int take_named(struct store_inherited *inherited, char ret_name[STORE_NAME_SIZE]) {
+    strcpy(ret_name, inherited->name); /* a name with a slot is that short */
+    return take(inherited);
+}
+
+static bool can_be_taken(const struct store_inherited *inherited) {
+    return !inherited->is_taken && slot_of(inherited->name) < STORE_SLOTS;
+}
+
 int store_take(struct store *store, const char *name) {
-    for (size_t i = 0; i < store->n_inherited; i++)
-        if (store->inherited[i].fd >= 0 && strcmp(store->inherited[i].name, name) == 0)
-            return take_fd(&store->inherited[i].fd);
+    size_t begin = 0, end = store->n_inherited;
+
+    while (begin < end) { /* the first that is not before the name */
+        size_t middle = begin + (end - begin) / 2;
+        if (strcmp(store->inherited[middle].name, name) < 0)
+            begin = middle + 1;
+        else
+            end = middle;
+    }
+    for (; begin < store->n_inherited && strcmp(store->inherited[begin].name, name) == 0; begin++)
+        if (!store->inherited[begin].is_taken)
+            return take(&store->inherited[begin]);
     return -1;
 }
 
@@ -131,10 +164,8 @@ static bool is_listener_of(int fd, const char *path, int type) {
 int store_take_kind(struct store *store, enum store_kind kind, char ret_name[STORE_NAME_SIZE]) {
     for (size_t i = 0; i < store->n_inherited; i++) {
         struct store_inherited *inherited = &store->inherited[i];
-        if (inherited->fd < 0 || inherited->name[0] != (char)kind || slot_of(inherited->name) == STORE_SLOTS)
-            continue;
-        strcpy(ret_name, inherited->name); /* a name with a slot is that short */
-        return take_fd(&inherited->fd);
+        if (inherited->name[0] == (char)kind && can_be_taken(inherited))
+            return take_named(inherited, ret_name);
     }
     return -1;
 }
@@ -144,11 +175,8 @@ int store_take_listener(struct store *store, const char *path, int type, char re
         return -1;
     for (size_t i = 0; i < store->n_inherited; i++) {
         struct store_inherited *inherited = &store->inherited[i];
-        if (inherited->fd < 0 || slot_of(inherited->name) == STORE_SLOTS ||
-            !is_listener_of(inherited->fd, path, type))
-            continue;
-        strcpy(ret_name, inherited->name); /* a name with a slot is that short */
-        return take_fd(&inherited->fd);
+        if (can_be_taken(inherited) && is_listener_of(inherited->fd, path, type))
+            return take_named(inherited, ret_name);
     }
     return -1;
 }
@@ -253,9 +281,9 @@ size_t store_let_go(struct store *store) {
 void store_settle(struct store *store) {
     for (size_t i = 0; i < store->n_inherited; i++) {
         struct store_inherited *inherited = &store->inherited[i];
-        if (inherited->fd < 0)
+        if (inherited->is_taken)
             continue;
-        inherited->fd = close_fd(inherited->fd);
+        close_fd(take(inherited));
         if (slot_of(inherited->name) == STORE_SLOTS)
             log_warning(
                 "the service manager passed a descriptor named '%s', which this daemon does not know; "

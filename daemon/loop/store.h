@@ -41,13 +41,14 @@ enum store_kind {
 
 struct store_inherited {
     char *name;
-    int fd; /* -1: taken */
+    int fd;
+    bool is_taken;
 };
 
 struct store {
     struct notifier *notifier; /* borrowed; sends once it was started */
     size_t limit, count;       /* of stored descriptors. limit 0: there is no store */
-    struct store_inherited *inherited;
+    struct store_inherited *inherited; /* by name, and by number where names are equal */
     size_t n_inherited;
     bool is_private; /* the daemon is, so there is no store */
     bool complained; /* that no more can be stored */
@@ -70,7 +71,8 @@ static inline bool store_is_there(const struct store *store) {
     return store != NULL && store->limit > 0;
 }
 
-/* Takes an inherited descriptor out by its name. Returns it, or -1. */
+/* Takes an inherited descriptor out by its name: of several with that name, the one with the lowest number.
+ * Returns it, or -1. Taken descriptors close on exec: sd_listen_fds() saw to that. */
 int store_take(struct store *store, const char *name);
 
 /* Takes the listening Unix socket of this type and path out, which an earlier daemon stored. The socket need
