@@ -3,13 +3,11 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -491,7 +489,6 @@ static int take_stored(const struct client *client, const struct kept_name *name
     int fd = name->text[0] != '\0' ? store_take(client->clients->terms.store, name->text) : -1;
 
     if (fd >= 0) {
-        fcntl(fd, F_SETFD, FD_CLOEXEC);
         memcpy(ret_name, name->text, STORE_NAME_SIZE);
         ret_name[STORE_NAME_SIZE - 1] = '\0';
     }

@@ -34,8 +34,5 @@ int shared_memory_make(const char *name, size_t size_bytes, void **ret_memory) {
 }
 
 int shared_memory_take(int fd, size_t size_bytes, void **ret_memory) {
-    if (!memfd_is_sealed(fd, size_bytes))
-        return -EBADMSG;
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    return map(fd, size_bytes, ret_memory);
+    return memfd_is_sealed(fd, size_bytes) ? map(fd, size_bytes, ret_memory) : -EBADMSG;
 }

@@ -541,7 +541,6 @@ int backing_inherit(const struct backing_order *order, int fd, enum backing_page
                                 .device = order->device,
                                 .fd = fd,
                                 .pages = pages};
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
     int r = backing_kind(order->kind)->inherit != NULL ? backing_kind(order->kind)->inherit(backing) : 0;
     if (r == 0)
         *ret_backing = take_ptr(&backing);
