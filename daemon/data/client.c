@@ -591,8 +591,8 @@ static int watch_again(struct client *client, const struct kept_client *kept) {
     }
     if (r < 0) {
         log_warning(
-            "pid %d (%s) cannot be watched any more (%s): what it has stays until it says farewell, or an "
-            "operator releases it",
+            "pid %d (%s) cannot be watched any more (%s): its leases stay until it closes its session, or an "
+            "operator releases them (gpupoolctl quarantine)",
             (int)client->peer.pid, client->peer.command, strerror(-r));
         return 0;
     }

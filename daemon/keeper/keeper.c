@@ -211,7 +211,7 @@ static void note_end(struct keeper *keeper, int status) {
     if (state->deaths == DEATHS_MANY)
         say(SAY_ERROR,
             "the daemon died %u times in a row before it was ready: the keeper tries again every second, and "
-            "keeps what it has; the daemon's messages tell why",
+            "keeps all descriptors; the daemon's messages tell why",
             DEATHS_MANY);
     state->next_start_ns = clock_now_ns() + next_pause_ns(state);
 }
