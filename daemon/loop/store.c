@@ -40,8 +40,7 @@ static void name_slot(enum store_kind kind, size_t slot, char name[STORE_NAME_SI
     name[used] = '\0';
 }
 
-/* The slot that a name has; STORE_SLOTS: it is no name of this daemon's. */
-static size_t slot_of(const char *name) {
+size_t store_slot(const char *name) {
     char same[STORE_NAME_SIZE];
     size_t slot = 0;
 
@@ -58,6 +57,13 @@ static size_t slot_of(const char *name) {
         return STORE_SLOTS;
     name_slot((enum store_kind)name[0], slot, same);
     return strcmp(same, name) == 0 ? slot : STORE_SLOTS; /* no leading zeros */
+}
+
+bool store_name(const struct store *store, size_t slot, char ret_name[STORE_NAME_SIZE]) {
+    if (store->kinds[slot] == 0)
+        return false;
+    name_slot((enum store_kind)store->kinds[slot], slot, ret_name);
+    return true;
 }
 
 static size_t read_limit(void) {
@@ -97,7 +103,7 @@ int store_open(struct store *store, struct notifier *notifier, bool is_private) 
         return -ENOMEM;
     qsort(store->inherited, store->n_inherited, sizeof *store->inherited, compare_inherited);
     for (size_t i = 0; i < store->n_inherited; i++) { /* later names are others than those that are there */
-        size_t slot = slot_of(store->inherited[i].name);
+        size_t slot = store_slot(store->inherited[i].name);
         if (slot < STORE_SLOTS && store_is_there(store))
             store->count += store->kinds[slot] == 0;
         if (slot < STORE_SLOTS)
@@ -129,7 +135,7 @@ static int take_named(struct store_inherited *inherited, char ret_name[STORE_NAM
 }
 
 static bool can_be_taken(const struct store_inherited *inherited) {
-    return !inherited->is_taken && slot_of(inherited->name) < STORE_SLOTS;
+    return !inherited->is_taken && store_slot(inherited->name) < STORE_SLOTS;
 }
 
 int store_take(struct store *store, const char *name) {
@@ -185,14 +191,21 @@ int store_take_listener(struct store *store, const char *path, int type, char re
  * errno. */
 static int tell(const struct store *store, const char *text, int fd) {
     die_here();
+    if (store->manager == STORE_ADRIFT)
+        return 0;
     if (store->notifier->worker.started)
         return notifier_tell_at_once(store->notifier, text, fd);
     int r = sd_pid_notify_with_fds(0, 0, text, &fd, fd >= 0 ? 1 : 0);
     return r < 0 ? r : 0;
 }
 
+void store_write_message(const char *name, char text[STORE_MESSAGE_SIZE]) {
+    /* Without FDPOLL, systemd drops a descriptor at a hang-up. */
+    snprintf(text, STORE_MESSAGE_SIZE, "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
+}
+
 static int put(struct store *store, enum store_kind kind, int fd, char name[STORE_NAME_SIZE]) {
-    char text[64];
+    char text[STORE_MESSAGE_SIZE];
     size_t slot = store->next, n = 0;
 
     while (n < STORE_SLOTS && store->kinds[slot % STORE_SLOTS] != 0)
@@ -201,8 +214,7 @@ static int put(struct store *store, enum store_kind kind, int fd, char name[STOR
         return -ENOSPC;
     slot %= STORE_SLOTS;
     name_slot(kind, slot, name);
-    /* Else systemd drops a descriptor at a hang-up. */
-    snprintf(text, sizeof text, "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
+    store_write_message(name, text);
     int r = tell(store, text, fd);
     if (r < 0)
         return r;
@@ -232,7 +244,7 @@ void store_remove(struct store *store, const char *name) {
 
     if (!store_is_there(store) || name[0] == '\0' || (store->is_let_go && name[0] != STORE_LISTENER))
         return;
-    size_t slot = slot_of(name);
+    size_t slot = store_slot(name);
     snprintf(text, sizeof text, "FDSTOREREMOVE=1\nFDNAME=%s", name);
     int r = tell(store, text, -1);
     if (slot < STORE_SLOTS && store->kinds[slot] != 0) {
@@ -268,9 +280,8 @@ size_t store_let_go(struct store *store) {
 
     store_remove_leaving(store);
     for (size_t slot = 0; store_is_there(store) && slot < STORE_SLOTS; slot++) {
-        if (store->kinds[slot] == 0 || store->kinds[slot] == STORE_LISTENER)
+        if (!store_name(store, slot, name) || name[0] == STORE_LISTENER)
             continue;
-        name_slot((enum store_kind)store->kinds[slot], slot, name);
         store_remove(store, name);
         n++;
     }
@@ -284,13 +295,28 @@ void store_settle(struct store *store) {
         if (inherited->is_taken)
             continue;
         close_fd(take(inherited));
-        if (slot_of(inherited->name) == STORE_SLOTS)
+        if (store_slot(inherited->name) == STORE_SLOTS)
             log_warning(
                 "the service manager passed a descriptor named '%s', which this daemon does not know; "
                 "it is closed",
                 inherited->name);
         store_remove(store, inherited->name);
     }
+}
+
+void store_lose_manager(struct store *store) {
+    store->manager = STORE_ADRIFT;
+}
+
+void store_begin_move(struct store *store, size_t limit) {
+    store_remove_leaving(store); /* the other one need not have them at all */
+    store->limit = limit < STORE_SLOTS ? limit : STORE_SLOTS;
+    store->complained = false;
+    store->manager = STORE_MOVING;
+}
+
+void store_note_held(struct store *store) {
+    store->manager = STORE_HELD;
 }
 
 int store_wait(const struct store *store, uint64_t timeout_ns) {
