@@ -365,7 +365,8 @@ class Ends(Keeper):
         pid, keeper = daemon.pid(), daemon.process
         keeper.kill()
         keeper.wait(WAIT_S)
-        second = subprocess.run(daemon.command(), check=False, capture_output=True, text=True, timeout=WAIT_S, env=daemon.variables())
+        alone = [word for word in daemon.command() if word != "--keeper"]
+        second = subprocess.run(alone, check=False, capture_output=True, text=True, timeout=WAIT_S, env=daemon.variables())
         self.assertEqual((second.returncode, daemon.pid()), (1, pid), second.stderr)
         self.assertIn("another daemon serves", second.stderr)
         daemon.end_daemon(signal.SIGTERM)
