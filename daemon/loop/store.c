@@ -21,6 +21,9 @@
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 #define BASE (sizeof digits - 1)
 
+/* In kinds: the removal waits in the notifier, and would remove whatever has the name by then. */
+#define STORE_FADING '-'
+
 static const char kinds[] = {STORE_LISTENER, STORE_ESTATE,  STORE_SEGMENT, STORE_SOCKET, STORE_PROCESS,
                              STORE_PAGE,     STORE_RECLAIM, STORE_BOARD,   '\0'};
 
@@ -60,7 +63,7 @@ size_t store_slot(const char *name) {
 }
 
 bool store_name(const struct store *store, size_t slot, char ret_name[STORE_NAME_SIZE]) {
-    if (store->kinds[slot] == 0)
+    if (store->kinds[slot] == 0 || store->kinds[slot] == STORE_FADING)
         return false;
     name_slot((enum store_kind)store->kinds[slot], slot, ret_name);
     return true;
@@ -190,12 +193,21 @@ int store_take_listener(struct store *store, const char *path, int type, char re
 /* Sends a message, with a descriptor (-1: none) that stays the caller's. Returns 0; 1: it is sent later; or a negative
  * errno. */
 static int tell(const struct store *store, const char *text, int fd) {
+    struct notifier *notifier = store->notifier;
+    int r;
+
     die_here();
     if (store->manager == STORE_ADRIFT)
         return 0;
-    if (store->notifier->worker.started)
-        return notifier_tell_at_once(store->notifier, text, fd);
-    int r = sd_pid_notify_with_fds(0, 0, text, &fd, fd >= 0 ? 1 : 0);
+    /* A removal that overtook the message which stores the descriptor would leave it there for ever, under a name that
+     * another one can get. */
+    if (notifier->worker.started && fd < 0 && notifier->worker.pending > 0) {
+        r = notifier_pass(notifier, text, fd);
+        return r < 0 ? r : 1;
+    }
+    if (notifier->worker.started)
+        return notifier_tell_at_once(notifier, text, fd);
+    r = sd_pid_notify_with_fds(0, 0, text, &fd, fd >= 0 ? 1 : 0);
     return r < 0 ? r : 0;
 }
 
@@ -204,10 +216,21 @@ void store_write_message(const char *name, char text[STORE_MESSAGE_SIZE]) {
     snprintf(text, STORE_MESSAGE_SIZE, "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
 }
 
+static void free_fading(struct store *store) {
+    for (size_t slot = 0; store->n_fading > 0 && slot < STORE_SLOTS; slot++) {
+        if (store->kinds[slot] != STORE_FADING)
+            continue;
+        store->kinds[slot] = 0;
+        store->n_fading--;
+    }
+}
+
 static int put(struct store *store, enum store_kind kind, int fd, char name[STORE_NAME_SIZE]) {
     char text[STORE_MESSAGE_SIZE];
     size_t slot = store->next, n = 0;
 
+    if (store->notifier->worker.pending == 0) /* all removals were sent */
+        free_fading(store);
     while (n < STORE_SLOTS && store->kinds[slot % STORE_SLOTS] != 0)
         slot++, n++;
     if (n == STORE_SLOTS || store->count >= store->limit)
@@ -247,9 +270,10 @@ void store_remove(struct store *store, const char *name) {
     size_t slot = store_slot(name);
     snprintf(text, sizeof text, "FDSTOREREMOVE=1\nFDNAME=%s", name);
     int r = tell(store, text, -1);
-    if (slot < STORE_SLOTS && store->kinds[slot] != 0) {
-        if (r == 0) /* a message that is sent later would remove what has the name by then */
-            store->kinds[slot] = 0;
+    if (slot < STORE_SLOTS && store->kinds[slot] != 0 && store->kinds[slot] != STORE_FADING) {
+        if (r >= 0) /* else the manager has it, and no other descriptor may get the name */
+            store->kinds[slot] = r == 0 ? 0 : STORE_FADING;
+        store->n_fading += r == 1;
         store->count--;
     }
     if (r < 0) /* the next daemon finds it, and removes it */
@@ -310,6 +334,7 @@ void store_lose_manager(struct store *store) {
 
 void store_begin_move(struct store *store, size_t limit) {
     store_remove_leaving(store); /* the other one need not have them at all */
+    free_fading(store);          /* their removals go to the one before */
     store->limit = limit < STORE_SLOTS ? limit : STORE_SLOTS;
     store->complained = false;
     store->manager = STORE_MOVING;

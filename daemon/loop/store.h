@@ -63,7 +63,8 @@ struct store {
     char (*leaving)[STORE_NAME_SIZE]; /* store_leave() */
     size_t n_leaving, leaving_room;
     bool is_let_go;          /* nothing but listeners is stored any more */
-    char kinds[STORE_SLOTS]; /* enum store_kind of what has the slot; 0: it is free */
+    char kinds[STORE_SLOTS]; /* enum store_kind of what has the slot; 0: it is free; or STORE_FADING */
+    size_t n_fading;
 };
 
 /* Takes what the service manager passed. is_private: the manager is that of another program, so there is no

@@ -2,6 +2,8 @@
 /* The daemon's side of the store (daemon/loop/store.h), with a service manager that only listens. */
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <semaphore.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -179,6 +181,96 @@ static void a_full_store_takes_no_more_until_something_leaves(void **state) {
     store_close(&store);
 }
 
+/* --- with a notifier that runs --- */
+
+struct blockade {
+    struct worker_job job;
+    sem_t end;
+};
+
+static void blockade_run(struct worker_job *job) {
+    struct blockade *blockade = container_of(job, struct blockade, job);
+    while (sem_wait(&blockade->end) < 0)
+        continue;
+}
+
+static void blockade_done(struct worker_job *job) {
+    (void)job;
+}
+
+static void a_removal_comes_after_what_it_removes(void **state) {
+    static const char *const names[] = {"SA"};
+    struct blockade blockade = {.job = {.run = blockade_run, .done = blockade_done}};
+    char name[STORE_NAME_SIZE], stored[64];
+    unsigned n_heard = 0;
+    uv_loop_t loop;
+    (void)state;
+
+    pass(names, ARRAY_LENGTH(names), 1000);
+    assert_int_equal(uv_loop_init(&loop), 0);
+    assert_int_equal(notifier_start(&notifier, &loop), 0);
+    assert_int_equal(sem_init(&blockade.end, 0, 0), 0);
+    worker_submit(&notifier.worker, &blockade.job);
+    do /* until the manager's queue is full, and one waits behind the blockade */
+        store_put(&store, STORE_PAGE, 3, name);
+    while (notifier.worker.pending == 1);
+    snprintf(stored, sizeof stored, "FDSTORE=1\nFDPOLL=0\nFDNAME=%s", name);
+    while (heard()[0] != '\0')
+        continue;
+    store_remove(&store, name);
+    assert_string_equal(heard(), ""); /* although the queue has room */
+    sem_post(&blockade.end);
+    for (const char *text; n_heard < 2;) {
+        struct pollfd ready = {.fd = manager, .events = POLLIN};
+        assert_int_equal(poll(&ready, 1, (int)(TEST_WAIT_NS / NS_PER_MS)), 1);
+        text = heard();
+        assert_true(strcmp(text, stored) == 0 ? n_heard == 0
+                                              : n_heard == 1 && strstr(text, "FDSTOREREMOVE=1") == text);
+        n_heard++;
+    }
+    while (notifier.worker.pending > 0)
+        uv_run(&loop, UV_RUN_ONCE);
+    size_t slot = store_slot(name);
+    assert_int_not_equal(store.kinds[slot], 0); /* its removal was on its way */
+    store_put(&store, STORE_PAGE, 3, name);
+    assert_int_equal(store.kinds[slot], 0);
+    (void)heard();
+    worker_stop(&notifier.worker);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    assert_int_equal(uv_loop_close(&loop), 0);
+    sem_destroy(&blockade.end);
+    store_close(&store);
+    notifier = (struct notifier){0};
+}
+
+/* --- a manager that goes --- */
+
+static void without_a_manager_names_are_given_and_nothing_is_sent(void **state) {
+    static const char *const names[] = {"SA"};
+    char first[STORE_NAME_SIZE], second[STORE_NAME_SIZE], again[STORE_NAME_SIZE];
+    (void)state;
+
+    pass(names, ARRAY_LENGTH(names), 10);
+    store_put(&store, STORE_PAGE, 3, first);
+    assert_string_not_equal(heard(), "");
+    store_lose_manager(&store);
+    store_put(&store, STORE_PAGE, 3, second);
+    assert_string_equal(second, "PC");
+    store_remove(&store, first);
+    store_leave(&store, first);
+    assert_int_equal(store.count, 2);
+    assert_true(store_name(&store, store_slot(second), again));
+    assert_string_equal(again, second);
+    assert_false(store_name(&store, 1, again)); /* the first one's */
+    assert_string_equal(heard(), "");
+    store_begin_move(&store, 5);
+    assert_int_equal(store.limit, 5);
+    store_put(&store, STORE_PAGE, 3, first);
+    assert_string_equal(heard(), "FDSTORE=1\nFDPOLL=0\nFDNAME=PD");
+    store_note_held(&store);
+    store_close(&store);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(of_equal_names_the_lowest_number_is_taken_first),
@@ -186,6 +278,8 @@ int main(void) {
         cmocka_unit_test(the_only_one_of_a_kind_is_found),
         cmocka_unit_test(what_nothing_took_is_closed_and_removed),
         cmocka_unit_test(a_full_store_takes_no_more_until_something_leaves),
+        cmocka_unit_test(a_removal_comes_after_what_it_removes),
+        cmocka_unit_test(without_a_manager_names_are_given_and_nothing_is_sent),
     };
     return cmocka_run_group_tests(tests, listen_as_manager, leave_as_manager);
 }
