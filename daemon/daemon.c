@@ -243,6 +243,10 @@ static void daemon_share_descriptors(struct daemon *daemon, uint32_t sessions) {
             sessions, daemon->n_descriptors, COUNT_TEXT(shares.sessions, "session"));
     core->sessions_limit = shares.sessions;
     core->segments_limit = shares.segments;
+    if (!store_is_there(&daemon->store))
+        return;
+    core->stored_segments_limit = descriptors_share_store(daemon->store.limit, shares.sessions);
+    store_bound_segments(&daemon->store, core->stored_segments_limit);
 }
 
 /* Puts a fresh configuration in force. */
@@ -276,7 +280,11 @@ static void daemon_restart(void *user) {
 static int daemon_begin_adoption(void *user, const char *notify, uint64_t pid, uint64_t limit,
                                  char why[ADMIN_WHY_SIZE]) {
     struct daemon *daemon = user;
-    return adoption_begin(&daemon->adoption, notify, pid, limit, why);
+
+    int r = adoption_begin(&daemon->adoption, notify, pid, limit, why);
+    if (r == 0) /* the keeper's limit is another one */
+        daemon_share_descriptors(daemon, daemon->config->sessions_limit);
+    return r;
 }
 
 static size_t daemon_drop_estate(void *user) {

@@ -56,12 +56,18 @@ static void add_format(cJSON *object, const struct estate *estate) {
     }
 }
 
+/* Without its socket or its page, a session ends with the daemon. */
+static bool has_what_it_needs(const struct client *client) {
+    return client->stored.socket[0] != '\0' &&
+           (client->page.memory == NULL || client->stored.page[0] != '\0');
+}
+
 bool estate_keeps(const struct session *session) {
     const struct client *client = session->owner;
 
     return session->core->estate != NULL && client != NULL && client->record != 0 &&
            client->clients->terms.store->manager == STORE_HELD &&
-           (client->stored.socket[0] != '\0' || session->state == SESSION_QUARANTINED);
+           (session->state == SESSION_QUARANTINED || has_what_it_needs(client));
 }
 
 static void add_sessions(cJSON *object, const struct core *core) {
@@ -121,7 +127,10 @@ void report_estate(cJSON *reply, const struct admin_terms *terms) {
     cJSON *descriptors = cJSON_AddObjectToObject(object, "descriptors");
     report_integer(descriptors, "stored", terms->store->count);
     report_integer(descriptors, "limit", terms->store->limit);
-    cJSON_AddBoolToObject(descriptors, "refused", terms->store->complained);
+    report_integer(descriptors, "segments", terms->store->n_segments);
+    report_integer(descriptors, "segments_limit", terms->core->stored_segments_limit);
+    cJSON_AddBoolToObject(descriptors, "refused",
+                          terms->store->complained || terms->store->complained_of_segments);
     add_sessions(object, terms->core);
     add_pools(object, terms->core, is_held);
 }

@@ -85,11 +85,22 @@ static int compare_inherited(const void *a, const void *b) {
     return order != 0 ? order : (left->fd > right->fd) - (left->fd < right->fd);
 }
 
+/* A descriptor of this kind has the slot from now on, which had none, or one of an equal name. */
+static void count_slot(struct store *store, size_t slot, char kind) {
+    if (store->kinds[slot] == 0) {
+        store->count++;
+        store->n_segments += kind == STORE_SEGMENT;
+    }
+    store->kinds[slot] = kind;
+}
+
 int store_open(struct store *store, struct notifier *notifier, bool is_private) {
     char **names = NULL;
 
-    *store = (struct store){
-        .notifier = notifier, .limit = is_private ? 0 : read_limit(), .is_private = is_private};
+    *store = (struct store){.notifier = notifier,
+                            .limit = is_private ? 0 : read_limit(),
+                            .segments_limit = STORE_SLOTS,
+                            .is_private = is_private};
     int n = sd_listen_fds_with_names(1, &names);
     if (n <= 0)
         return n;
@@ -108,9 +119,7 @@ int store_open(struct store *store, struct notifier *notifier, bool is_private) 
     for (size_t i = 0; i < store->n_inherited; i++) { /* later names are others than those that are there */
         size_t slot = store_slot(store->inherited[i].name);
         if (slot < STORE_SLOTS && store_is_there(store))
-            store->count += store->kinds[slot] == 0;
-        if (slot < STORE_SLOTS)
-            store->kinds[slot] = store->inherited[i].name[0];
+            count_slot(store, slot, store->inherited[i].name[0]);
     }
     return 0;
 }
@@ -235,16 +244,37 @@ static int put(struct store *store, enum store_kind kind, int fd, char name[STOR
         slot++, n++;
     if (n == STORE_SLOTS || store->count >= store->limit)
         return -ENOSPC;
+    if (kind == STORE_SEGMENT && store->n_segments >= store->segments_limit)
+        return -EDQUOT;
     slot %= STORE_SLOTS;
     name_slot(kind, slot, name);
     store_write_message(name, text);
     int r = tell(store, text, fd);
     if (r < 0)
         return r;
-    store->kinds[slot] = (char)kind;
-    store->count++;
+    count_slot(store, slot, (char)kind);
     store->next = slot + 1;
     return 0;
+}
+
+/* Once for each reason: a full store is full for long. */
+static void complain(struct store *store, int error) {
+    if (error == -EDQUOT && !store->complained_of_segments)
+        log_warning("a segment is not stored, since sessions need the store's room: when the daemon ends, "
+                    "the memory of "
+                    "this and of further ones is lent no more (%zu segments are stored; the store holds %zu "
+                    "descriptors "
+                    "at most: raise FileDescriptorStoreMax= of the unit or the keeper's hard limit of "
+                    "descriptors, or the "
+                    "pool's step)",
+                    store->n_segments, store->limit);
+    else if (error != -EDQUOT && !store->complained)
+        log_warning("a descriptor is not stored, so what needs it does not survive the daemon: %s (%zu of "
+                    "%zu are stored: raise FileDescriptorStoreMax= of the unit, or the keeper's hard limit "
+                    "of descriptors)",
+                    strerror(-error), store->count, store->limit);
+    store->complained_of_segments |= error == -EDQUOT;
+    store->complained |= error != -EDQUOT;
 }
 
 void store_put(struct store *store, enum store_kind kind, int fd, char ret_name[STORE_NAME_SIZE]) {
@@ -255,11 +285,13 @@ void store_put(struct store *store, enum store_kind kind, int fd, char ret_name[
     if (r == 0)
         return;
     ret_name[0] = '\0';
-    if (!store->complained)
-        log_warning("a descriptor is not stored, so what needs it does not survive the daemon: %s (%zu of "
-                    "%zu are stored; FileDescriptorStoreMax= of the unit)",
-                    strerror(-r), store->count, store->limit);
-    store->complained = true;
+    complain(store, r);
+}
+
+void store_bound_segments(struct store *store, size_t limit) {
+    if (limit > store->segments_limit)
+        store->complained_of_segments = false;
+    store->segments_limit = limit;
 }
 
 void store_remove(struct store *store, const char *name) {
@@ -274,6 +306,7 @@ void store_remove(struct store *store, const char *name) {
         if (r >= 0) /* else the manager has it, and no other descriptor may get the name */
             store->kinds[slot] = r == 0 ? 0 : STORE_FADING;
         store->n_fading += r == 1;
+        store->n_segments -= name[0] == STORE_SEGMENT;
         store->count--;
     }
     if (r < 0) /* the next daemon finds it, and removes it */
@@ -336,7 +369,7 @@ void store_begin_move(struct store *store, size_t limit) {
     store_remove_leaving(store); /* the other one need not have them at all */
     free_fading(store);          /* their removals go to the one before */
     store->limit = limit < STORE_SLOTS ? limit : STORE_SLOTS;
-    store->complained = false;
+    store->complained = store->complained_of_segments = false;
     store->manager = STORE_MOVING;
 }
 

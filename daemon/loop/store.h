@@ -54,11 +54,13 @@ struct store_inherited {
 struct store {
     struct notifier *notifier;         /* borrowed; sends once it was started */
     size_t limit, count;               /* of stored descriptors. limit 0: there is no store */
+    size_t segments_limit, n_segments; /* among them: segments leave sessions room */
     struct store_inherited *inherited; /* by name, and by number where names are equal */
     size_t n_inherited;
     enum store_manager manager;
-    bool is_private;                  /* the daemon is, so there is no store */
-    bool complained;                  /* that no more can be stored */
+    bool is_private; /* the daemon is, so there is no store */
+    bool complained; /* that no more can be stored */
+    bool complained_of_segments;
     size_t next;                      /* where the search for a free slot begins */
     char (*leaving)[STORE_NAME_SIZE]; /* store_leave() */
     size_t n_leaving, leaving_room;
@@ -78,6 +80,9 @@ void store_close(struct store *store);
 static inline bool store_is_there(const struct store *store) {
     return store != NULL && store->limit > 0;
 }
+
+/* How many segments may be stored; before the first call, as many as anything else. */
+void store_bound_segments(struct store *store, size_t limit);
 
 /* Takes an inherited descriptor out by its name: of several with that name, the one with the lowest number.
  * Returns it, or -1. Taken descriptors close on exec: sd_listen_fds() saw to that. */

@@ -13,6 +13,7 @@
 
 #include "base/array.h"
 #include "base/cleanup.h"
+#include "daemon/loop/descriptors.h"
 #include "daemon/loop/notifier.h"
 #include "daemon/loop/store.h"
 #include "tests/unit/directory_fixture.h"
@@ -181,6 +182,48 @@ static void a_full_store_takes_no_more_until_something_leaves(void **state) {
     store_close(&store);
 }
 
+static void sessions_have_up_to_one_half_of_the_store(void **state) {
+    (void)state;
+    assert_int_equal(descriptors_share_store(0, 1024), 0);
+    assert_int_equal(descriptors_share_store(16, 1024), 0);
+    assert_int_equal(descriptors_share_store(17, 1024), 0);
+    assert_int_equal(descriptors_share_store(176, 1024), 149 - 74); /* a 16th and 16 are the daemon's own */
+    assert_int_equal(descriptors_share_store(176, 1), 149 - 4);
+    assert_int_equal(descriptors_share_store(STORE_SLOTS, UINT32_MAX), (STORE_SLOTS - 1516) / 2);
+}
+
+static void segments_leave_others_room(void **state) {
+    static const char *const names[] = {"SA", "PB"};
+    char name[STORE_NAME_SIZE], last[STORE_NAME_SIZE];
+    (void)state;
+
+    pass(names, ARRAY_LENGTH(names), 6);
+    store_bound_segments(&store, 3);
+    assert_int_equal(store.n_segments, 1);
+    for (unsigned i = 0; i < 2; i++) {
+        store_put(&store, STORE_SEGMENT, 3, last);
+        assert_string_not_equal(last, "");
+    }
+    store_put(&store, STORE_SEGMENT, 3, name);
+    assert_string_equal(name, "");
+    assert_true(store.complained_of_segments && !store.complained);
+    store_put(&store, STORE_SOCKET, 3, name);
+    assert_string_not_equal(name, "");
+    store_remove(&store, last);
+    assert_int_equal(store.n_segments, 2);
+    store_put(&store, STORE_SEGMENT, 3, last);
+    assert_string_not_equal(last, "");
+    store_bound_segments(&store, 4);
+    assert_false(store.complained_of_segments); /* it may be said again */
+    store_put(&store, STORE_SEGMENT, 3, last);
+    assert_string_not_equal(last, "");
+    store_put(&store, STORE_SOCKET, 3, name);
+    assert_string_equal(name, ""); /* all six are taken */
+    while (heard()[0] != '\0')
+        continue;
+    store_close(&store);
+}
+
 /* --- with a notifier that runs --- */
 
 struct blockade {
@@ -278,6 +321,8 @@ int main(void) {
         cmocka_unit_test(the_only_one_of_a_kind_is_found),
         cmocka_unit_test(what_nothing_took_is_closed_and_removed),
         cmocka_unit_test(a_full_store_takes_no_more_until_something_leaves),
+        cmocka_unit_test(sessions_have_up_to_one_half_of_the_store),
+        cmocka_unit_test(segments_leave_others_room),
         cmocka_unit_test(a_removal_comes_after_what_it_removes),
         cmocka_unit_test(without_a_manager_names_are_given_and_nothing_is_sent),
     };
