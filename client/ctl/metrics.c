@@ -239,6 +239,8 @@ static void print_states(FILE *stream, const struct cJSON *stats) {
     static const struct metric state = {"gpupool_pool_state", NULL, "1 for the state that the pool is in."};
     static const struct metric failing = {"gpupool_pool_growth_failing", NULL,
                                           "1 if the last growth failed, or the pool's device."};
+    static const struct metric draining = {"gpupool_pool_draining", NULL,
+                                           "1 while an operator drains the pool: it lends no more."};
     char labels[LABELS_SIZE];
 
     print_head(stream, &state);
@@ -252,6 +254,11 @@ static void print_states(FILE *stream, const struct cJSON *stats) {
     reply_each(pool, stats, "pools") {
         label_pool(labels, pool);
         fprintf(stream, "%s{%s} %d\n", failing.name, labels, reply_text(pool, "last_error") != NULL);
+    }
+    print_head(stream, &draining);
+    reply_each(pool, stats, "pools") {
+        label_pool(labels, pool);
+        fprintf(stream, "%s{%s} %d\n", draining.name, labels, reply_flag(pool, "draining"));
     }
 }
 
