@@ -29,6 +29,10 @@ static const struct metric of_daemon[] = {
     {"gpupool_descriptors_limit", "descriptors_limit", "Descriptors that the daemon may have."},
     {"gpupool_described_segments", "described_segments", "Segments that take a descriptor of the daemon."},
     {"gpupool_described_segments_limit", "described_segments_limit", "Such segments that there may be."},
+    {"gpupool_stored_descriptors", "stored_descriptors",
+     "Descriptors that the service manager holds, for the next daemon."},
+    {"gpupool_stored_descriptors_limit", "stored_descriptors_limit",
+     "Such descriptors that there may be; 0: no service manager holds any."},
 };
 
 static const struct metric of_pool[] = {

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A keeper dies, its daemon lives on, and another keeper takes the daemon on."""
+"""A keeper dies, its daemon lives on, and another keeper takes the daemon on. And a keeper with little room."""
 import contextlib
 import os
 import pathlib
@@ -234,6 +234,35 @@ class Adoption(Restarts):
         daemon.restart()
         self.has_all(worker, 70)
         worker.end()
+
+    def test_segments_leave_sessions_room_in_a_small_store(self):
+        limit = OWN_DESCRIPTORS + 40
+        daemon = self.start("[host]\nlimit = 256MiB\nstep = 2MiB\nlow_water = 0\n", prefix=["prlimit", f"--nofile={limit}:{limit}"])
+        workers = [self.worker(daemon) for _ in range(2)]
+        for worker in workers:
+            for number in range(8):  # more segments than are stored
+                worker.do("acquire", number, "host", 8 * MIB, WAIT_S * 1000)
+                worker.do("fill", number, 10 + number)
+        stored = self.estate(daemon)["descriptors"]
+        self.assertEqual((stored["limit"], stored["segments"], stored["refused"]), (40, stored["segments_limit"], True))
+        self.assertEqual(daemon.log_text().count("a segment is not stored"), 1)
+        late = self.worker(daemon)
+        late.do("acquire", 0, "host", MIB, WAIT_S * 1000)
+        late.do("fill", 0, 77)
+        estate = self.estate(daemon)
+        self.assertEqual(estate["sessions"], {"kept": 3, "lost": 0})
+        self.assertGreater(sum(pool["lost_segments"] for pool in estate["pools"]), 0)
+        self.assertIn("some descriptors could not be stored", ctl("estate", socket_path=daemon.admin_socket).stdout)
+        stats = daemon.ask("stats")["daemon"]
+        self.assertEqual((stats["stored_descriptors"], stats["stored_descriptors_limit"]), (estate["descriptors"]["stored"], 40))
+        daemon.restart()
+        for worker in workers:
+            for number in range(8):
+                worker.do("check", number, 10 + number)
+            worker.end()
+        late.do("check", 0, 77)
+        late.end()
+        wait_until(lambda: not daemon.ask("sessions")["sessions"], "the sessions are gone")
 
     def test_the_loop_does_not_wait_for_a_keeper_that_does_not_read(self):
         daemon = self.start()
