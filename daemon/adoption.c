@@ -139,9 +139,16 @@ static void lose_keeper(struct adoption *adoption) {
     adoption->keeper_pidfd = close_fd(adoption->keeper_pidfd);
     store_lose_manager(store);
     log_warning("the keeper (process %d) has ended: sessions and memory end with this daemon now; start a "
-                "keeper with "
-                "the same options, and it takes the daemon on",
+                "keeper with the same options, and it takes the daemon on",
                 adoption->keeper_pid);
+}
+
+/* Whether the keeper has ended, also where the loop has not noticed it yet. */
+static bool keeper_is_over(struct adoption *adoption) {
+    if (adoption->keeper_pidfd >= 0 &&
+        poll(&(struct pollfd){.fd = adoption->keeper_pidfd, .events = POLLIN}, 1, 0) > 0)
+        lose_keeper(adoption);
+    return adoption->daemon->store.manager == STORE_ADRIFT;
 }
 
 static void on_keeper_end(uv_poll_t *poll, int status, int events) {
@@ -149,12 +156,14 @@ static void on_keeper_end(uv_poll_t *poll, int status, int events) {
     lose_keeper(poll->data);
 }
 
-/* The keeper has read all that was sent. */
+/* The keeper has read all that was sent, or it has ended: that closes the barrier, too. */
 static void on_barrier(uv_poll_t *poll, int status, int events) {
     struct adoption *adoption = poll->data;
     struct daemon *daemon = adoption->daemon;
     (void)status, (void)events;
 
+    if (keeper_is_over(adoption))
+        return;
     end_move(adoption);
     store_note_held(&daemon->store);
     log_info("another keeper (process %d) holds the daemon's %s", adoption->keeper_pid,
@@ -207,17 +216,24 @@ static int send_some(struct adoption *adoption) {
     return r < 0 ? r : 1;
 }
 
+/* The queue is full, the kernel has no memory, or too many descriptors are under way: the keeper reads meanwhile. */
+static bool is_transient(int r) {
+    return r == -EAGAIN || r == -EINTR || r == -ENOBUFS || r == -ENOMEM || r == -ETOOMANYREFS;
+}
+
 static void on_writable(uv_poll_t *poll, int status, int events) {
     struct adoption *adoption = poll->data;
     (void)events;
 
     int r = status < 0 ? status : send_some(adoption);
+    if (r == 0 || is_transient(r))
+        return;
     if (r == 1) {
         adoption->on_writable = stop_poll(adoption->on_writable);
         adoption->socket = close_fd(adoption->socket);
         r = begin_barrier(adoption);
     }
-    if (r == 0 || r == -EAGAIN || r == -EINTR)
+    if (r == 0)
         return;
     log_error("the keeper (process %d) does not get the daemon's descriptors: %s", adoption->keeper_pid,
               strerror(-r));
@@ -248,14 +264,6 @@ static int watch_keeper(struct adoption *adoption, int pid) {
     adoption->keeper_pidfd = take_fd(&pidfd);
     adoption->keeper_pid = pid;
     return 0;
-}
-
-/* Whether the keeper has ended, also where the loop has not noticed it yet. */
-static bool keeper_is_over(struct adoption *adoption) {
-    if (adoption->keeper_pidfd >= 0 &&
-        poll(&(struct pollfd){.fd = adoption->keeper_pidfd, .events = POLLIN}, 1, 0) > 0)
-        lose_keeper(adoption);
-    return adoption->daemon->store.manager == STORE_ADRIFT;
 }
 
 /* Connects to the keeper, and prepares to send. */
