@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "daemon/admin/scope_json.h"
+#include "daemon/adoption_ask.h"
 #include "daemon/config/user_policy.h"
 #include "daemon/core/core.h"
 #include "daemon/core/recorder.h"
@@ -40,6 +41,11 @@
  * longer than a process needs to see that a daemon listens there. */
 #define LOCK_LOOKS   200u
 #define LOCK_LOOK_NS (5 * NS_PER_MS)
+
+/* Whether the daemon was started by a keeper, and not by a service manager. */
+static bool has_keeper(void) {
+    return getenv(KEEPER_DEATHS) != NULL;
+}
 
 static int daemon_start_workers(struct daemon *daemon) {
     const struct machine *machine = &daemon->machine;
@@ -69,9 +75,7 @@ static int daemon_adopt_socket(struct daemon *daemon, const char *name, struct l
 static int daemon_open_sockets(struct daemon *daemon) {
     struct store *store = &daemon->store;
 
-    int r = store_open(store, &daemon->notifier, daemon->options.private);
-    if (r == 0)
-        r = daemon_adopt_socket(daemon, "data", &daemon->data_listener, SOCK_SEQPACKET);
+    int r = daemon_adopt_socket(daemon, "data", &daemon->data_listener, SOCK_SEQPACKET);
     if (r == 0 && daemon->data_listener.fd < 0) /* without a name */
         r = daemon_adopt_socket(daemon, "unknown", &daemon->data_listener, SOCK_SEQPACKET);
     if (r == 0)
@@ -154,7 +158,7 @@ static void daemon_on_terminate(uv_signal_t *signal, int number) {
     struct daemon *daemon = signal->data;
     log_info("%s: stopping", number == SIGTERM ? "SIGTERM" : "SIGINT");
     /* systemd lets go of everything by itself where the unit is stopped. A keeper ends with its daemon. */
-    daemon->ends_for_good = number == SIGINT || getenv(KEEPER_DEATHS) != NULL;
+    daemon->ends_for_good = number == SIGINT || has_keeper();
     session_log_turn(&daemon->clients.log);
     session_log_loans(&daemon->clients.log, daemon->core);
     daemon_stop(daemon);
@@ -239,6 +243,10 @@ static void daemon_share_descriptors(struct daemon *daemon, uint32_t sessions) {
             sessions, daemon->n_descriptors, COUNT_TEXT(shares.sessions, "session"));
     core->sessions_limit = shares.sessions;
     core->segments_limit = shares.segments;
+    if (!store_is_there(&daemon->store))
+        return;
+    core->stored_segments_limit = descriptors_share_store(daemon->store.limit, shares.sessions);
+    store_bound_segments(&daemon->store, core->stored_segments_limit);
 }
 
 /* Puts a fresh configuration in force. */
@@ -267,6 +275,16 @@ static void daemon_restart(void *user) {
     log_info("an operator restarts the daemon");
     daemon->restarts = true;
     daemon_stop(daemon);
+}
+
+static int daemon_begin_adoption(void *user, const char *notify, uint64_t pid, uint64_t limit,
+                                 char why[ADMIN_WHY_SIZE]) {
+    struct daemon *daemon = user;
+
+    int r = adoption_begin(&daemon->adoption, notify, pid, limit, why);
+    if (r == 0) /* the keeper's limit is another one */
+        daemon_share_descriptors(daemon, daemon->config->sessions_limit);
+    return r;
 }
 
 static size_t daemon_drop_estate(void *user) {
@@ -313,6 +331,7 @@ static void daemon_connect(struct daemon *daemon) {
                                       .n_descriptors = daemon->n_descriptors,
                                       .restart = daemon_restart,
                                       .drop_estate = daemon_drop_estate,
+                                      .adopt = daemon_begin_adoption,
                                       .daemon = daemon};
     const struct reload_terms reload = {.config = daemon->config,
                                         .path = daemon->options.config_path,
@@ -323,6 +342,7 @@ static void daemon_connect(struct daemon *daemon) {
                                         .loop = &daemon->loop,
                                         .notifier = &daemon->notifier};
 
+    adoption_init(&daemon->adoption, daemon);
     scheduler_init(&daemon->scheduler);
     lingering_init(&daemon->lingering, daemon->core, daemon->closer);
     watcher_init(&daemon->watcher);
@@ -413,13 +433,15 @@ int daemon_start(struct daemon *daemon) {
     if (r == 0) {
         daemon_restore_scopes(daemon);
         r = succession_begin(&daemon->succession, daemon->core, &daemon->clients);
-        if (r <
-            0) /* what was begun of the estate cannot be undone: the service manager starts a daemon anew */
+        /* A beginning with an estate cannot be undone: the service manager starts a daemon anew. */
+        if (r < 0)
             _exit(EXIT_FAILURE);
     }
     if (r == 0 && !daemon->options.private) /* $NOTIFY_SOCKET is the program's, not its private daemon's */
         r = notifier_start(&daemon->notifier, &daemon->loop);
     if (r == 0) {
+        if (has_keeper())
+            adoption_start(&daemon->adoption);
         decisions_start(daemon);
         daemon_start_timers(daemon);
         lingering_start(&daemon->lingering, &daemon->loop);
@@ -494,6 +516,7 @@ void daemon_free(struct daemon *daemon) {
         supplier_retire(segment->pool->owner, segment);
     pools_stop(daemon->core);
     reload_stop(&daemon->reload);
+    adoption_stop(&daemon->adoption);
     worker_stop(&daemon->notifier.worker);
     store_close(&daemon->store);
     uv_run(&daemon->loop, UV_RUN_NOWAIT); /* closing handles finish before the rest is closed */
@@ -541,6 +564,20 @@ int daemon_check(const struct daemon_options *options, unsigned *ret_n_warnings)
     return r;
 }
 
+/* A keeper that did not start this process cannot wait for its status, so it is told. */
+static void daemon_tell_end(struct daemon *daemon) {
+    char text[64];
+
+    snprintf(text, sizeof text, "STOPPING=1\n%s=%d", KEEPER_STATUS,
+             daemon->restarts ? KEEPER_RESTART_STATUS : EXIT_SUCCESS);
+    notifier_tell(&daemon->notifier, has_keeper() ? text : "STOPPING=1");
+}
+
+/* The first child of a keeper looks for a daemon that lost its own. */
+static bool daemon_is_adopted(const struct daemon *daemon) {
+    return has_keeper() && daemon->store.n_inherited == 0 && adoption_ask(daemon->config->admin_socket);
+}
+
 int daemon_run(const struct daemon_options *options) {
     struct daemon *daemon;
     int r = daemon_new(options, &daemon);
@@ -550,7 +587,15 @@ int daemon_run(const struct daemon_options *options) {
     }
     signal(SIGPIPE, SIG_IGN);
 
-    r = daemon_open_sockets(daemon);
+    r = store_open(&daemon->store, &daemon->notifier, options->private);
+    if (r < 0)
+        log_error("the descriptors that the service manager passed cannot be taken: %s", strerror(-r));
+    if (r == 0 && daemon_is_adopted(daemon)) {
+        daemon_free(daemon);
+        return DAEMON_ADOPTED;
+    }
+    if (r == 0)
+        r = daemon_open_sockets(daemon);
     if (r == 0)
         r = succession_open(&daemon->succession, &daemon->store, &daemon->identity);
     if (r == 0)
@@ -571,7 +616,7 @@ int daemon_run(const struct daemon_options *options) {
         store_settle(&daemon->store);
         uv_run(&daemon->loop, UV_RUN_DEFAULT);
         decisions_carry_out(daemon);
-        notifier_tell(&daemon->notifier, "STOPPING=1");
+        daemon_tell_end(daemon);
         if (!daemon->ends_for_good)
             daemon_leave(daemon);
     } else { /* the next daemon may start: programs wait for it */

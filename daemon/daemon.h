@@ -11,6 +11,7 @@
 #include <uv.h>
 
 #include "daemon/admin/admin.h"
+#include "daemon/adoption.h"
 #include "daemon/config/config.h"
 #include "daemon/config/reload.h"
 #include "daemon/data/clients.h"
@@ -53,6 +54,7 @@ struct daemon {
     struct core *core;
     struct store store;
     struct succession succession;
+    struct adoption adoption;
     struct listener data_listener, admin_listener;
     struct record_file record_file;
     struct closer *closer; /* of clients' sockets */
@@ -70,11 +72,11 @@ struct daemon {
     bool stopping;
     bool ends_for_good; /* nothing is left to a next daemon */
     bool restarts;      /* it ends so that the next one begins */
-    bool watchdog; /* the service manager waits for answers */
+    bool watchdog;      /* the service manager waits for answers */
     bool ready_announced;
     char sim_path[DAEMON_SIM_PATH_SIZE]; /* of the simulated GPU's socket; "": none */
-    uint64_t n_descriptors; /* that it may have; 0: not known */
-    unsigned n_warnings;    /* in the configuration, that were told of when it took effect */
+    uint64_t n_descriptors;              /* that it may have; 0: not known */
+    unsigned n_warnings;                 /* in the configuration, that were told of when it took effect */
 };
 
 /* Looks for what is wrong with the configuration on this machine: what daemon_run() would refuse or warn of
@@ -88,9 +90,11 @@ void daemon_hold_signals(bool hold);
 
 /* daemon_run(): the service manager is to start another one. */
 #define DAEMON_RESTARTS 1
+/* daemon_run(): the keeper that started this process has the daemon that is alive. */
+#define DAEMON_ADOPTED 2
 
-/* Runs until a signal or, for a private one, the last client ends it. Returns 0, DAEMON_RESTARTS, or a negative errno
- * when it could not start (logged). */
+/* Runs until a signal or, for a private one, the last client ends it. Returns 0, DAEMON_RESTARTS, DAEMON_ADOPTED, or a
+ * negative errno when it could not start (logged). */
 int daemon_run(const struct daemon_options *options);
 
 /*

@@ -261,5 +261,8 @@ int main(int argc, char **argv) {
     };
     int r = daemon_run(&options);
     config_deinit(&config);
-    return r < 0 ? EXIT_FAILURE : r == DAEMON_RESTARTS ? KEEPER_RESTART_STATUS : EXIT_SUCCESS;
+    return r < 0                  ? EXIT_FAILURE
+           : r == DAEMON_RESTARTS ? KEEPER_RESTART_STATUS
+           : r == DAEMON_ADOPTED  ? KEEPER_ADOPTED_STATUS
+                                  : EXIT_SUCCESS;
 }

@@ -106,6 +106,12 @@ static void print_text(FILE *stream, const struct proto_record *record) {
     case PROTO_RECORD_TRIM:
         fprintf(stream, "trimmed: %s go back to the driver", BYTES_TEXT(bytes));
         break;
+    case PROTO_RECORD_DRAIN:
+        fprintf(stream, "an operator drains the pool: it lends no more than these %s", BYTES_TEXT(bytes));
+        break;
+    case PROTO_RECORD_DRAIN_END:
+        fprintf(stream, "the pool lends again, beside %s", BYTES_TEXT(bytes));
+        break;
     case PROTO_RECORD_ASK:
         fputs("asked for memory that it keeps idle", stream);
         break;

@@ -29,6 +29,10 @@ static const struct metric of_daemon[] = {
     {"gpupool_descriptors_limit", "descriptors_limit", "Descriptors that the daemon may have."},
     {"gpupool_described_segments", "described_segments", "Segments that take a descriptor of the daemon."},
     {"gpupool_described_segments_limit", "described_segments_limit", "Such segments that there may be."},
+    {"gpupool_stored_descriptors", "stored_descriptors",
+     "Descriptors that the service manager holds, for the next daemon."},
+    {"gpupool_stored_descriptors_limit", "stored_descriptors_limit",
+     "Such descriptors that there may be; 0: no service manager holds any."},
 };
 
 static const struct metric of_pool[] = {
@@ -239,6 +243,8 @@ static void print_states(FILE *stream, const struct cJSON *stats) {
     static const struct metric state = {"gpupool_pool_state", NULL, "1 for the state that the pool is in."};
     static const struct metric failing = {"gpupool_pool_growth_failing", NULL,
                                           "1 if the last growth failed, or the pool's device."};
+    static const struct metric draining = {"gpupool_pool_draining", NULL,
+                                           "1 while an operator drains the pool: it lends no more."};
     char labels[LABELS_SIZE];
 
     print_head(stream, &state);
@@ -252,6 +258,11 @@ static void print_states(FILE *stream, const struct cJSON *stats) {
     reply_each(pool, stats, "pools") {
         label_pool(labels, pool);
         fprintf(stream, "%s{%s} %d\n", failing.name, labels, reply_text(pool, "last_error") != NULL);
+    }
+    print_head(stream, &draining);
+    reply_each(pool, stats, "pools") {
+        label_pool(labels, pool);
+        fprintf(stream, "%s{%s} %d\n", draining.name, labels, reply_flag(pool, "draining"));
     }
 }
 

@@ -7,10 +7,8 @@
 #include <stdint.h>
 #include <sys/stat.h>
 
+#include "base/memfd.h"
 #include "base/own_mapping.h"
-
-/* Without these another holder of the memfd could shrink it under this process: SIGBUS at the next access. */
-#define MEMFD_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 /* NULL when fd is a memfd of the size that was said, and sealed so that it stays so; else what is wrong with
  * it, a constant string that speaks of a segment's. */

@@ -7,13 +7,24 @@
 #include "daemon/core/core.h"
 #include "daemon/core/pool.h"
 #include "daemon/data/client.h"
+#include "daemon/data/clients.h"
 #include "daemon/keeper/keeper.h"
 #include "daemon/loop/desk.h"
 #include "daemon/loop/store.h"
 
+/* Why the estate is not held although there is one; NULL: it is. */
+static const char *manager_missing(const struct store *store) {
+    if (store->manager == STORE_ADRIFT)
+        return "the daemon's keeper has ended: start a keeper with the same options, and it takes the daemon "
+               "on";
+    if (store->manager == STORE_MOVING)
+        return "another keeper takes the daemon on, and does not have all descriptors yet: ask again";
+    return NULL;
+}
+
 const char *estate_missing(const struct admin_terms *terms) {
     if (terms->desk->estate != NULL)
-        return NULL;
+        return manager_missing(terms->store);
     if (terms->store->is_let_go)
         return "it was let go by 'gpupoolctl estate --drop': a restart ends all sessions";
     if (terms->store->is_private)
@@ -45,11 +56,18 @@ static void add_format(cJSON *object, const struct estate *estate) {
     }
 }
 
+/* Without its socket or its page, a session ends with the daemon. */
+static bool has_what_it_needs(const struct client *client) {
+    return client->stored.socket[0] != '\0' &&
+           (client->page.memory == NULL || client->stored.page[0] != '\0');
+}
+
 bool estate_keeps(const struct session *session) {
     const struct client *client = session->owner;
 
     return session->core->estate != NULL && client != NULL && client->record != 0 &&
-           (client->stored.socket[0] != '\0' || session->state == SESSION_QUARANTINED);
+           client->clients->terms.store->manager == STORE_HELD &&
+           (session->state == SESSION_QUARANTINED || has_what_it_needs(client));
 }
 
 static void add_sessions(cJSON *object, const struct core *core) {
@@ -65,14 +83,15 @@ static void add_sessions(cJSON *object, const struct core *core) {
     report_integer(sessions, "lost", n_lost);
 }
 
-static void add_pools(cJSON *object, const struct core *core) {
+/* is_held: the next daemon gets what is stored. */
+static void add_pools(cJSON *object, const struct core *core, bool is_held) {
     cJSON *pools = cJSON_AddArrayToObject(object, "pools");
 
     for (unsigned i = 0; i < core->n_pools; i++) {
         const struct pool *pool = core->pools[i];
         uint64_t kept_bytes = 0, n_kept = 0, n_lost = 0;
         list_for_each_entry(const struct segment, segment, &pool->segments, link) {
-            bool is_kept = core->estate != NULL && segment->label.stored[0] != '\0';
+            bool is_kept = is_held && segment->label.stored[0] != '\0';
             n_kept += is_kept;
             n_lost += !is_kept;
             kept_bytes += is_kept ? segment->size_bytes : 0;
@@ -94,12 +113,13 @@ void report_estate(cJSON *reply, const struct admin_terms *terms) {
     const struct estate_head *head = estate != NULL ? (const void *)estate->memory : NULL;
     cJSON *object = cJSON_AddObjectToObject(reply, "estate");
 
-    cJSON_AddBoolToObject(object, "kept", estate != NULL);
+    bool is_held = estate_missing(terms) == NULL;
+    cJSON_AddBoolToObject(object, "kept", is_held);
     report_string(object, "why", estate_missing(terms));
     report_string(object, "manager",
-                  !store_is_there(terms->store)   ? NULL
-                  : getenv(KEEPER_DEATHS) != NULL ? "keeper"
-                                                  : "systemd");
+                  !store_is_there(terms->store) || terms->store->manager != STORE_HELD ? NULL
+                  : getenv(KEEPER_DEATHS) != NULL                                      ? "keeper"
+                                                                                       : "systemd");
     report_integer(object, "incarnation", head != NULL ? head->incarnation : 0);
     report_integer(object, "records", estate != NULL ? estate->n_records : 0);
     report_integer(object, "bytes", estate != NULL ? estate->n_chunks * ESTATE_CHUNK_BYTES : 0);
@@ -107,7 +127,10 @@ void report_estate(cJSON *reply, const struct admin_terms *terms) {
     cJSON *descriptors = cJSON_AddObjectToObject(object, "descriptors");
     report_integer(descriptors, "stored", terms->store->count);
     report_integer(descriptors, "limit", terms->store->limit);
-    cJSON_AddBoolToObject(descriptors, "refused", terms->store->complained);
+    report_integer(descriptors, "segments", terms->store->n_segments);
+    report_integer(descriptors, "segments_limit", terms->core->stored_segments_limit);
+    cJSON_AddBoolToObject(descriptors, "refused",
+                          terms->store->complained || terms->store->complained_of_segments);
     add_sessions(object, terms->core);
-    add_pools(object, terms->core);
+    add_pools(object, terms->core, is_held);
 }

@@ -125,6 +125,9 @@ enum key {
     KEY_LABELS = 128,
     KEY_END = 256,
     KEY_OFF = 512,
+    KEY_NOTIFY = 1024,
+    KEY_KEEPER = 2048,
+    KEY_LIMIT = 4096,
 };
 
 struct request_keys {
@@ -133,6 +136,9 @@ struct request_keys {
     const char *daemon; /* the identity of the daemon that is meant */
     uint64_t pool, session;
     const char *scope;
+    const char
+        *notify; /* of a keeper: the path of its socket, its process, and how many descriptors it holds */
+    uint64_t keeper, limit;
     const cJSON *uids, *quota, *labels; /* of the request */
     bool end, off;
 };
@@ -164,6 +170,9 @@ static const struct key_row {
     {KEY_LABELS, "labels", "an object, such as {\"pod\":\"trainer-0\"}", AT(labels), TYPE_OBJECT, 0},
     {KEY_END, "end", "true or false", AT(end), TYPE_BOOLEAN, 0},
     {KEY_OFF, "off", "true or false", AT(off), TYPE_BOOLEAN, 0},
+    {KEY_NOTIFY, "notify", "the path of a keeper's socket, a string", AT(notify), TYPE_STRING, 0},
+    {KEY_KEEPER, "keeper", "a process's number, a whole number", AT(keeper), TYPE_INTEGER, INT32_MAX},
+    {KEY_LIMIT, "limit", "a whole number", AT(limit), TYPE_INTEGER, UINT32_MAX},
 };
 #undef AT
 
@@ -579,6 +588,21 @@ static char *answer_estate_drop(const struct admin_terms *terms, const struct re
     return finish(reply);
 }
 
+/* All descriptors go to a keeper, which holds them from then on. The reply does not wait for that. */
+static char *answer_adopt(const struct admin_terms *terms, const struct request_keys *keys) {
+    char why[ADMIN_WHY_SIZE] = "";
+
+    int r = terms->adopt(terms->daemon, keys->notify, keys->keeper, keys->limit, why);
+    if (r < 0)
+        return admin_json_error(r == -EALREADY  ? "exists"
+                                : r == -ENODATA ? "no-estate"
+                                                : "invalid-request",
+                                why);
+    cJSON *reply = cJSON_CreateObject();
+    report_integer(reply, "pid", (uint64_t)getpid());
+    return finish(reply);
+}
+
 enum command_user {
     FOR_ALL,
     FOR_OPERATORS,
@@ -608,6 +632,8 @@ static const struct command {
     {"restart", FOR_OPERATORS, 0, 0, 0, answer_restart, "restart is for root and for the daemon's own user"},
     {"estate-drop", FOR_OPERATORS, 0, 0, 0, answer_estate_drop,
      "estate-drop is for root and for the daemon's own user"},
+    {"adopt", FOR_OPERATORS, 0, KEY_NOTIFY | KEY_KEEPER | KEY_LIMIT, KEY_NOTIFY | KEY_KEEPER | KEY_LIMIT,
+     answer_adopt, "adopt is for root and for the daemon's own user"},
     {"trim", FOR_OPERATORS, 0, KEY_POOL, 0, answer_trim, "trim is for root and for the daemon's own user"},
     {"drain", FOR_OPERATORS, 0, KEY_POOL | KEY_OFF, 0, answer_drain,
      "drain is for root and for the daemon's own user"},

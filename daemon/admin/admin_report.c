@@ -90,6 +90,8 @@ void report_daemon(cJSON *reply, const struct admin_terms *terms, bool brief) {
     report_integer(object, "descriptors_limit", terms->n_descriptors);
     report_integer(object, "described_segments", pools_descriptors(terms->core));
     report_integer(object, "described_segments_limit", terms->core->segments_limit);
+    report_integer(object, "stored_descriptors", terms->store->count);
+    report_integer(object, "stored_descriptors_limit", terms->store->limit);
     cJSON *notices = cJSON_AddArrayToObject(object, "notices");
     for (unsigned i = 0; i < terms->notices->count; i++)
         cJSON_AddItemToArray(notices, cJSON_CreateString(terms->notices->texts[i]));

@@ -5,6 +5,9 @@
 #include <stdint.h>
 #include <uv.h>
 
+/* For what a command tells people. */
+#define ADMIN_WHY_SIZE 256u
+
 struct admin_terms {
     uv_loop_t *loop;
     struct scheduler *scheduler;
@@ -26,6 +29,8 @@ struct admin_terms {
      * that were. */
     void (*restart)(void *daemon);
     size_t (*drop_estate)(void *daemon);
+    /* As adoption_begin() (daemon/adoption.h). */
+    int (*adopt)(void *daemon, const char *notify, uint64_t pid, uint64_t limit, char why[ADMIN_WHY_SIZE]);
     void *daemon;
 };
 

@@ -193,6 +193,9 @@ void core_pool_lost(struct pool *pool, const char *error, uint64_t now_ns) {
 
 void core_pool_drain(struct pool *pool, bool is_draining, uint64_t now_ns) {
     recorder_set_time(pool->core, now_ns);
+    record(pool->core, &(struct recorded){.kind = is_draining ? PROTO_RECORD_DRAIN : PROTO_RECORD_DRAIN_END,
+                                          .pool = pool,
+                                          .bytes = pool->leased_bytes});
     pool->is_draining = is_draining;
     pool->reclaim.next_ns = 0; /* sessions are asked at once: also for the first request after the drain */
     if (is_draining) {

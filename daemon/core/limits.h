@@ -26,6 +26,10 @@
  * requests of one size can use all of a pool. */
 #define GROW_ROOM_SHARE 4u
 
+/* Where the store has room for few further segments, a step is doubled up to so many times: the last eighth of a
+ * store for 20,000 segments of 16 MiB holds 300 GiB then. */
+#define GROW_DOUBLINGS_MAX 3u
+
 /* Waiting requests of a session: more threads than a process has. */
 #define SESSION_WAITING_MAX 4096u
 /* With four descriptors each: well below the unit's LimitNOFILE=65536. The shell allows fewer where it may

@@ -12,6 +12,21 @@
 #include "daemon/core/tenant.h"
 #include "daemon/core/wait_queue.h"
 
+/* The least that the pool grows by. A segment beyond those that the store takes is lent no more when the daemon has
+ * ended. So segments get larger while the store fills up: of two steps when a half of its room is left, of four when
+ * a quarter is, and so on. */
+static uint64_t growth_step(const struct pool *pool) {
+    uint64_t step = pool_step_bytes(pool), limit = pool->core->stored_segments_limit;
+    uint64_t n = pool->takes_descriptors ? pools_descriptors(pool->core) : 0;
+    uint64_t left = n < limit ? limit - n : 0;
+
+    if (n == 0 || limit == 0)
+        return step;
+    for (unsigned halves = 1; halves <= GROW_DOUBLINGS_MAX && left <= limit >> halves; halves++)
+        step *= 2;
+    return step;
+}
+
 /* The size of the growth for a request: what the request wants, or a step if that is more. After the driver
  * refused that, and near the pool's limit, only what the request needs counts: the rest would be missing for
  * others. For whole segments the pool grows by one of them. */
@@ -19,7 +34,7 @@ static uint64_t growth_bytes(const struct pool *pool, const struct request *requ
     uint64_t left = quota_left(&request->session->tenant->quota, quota_item_of_pool(pool->id));
     uint64_t needed = segment_bytes_for(request->least_bytes),
              wanted = segment_bytes_for(request->size_bytes);
-    uint64_t step = pool_step_bytes(pool);
+    uint64_t step = growth_step(pool);
 
     if (request->n_segments > 0)
         return request->segment_bytes;
@@ -334,7 +349,7 @@ void plan_growth_ahead(struct pool *pool, uint64_t now_ns) {
         return;
     if (!is_low(pool) || (collect_heap(pool->growth.demand) && !is_low(pool)))
         return;
-    decide_growth(pool, pool_step_bytes(pool), now_ns);
+    decide_growth(pool, growth_step(pool), now_ns);
     pool->growth.is_ahead = true;
 }
 
@@ -405,7 +420,7 @@ void plan_growth(struct pool *pool, uint64_t now_ns) {
             pool_retire_idle(pool, pool_lacking_bytes(request) - room, 0, request);
         }
     } else if (pool->reserved_bytes < pool->reserve_bytes && room >= SEGMENT_GRANULE && has_descriptor) {
-        uint64_t missing = pool->reserve_bytes - pool->reserved_bytes, step = pool_step_bytes(pool);
+        uint64_t missing = pool->reserve_bytes - pool->reserved_bytes, step = growth_step(pool);
         decide_growth(pool, missing < step ? missing : step, now_ns);
     } else {
         plan_growth_ahead(pool, now_ns);

@@ -620,6 +620,7 @@ struct core {
     uint32_t sessions_limit, session_leases_limit;
     uint32_t undelivered_limit; /* of a tenant's sockets with undelivered replies */
     uint32_t segments_limit;    /* of segments that take descriptors, in all pools */
+    uint32_t stored_segments_limit; /* of these, so many outlive the daemon; 0: it has no store, or no room */
     uint32_t passes_limit;      /* PASSES_MAX; smaller in simulations */
     uint64_t long_wait_ns;      /* LONG_WAIT_NS; smaller in simulations */
     struct policy *policy;      /* NULL: nothing is limited or forbidden */

@@ -3,13 +3,11 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -159,7 +157,6 @@ static void client_forget(struct client *client) {
     store_leave(store, client->stored.process);
     store_leave(store, client->stored.page);
     store_leave(store, client->stored.reclaim);
-    memset(&client->stored, 0, sizeof client->stored);
 }
 
 void client_said_farewell(struct client *client) {
@@ -313,10 +310,8 @@ static void client_leave_socket(struct client *client) {
         client->watched.socket = -1;
     if (!keep && !client_process_is_over(client) && client->stored.process[0] == '\0')
         client_store(client, STORE_PROCESS, client->pidfd, client->stored.process);
-    if (!keep) { /* the process can be watched without it */
+    if (!keep) /* the process can be watched without it */
         store_leave(client->clients->terms.store, client->stored.socket);
-        client->stored.socket[0] = '\0';
-    }
     client_changed(client);
     if (client->connection.has_poll && !uv_is_closing((uv_handle_t *)&client->connection.poll))
         uv_close((uv_handle_t *)&client->connection.poll, keep ? client_on_closed : client_on_socket_closed);
@@ -341,7 +336,6 @@ void client_end(struct client *client, const char *why) {
     outbox_drop(&client->connection.outbox, client->session);
     client->reclaim_fd = close_fd(client->reclaim_fd);
     store_leave(client->clients->terms.store, client->stored.reclaim);
-    client->stored.reclaim[0] = '\0';
     core_session_lose(client->session, clock_now_ns(), client->reason);
     client_leave_socket(client);
     if (client_process_is_over(client)) {
@@ -427,6 +421,21 @@ int client_greeted(struct client *client) {
     return 0;
 }
 
+/* The client is one of all now, and its process is known to the watcher. socket: -1: it has none any more. */
+static void client_join(struct client *client, int socket) {
+    struct clients *clients = client->clients;
+
+    client->watched = (struct watched){.pid = client->peer.pid,
+                                       .uid = client->peer.uid,
+                                       .pidfd = -1,
+                                       .socket = socket,
+                                       .own_bytes = GPU_USED_UNKNOWN,
+                                       .on_facts = client_on_facts};
+    watcher_add(clients->terms.watcher, &client->watched);
+    list_append(&clients->all, &client->link);
+    clients->n_clients++;
+}
+
 bool client_begin(struct clients *clients, int fd, uint32_t scope, void (*serve)(struct turn *turn)) {
     const struct clients_terms *terms = &clients->terms;
 
@@ -457,17 +466,9 @@ bool client_begin(struct clients *clients, int fd, uint32_t scope, void (*serve)
     client->pidfd = client->reclaim_fd = -1;
     client->page.fd = -1;
     client->accepted_ns = clock_now_ns();
-    client->watched = (struct watched){.pid = client->peer.pid,
-                                       .uid = client->peer.uid,
-                                       .pidfd = -1,
-                                       .socket = fd,
-                                       .own_bytes = GPU_USED_UNKNOWN,
-                                       .on_facts = client_on_facts};
-    watcher_add(terms->watcher, &client->watched);
+    client_join(client, fd);
     client->state = CLIENT_GREETING;
-    list_append(&clients->all, &client->link);
     list_append(&clients->greeting, &client->greeting_link);
-    clients->n_clients++;
     clients->n_greeting++;
     if (client->connection.turn.process->user->n_greeting++ == 0)
         clients->n_users_greeting++;
@@ -485,7 +486,6 @@ static int take_stored(const struct client *client, const struct kept_name *name
     int fd = name->text[0] != '\0' ? store_take(client->clients->terms.store, name->text) : -1;
 
     if (fd >= 0) {
-        fcntl(fd, F_SETFD, FD_CLOEXEC);
         memcpy(ret_name, name->text, STORE_NAME_SIZE);
         ret_name[STORE_NAME_SIZE - 1] = '\0';
     }
@@ -588,8 +588,8 @@ static int watch_again(struct client *client, const struct kept_client *kept) {
     }
     if (r < 0) {
         log_warning(
-            "pid %d (%s) cannot be watched any more (%s): what it has stays until it says farewell, or an "
-            "operator releases it",
+            "pid %d (%s) cannot be watched any more (%s): its leases stay until it closes its session, or an "
+            "operator releases them (gpupoolctl quarantine)",
             (int)client->peer.pid, client->peer.command, strerror(-r));
         return 0;
     }
@@ -646,16 +646,8 @@ int client_inherit(struct clients *clients, struct session *session, const struc
     client->connection.outbox.awaited_segment = kept->awaited_segment;
     session->peer = client->peer;
     session->owner = client;
-    client->watched = (struct watched){.pid = client->peer.pid,
-                                       .uid = client->peer.uid,
-                                       .pidfd = -1,
-                                       .socket = fd,
-                                       .own_bytes = GPU_USED_UNKNOWN,
-                                       .on_facts = client_on_facts};
+    client_join(client, fd);
     take_facts(client, &kept->dead);
-    watcher_add(terms->watcher, &client->watched);
-    list_append(&clients->all, &client->link);
-    clients->n_clients++;
     clients->served = true;
     if (record != 0)
         estate_bind(terms->desk->estate, record, client);

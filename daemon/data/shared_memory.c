@@ -8,9 +8,8 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/memfd.h"
 #include "daemon/loop/descriptors.h"
-
-#define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
 static int map(int fd, size_t size_bytes, void **ret_memory) {
     void *memory = mmap(NULL, size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -28,17 +27,12 @@ int shared_memory_make(const char *name, size_t size_bytes, void **ret_memory) {
     if (fd < 0)
         return -errno;
     if (fchmod(fd, 0600) < 0 || ftruncate(fd, (off_t)size_bytes) < 0 || /* backing.c says why the mode */
-        fcntl(fd, F_ADD_SEALS, SEALS) < 0)
+        fcntl(fd, F_ADD_SEALS, MEMFD_SEALS) < 0)
         return -errno;
     int r = map(fd, size_bytes, ret_memory);
     return r < 0 ? r : take_fd(&fd);
 }
 
 int shared_memory_take(int fd, size_t size_bytes, void **ret_memory) {
-    struct stat status;
-
-    if (fstat(fd, &status) < 0 || (size_t)status.st_size != size_bytes || fcntl(fd, F_GET_SEALS) != SEALS)
-        return -EBADMSG;
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
-    return map(fd, size_bytes, ret_memory);
+    return memfd_is_sealed(fd, size_bytes) ? map(fd, size_bytes, ret_memory) : -EBADMSG;
 }

@@ -12,7 +12,7 @@
 #include "base/cleanup.h"
 #include "base/high_fd.h"
 
-#define DIRECTORY_TEMPLATE "/gpupool-keeper-XXXXXX"
+#define DIRECTORY_TEMPLATE "/" INBOX_DIRECTORY "XXXXXX"
 #define SOCKET_NAME        "/notify"
 
 /* Makes a directory for this user alone in the first folder that takes one. */

@@ -14,6 +14,8 @@
 /* The most descriptors of one message: SCM_MAX_FD of Linux. */
 #define INBOX_FDS_MAX   253u
 #define INBOX_PATH_SIZE 108u
+/* How the name of its directory begins. */
+#define INBOX_DIRECTORY "gpupool-keeper-"
 
 struct inbox {
     int fd;

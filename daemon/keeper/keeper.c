@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
@@ -57,7 +58,8 @@ static const char *const forwarded[] = {
 
 struct assignments {
     bool stores, removes, is_ready;
-    const char *name;                  /* NULL: none */
+    const char *name; /* NULL: none, as with those that follow */
+    const char *main_pid, *status;
     char forward[INBOX_TEXT_MAX + 2u]; /* lines for the service manager; "": none */
 };
 
@@ -75,6 +77,10 @@ static void read_assignments(char *text, struct assignments *ret) {
             ret->is_ready = true;
         else if (strncmp(line, "FDNAME=", strlen("FDNAME=")) == 0)
             ret->name = line + strlen("FDNAME=");
+        else if (strncmp(line, "MAINPID=", strlen("MAINPID=")) == 0)
+            ret->main_pid = line + strlen("MAINPID=");
+        else if (strncmp(line, KEEPER_STATUS "=", strlen(KEEPER_STATUS "=")) == 0)
+            ret->status = line + strlen(KEEPER_STATUS "=");
         for (size_t i = 0; i < ARRAY_LENGTH(forwarded); i++)
             if (strncmp(line, forwarded[i], strlen(forwarded[i])) == 0)
                 used += (size_t)snprintf(ret->forward + used, sizeof ret->forward - used, "%s\n", line);
@@ -92,9 +98,43 @@ static void store(struct keeper *keeper, struct inbox_message *message, const ch
     }
 }
 
+/* --- a daemon that another keeper started --- */
+
+static bool is_adopted(const struct keeper_state *state) {
+    return state->adopted_fd >= 0 && state->child == state->adopted;
+}
+
+static void forget_adopted(struct keeper_state *state) {
+    state->adopted_fd = close_fd(state->adopted_fd);
+    state->adopted = 0;
+    state->told_status = -1;
+}
+
+/* The child names the daemon that it is about to ask, or itself where there is none after all. */
+static void note_named(struct keeper_state *state, const char *number) {
+    int pid = atoi(number);
+
+    forget_adopted(state);
+    if (pid <= 0 || pid == state->child)
+        return;
+    state->adopted_fd = (int)syscall(SYS_pidfd_open, pid, 0);
+    if (state->adopted_fd < 0) {
+        say(SAY_WARNING, "process %d, a daemon that is alive, cannot be watched: %s", pid, strerror(errno));
+        return;
+    }
+    state->adopted = pid;
+}
+
 static void tell_child(const struct keeper *keeper, int number) {
-    if (keeper->state.child > 0)
+    if (is_adopted(&keeper->state))
+        (void)syscall(SYS_pidfd_send_signal, keeper->state.adopted_fd, number, NULL, 0);
+    else if (keeper->state.child > 0)
         kill(keeper->state.child, number);
+}
+
+/* Whether a message counts. */
+static bool is_heard(const struct keeper_state *state, pid_t sender) {
+    return sender > 0 && (sender == state->child || (state->adopted_fd >= 0 && sender == state->adopted));
 }
 
 static void note_ready(struct keeper *keeper) {
@@ -105,7 +145,10 @@ static void note_ready(struct keeper *keeper) {
     state->is_ready = true;
     state->ready_ns = clock_now_ns();
     state->deaths = 0;
-    if (state->starts > 1)
+    if (is_adopted(state))
+        say(SAY_INFO, "the daemon (process %d), which had lost its keeper, has this one now; %s kept for it",
+            (int)state->child, COUNT_TEXT(state->kept.count, "descriptor"));
+    else if (state->starts > 1)
         say(SAY_INFO, "the daemon serves again, as process %d", (int)state->child);
     if (state->ready_fd >= 0 && write(state->ready_fd, "1", 1) != 1)
         say(SAY_WARNING, "no process reads --ready-fd");
@@ -120,7 +163,7 @@ static void note_ready(struct keeper *keeper) {
 static void take_message(struct keeper *keeper, struct inbox_message *message) {
     struct assignments assignments;
 
-    if (keeper->state.child <= 0 || message->pid != keeper->state.child) {
+    if (!is_heard(&keeper->state, message->pid)) {
         say(SAY_WARNING, "a message of process %d, which is not the daemon, is ignored", (int)message->pid);
         return;
     }
@@ -130,11 +173,17 @@ static void take_message(struct keeper *keeper, struct inbox_message *message) {
             "any left (RLIMIT_NOFILE)?");
         return;
     }
+    if (keeper->state.adopted_fd >= 0 && message->pid == keeper->state.adopted)
+        keeper->state.child = keeper->state.adopted; /* it agreed; the child that asked it is about to end */
     read_assignments(message->text, &assignments);
     if (assignments.removes && assignments.name != NULL)
         kept_remove(&keeper->state.kept, assignments.name);
     if (assignments.stores)
         store(keeper, message, assignments.name);
+    if (assignments.main_pid != NULL && message->pid == keeper->state.child)
+        note_named(&keeper->state, assignments.main_pid);
+    if (assignments.status != NULL)
+        keeper->state.told_status = atoi(assignments.status);
     if (assignments.is_ready)
         note_ready(keeper);
     if (assignments.forward[0] != '\0')
@@ -184,12 +233,32 @@ static uint64_t next_pause_ns(struct keeper_state *state) {
     return state->deaths >= DEATHS_MANY ? PAUSE_LONG_NS : pause_ns;
 }
 
-/* The daemon ended, with the status of waitpid(), and its messages were read. */
-static void note_end(struct keeper *keeper, int status) {
+/* How a daemon ended. */
+struct ending {
+    enum {
+        EXITED,
+        KILLED,
+        UNKNOWN
+    } kind;   /* UNKNOWN: of one that is no child, and said nothing */
+    int code; /* the status, or the signal */
+};
+
+static void say_end(const struct keeper *keeper, int pid, const struct ending *ending) {
+    const struct keeper_state *state = &keeper->state;
+    char how[64] = "ended";
+
+    if (ending->kind != UNKNOWN)
+        snprintf(how, sizeof how, "%s %d",
+                 ending->kind == KILLED ? "was killed by signal" : "ended with status", ending->code);
+    say(SAY_WARNING, "the daemon (process %d) %s%s; it is started again, and %s kept for it", pid, how,
+        state->is_ready ? "" : " before it was ready", COUNT_TEXT(state->kept.count, "descriptor"));
+}
+
+/* The daemon ended, and its messages were read. */
+static void note_end(struct keeper *keeper, const struct ending *ending) {
     struct keeper_state *state = &keeper->state;
-    bool is_killed = WIFSIGNALED(status);
-    int code = is_killed ? WTERMSIG(status) : WEXITSTATUS(status);
-    int pid = (int)state->child;
+    bool is_killed = ending->kind != EXITED;
+    int code = ending->code, pid = (int)state->child;
 
     state->child = 0;
     state->status = is_killed ? 128 + code : code;
@@ -205,15 +274,41 @@ static void note_end(struct keeper *keeper, int status) {
     }
     if (!state->is_ready)
         state->deaths++;
-    say(SAY_WARNING, "the daemon (process %d) %s %d%s; it is started again, and %s kept for it", pid,
-        is_killed ? "was killed by signal" : "ended with status", code,
-        state->is_ready ? "" : " before it was ready", COUNT_TEXT(state->kept.count, "descriptor"));
+    say_end(keeper, pid, ending);
     if (state->deaths == DEATHS_MANY)
         say(SAY_ERROR,
             "the daemon died %u times in a row before it was ready: the keeper tries again every second, and "
-            "keeps what it has; the daemon's messages tell why",
+            "keeps all descriptors; the daemon's messages tell why",
             DEATHS_MANY);
     state->next_start_ns = clock_now_ns() + next_pause_ns(state);
+}
+
+/* The child ended, with the status of waitpid(). One that found a daemon alive leaves its place to that. */
+static void note_child_end(struct keeper *keeper, int status) {
+    struct keeper_state *state = &keeper->state;
+    const struct ending ending = {WIFSIGNALED(status) ? KILLED : EXITED,
+                                  WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status)};
+
+    if (ending.kind == EXITED && ending.code == KEEPER_ADOPTED_STATUS && state->adopted_fd >= 0 &&
+        !state->is_stopping) {
+        state->child = state->adopted;
+        return;
+    }
+    forget_adopted(state);
+    note_end(keeper, &ending);
+}
+
+static void note_adopted_end(struct keeper *keeper) {
+    struct keeper_state *state = &keeper->state;
+    struct ending ending = {UNKNOWN, 0};
+
+    if (!is_adopted(state) || poll(&(struct pollfd){.fd = state->adopted_fd, .events = POLLIN}, 1, 0) <= 0)
+        return;
+    drain_inbox(keeper);
+    if (state->told_status >= 0)
+        ending = (struct ending){EXITED, state->told_status};
+    forget_adopted(state);
+    note_end(keeper, &ending);
 }
 
 /* Reaps all children that ended. A keeper that is process 1 of a container gets those of others, too. */
@@ -228,7 +323,7 @@ static void reap(struct keeper *keeper) {
         if (info.si_pid == keeper->state.child)
             drain_inbox(keeper); /* its messages count as long as no other process can have its number */
         if (waitpid(info.si_pid, &status, 0) == keeper->state.child && keeper->state.child > 0)
-            note_end(keeper, status);
+            note_child_end(keeper, status);
     }
 }
 
@@ -388,6 +483,7 @@ static void turn(struct keeper *keeper) {
     struct keeper_state *state = &keeper->state;
 
     reap(keeper); /* also what died while this process executed the program: no signal tells of it any more */
+    note_adopted_end(keeper);
     if (keeper->exit_status != GOES_ON)
         return;
     uint64_t left_ns = clock_left_ns(state->next_start_ns);
@@ -396,13 +492,15 @@ static void turn(struct keeper *keeper) {
         left_ns = clock_left_ns(state->next_start_ns);
     }
     struct pollfd fds[] = {{.fd = state->inbox.fd, .events = POLLIN},
-                           {.fd = keeper->signal_fd, .events = POLLIN}};
+                           {.fd = keeper->signal_fd, .events = POLLIN},
+                           {.fd = is_adopted(state) ? state->adopted_fd : -1, .events = POLLIN}};
     int timeout_ms = state->child > 0 ? -1 : (int)(left_ns / NS_PER_MS) + 1;
     if (poll(fds, ARRAY_LENGTH(fds), timeout_ms) < 0 && errno != EINTR)
         say(SAY_ERROR, "poll: %s", strerror(errno));
     drain_inbox(keeper);
     take_signals(keeper);
     reap(keeper);
+    note_adopted_end(keeper);
     /* Last: the next program does not know which signals were taken. All that they led to is in the state. */
     if (keeper->must_execute && keeper->exit_status == GOES_ON)
         execute_anew(keeper);
@@ -412,7 +510,8 @@ static void turn(struct keeper *keeper) {
 int keeper_run(const struct keeper_options *options) {
     struct keeper keeper = {.options = options, .signal_fd = -1, .exit_status = GOES_ON};
 
-    keeper.state.inbox.fd = keeper.state.ready_fd = -1;
+    keeper.state.inbox.fd = keeper.state.ready_fd = keeper.state.adopted_fd = -1;
+    keeper.state.told_status = -1;
     keeper.state.status = EXIT_FAILURE; /* where no daemon ran */
     int r = begin(&keeper);
     if (r < 0) {
@@ -424,6 +523,7 @@ int keeper_run(const struct keeper_options *options) {
     kept_deinit(&keeper.state.kept);
     inbox_close(&keeper.state.inbox);
     close_fd(keeper.state.ready_fd);
+    close_fd(keeper.state.adopted_fd);
     close_fd(keeper.signal_fd);
     return keeper.exit_status;
 }

@@ -9,6 +9,10 @@
  * A daemon is started when the one before has ended and was waited for: there are never two. A message counts
  * if the daemon sent it, also shortly before its death.
  *
+ * A keeper that starts where a daemon lost its own adopts that daemon. Its first child finds the daemon and asks it
+ * (daemon/adoption_ask.h); the daemon stores all descriptors here, and is ready when all are here. The keeper sees its
+ * end by a pidfd, since it is no child, and hears its exit status before. From then on all is as ever.
+ *
  * The keeper drops no descriptor by itself. It ends in these cases:
  * - the daemon ends after a SIGTERM or SIGINT that the keeper forwarded, or either comes while no daemon runs
  *   (the sockets' files stay then);
@@ -25,6 +29,11 @@ struct keeper_options {
 
 /* The exit status of a daemon that is to be started again because an operator said so. */
 #define KEEPER_RESTART_STATUS 75
+/* The exit status of a child that found a daemon alive, and has the keeper hold it: the daemon's process is the one
+ * that the child named with MAINPID=. */
+#define KEEPER_ADOPTED_STATUS 76
+/* "KEEPER_STATUS=NUMBER" in a daemon's message: the status that it is about to exit with. */
+#define KEEPER_STATUS "EXIT_STATUS"
 
 /* In the environment of a daemon: how many daemons before it died in a row before they were ready. */
 #define KEEPER_DEATHS "GPUPOOL_DEATHS_BEFORE_READY"

@@ -34,6 +34,9 @@ static const struct {
     {"inbox", FD, offsetof(struct keeper_state, inbox.fd)},
     {"inbox_path", TEXT_INBOX, offsetof(struct keeper_state, inbox.path)},
     {"child", NUMBER, offsetof(struct keeper_state, child)},
+    {"adopted", NUMBER, offsetof(struct keeper_state, adopted)},
+    {"adopted_fd", FD, offsetof(struct keeper_state, adopted_fd)},
+    {"told_status", NUMBER, offsetof(struct keeper_state, told_status)},
     {"is_ready", BOOLEAN, offsetof(struct keeper_state, is_ready)},
     {"is_stopping", BOOLEAN, offsetof(struct keeper_state, is_stopping)},
     {"must_reload", BOOLEAN, offsetof(struct keeper_state, must_reload)},
@@ -119,6 +122,8 @@ static void set_inherited(const struct keeper_state *state, bool is_inherited) {
     fcntl(state->inbox.fd, F_SETFD, flags);
     if (state->ready_fd >= 0)
         fcntl(state->ready_fd, F_SETFD, flags);
+    if (state->adopted_fd >= 0)
+        fcntl(state->adopted_fd, F_SETFD, flags);
 }
 
 int state_pass(const struct keeper_state *state) {

@@ -18,7 +18,10 @@ struct keeper_state {
     char program[PATH_MAX]; /* the daemon's file, which is looked up by this path at each start */
     struct inbox inbox;
     struct kept kept;
-    pid_t child;            /* the daemon; 0: none runs */
+    pid_t child;   /* the daemon; 0: none runs */
+    pid_t adopted; /* a daemon that this keeper did not start, once the child has named it; then also child */
+    int adopted_fd;         /* its pidfd; -1: there is none */
+    int told_status;        /* that the adopted daemon is about to exit with; -1: it did not say */
     bool is_ready;          /* it said so */
     bool is_stopping;       /* a stop was forwarded */
     bool must_reload;       /* a SIGHUP came before the daemon could take it */

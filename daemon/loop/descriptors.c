@@ -11,6 +11,8 @@
 #define PASSING_SHARE 16u
 /* The least that sessions and segments have together, where there are few. */
 #define LEAST_SHARE 4u
+/* Of the store: sockets that listen, the estate, boards of users. */
+#define STORED_OWN 16u
 /* More is not counted on: the kernel's own default for the most that a process may have. */
 #define DESCRIPTORS_MAX (UINT64_C(1) << 20)
 
@@ -40,4 +42,11 @@ void descriptors_share(uint64_t descriptors, uint32_t sessions, unsigned n_pools
     left =
         left > sessions * (uint64_t)SESSION_DESCRIPTORS ? left - sessions * (uint64_t)SESSION_DESCRIPTORS : 0;
     *ret_shares = (struct descriptor_shares){.sessions = sessions, .segments = left > 2 ? (uint32_t)left : 2};
+}
+
+uint32_t descriptors_share_store(uint64_t limit, uint32_t sessions) {
+    uint64_t kept = STORED_OWN + limit / PASSING_SHARE, left = limit > kept ? limit - kept : 0;
+    uint64_t wanted = sessions * (uint64_t)SESSION_DESCRIPTORS;
+
+    return (uint32_t)(left - (wanted < left / 2 ? wanted : left / 2));
 }

@@ -32,6 +32,10 @@ struct descriptor_shares {
 void descriptors_share(uint64_t descriptors, uint32_t sessions, unsigned n_pools,
                        struct descriptor_shares *ret_shares);
 
+/* Of `limit` descriptors that the store holds, how many segments may have: what the daemon's own files and so many
+ * sessions leave, which have up to one half. */
+uint32_t descriptors_share_store(uint64_t limit, uint32_t sessions);
+
 /* Whether a new descriptor (-1: none) is one of the last. */
 static inline bool descriptors_are_short(int fd) {
     struct rlimit limit;

@@ -63,7 +63,6 @@ int estate_file_take(struct estate_file *file, struct store *store) {
     _cleanup_(close_fdp) int fd = store_take_kind(store, STORE_ESTATE, name);
     if (fd < 0)
         return -ENOENT;
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
     int r = lock(fd);
     if (r == 0 && fstat(fd, &status) < 0)
         r = -errno;

@@ -248,7 +248,6 @@ int listener_adopt(struct listener *listener, int fd, int type) {
     *listener = (struct listener){.fd = fd, .lock_fd = -1, .spare_fd = -1};
     /* a path that fills the address has no NUL */
     snprintf(listener->path, sizeof listener->path, "%.*s", (int)sizeof address.sun_path, address.sun_path);
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
     return 0;
 }

@@ -10,12 +10,21 @@
 
 #include "daemon/loop/worker.h"
 
+#define NOTIFIER_PATH_SIZE 108u
+
 struct notifier {
-    struct worker worker; /* started where there is a service manager */
+    struct worker worker;             /* started where there is a service manager */
+    char manager[NOTIFIER_PATH_SIZE]; /* the path of its socket; "": as $NOTIFY_SOCKET says */
 };
 
 /* Returns 0 or a negative errno. */
 int notifier_start(struct notifier *notifier, uv_loop_t *loop);
+
+/* A socket that is connected to the manager's at this path, and does not wait; or a negative errno. */
+int notifier_connect(const char *path);
+
+/* The manager is another one from now on, whose socket has this path. Messages that wait go to the one before. */
+void notifier_move(struct notifier *notifier, const char *path);
 
 /* text: as sd_notify() takes it; copied. While NOTIFIER_WAITING_MAX wait, and without memory, it is not said.
  */

@@ -27,6 +27,12 @@ struct notifier;
 /* As long as systemd's own tools wait for a barrier. */
 #define STORE_WAIT_NS (5 * NS_PER_S)
 
+enum store_manager {
+    STORE_HELD,   /* the manager has all that is stored */
+    STORE_ADRIFT, /* it is gone. Names are given and taken back as ever, and nothing is sent */
+    STORE_MOVING, /* another one is there, and gets all of it anew */
+};
+
 /* The first letter of a name. */
 enum store_kind {
     STORE_LISTENER = 'L', /* found again by its path */
@@ -41,21 +47,26 @@ enum store_kind {
 
 struct store_inherited {
     char *name;
-    int fd; /* -1: taken */
+    int fd;
+    bool is_taken;
 };
 
 struct store {
-    struct notifier *notifier; /* borrowed; sends once it was started */
-    size_t limit, count;       /* of stored descriptors. limit 0: there is no store */
-    struct store_inherited *inherited;
+    struct notifier *notifier;         /* borrowed; sends once it was started */
+    size_t limit, count;               /* of stored descriptors. limit 0: there is no store */
+    size_t segments_limit, n_segments; /* among them: segments leave sessions room */
+    struct store_inherited *inherited; /* by name, and by number where names are equal */
     size_t n_inherited;
+    enum store_manager manager;
     bool is_private; /* the daemon is, so there is no store */
     bool complained; /* that no more can be stored */
-    size_t next;     /* where the search for a free slot begins */
+    bool complained_of_segments;
+    size_t next;                      /* where the search for a free slot begins */
     char (*leaving)[STORE_NAME_SIZE]; /* store_leave() */
     size_t n_leaving, leaving_room;
     bool is_let_go;          /* nothing but listeners is stored any more */
-    char kinds[STORE_SLOTS]; /* enum store_kind of what has the slot; 0: it is free */
+    char kinds[STORE_SLOTS]; /* enum store_kind of what has the slot; 0: it is free; or STORE_FADING */
+    size_t n_fading;
 };
 
 /* Takes what the service manager passed. is_private: the manager is that of another program, so there is no
@@ -70,7 +81,11 @@ static inline bool store_is_there(const struct store *store) {
     return store != NULL && store->limit > 0;
 }
 
-/* Takes an inherited descriptor out by its name. Returns it, or -1. */
+/* How many segments may be stored; before the first call, as many as anything else. */
+void store_bound_segments(struct store *store, size_t limit);
+
+/* Takes an inherited descriptor out by its name: of several with that name, the one with the lowest number.
+ * Returns it, or -1. Taken descriptors close on exec: sd_listen_fds() saw to that. */
 int store_take(struct store *store, const char *name);
 
 /* Takes the listening Unix socket of this type and path out, which an earlier daemon stored. The socket need
@@ -89,8 +104,8 @@ void store_put(struct store *store, enum store_kind kind, int fd, char ret_name[
 void store_remove(struct store *store, const char *name);
 
 /* Removes a descriptor with the next store_remove_leaving(): when no record names it any more. Without memory for
- * that, it stays until the daemon restarts. */
-void store_leave(struct store *store, const char *name);
+ * that, it stays until the daemon restarts. The name is "" then; one that is "" already does nothing. */
+void store_leave(struct store *store, char *name);
 void store_remove_leaving(struct store *store);
 
 /* Removes everything but the listening sockets, and stores nothing else from now on. Returns how many that were. */
@@ -99,6 +114,26 @@ size_t store_let_go(struct store *store);
 /* Closes and removes all that was inherited and not taken: an earlier configuration's, or an unknown version's.
  */
 void store_settle(struct store *store);
+
+/* The manager is gone. */
+void store_lose_manager(struct store *store);
+
+/* There is another manager, which the notifier sends to, and which holds up to `limit`. It has nothing yet:
+ * the caller sends it each descriptor that has a name, and says when it has all of them. */
+void store_begin_move(struct store *store, size_t limit);
+
+/* The slot that a name has; STORE_SLOTS: it is no name of this daemon's. */
+size_t store_slot(const char *name);
+
+/* The name of what has the slot. Returns false where it is free. */
+bool store_name(const struct store *store, size_t slot, char ret_name[STORE_NAME_SIZE]);
+
+/* Writes the message that stores a descriptor of this name. */
+#define STORE_MESSAGE_SIZE 64u
+void store_write_message(const char *name, char text[STORE_MESSAGE_SIZE]);
+
+/* The other manager has all of them. */
+void store_note_held(struct store *store);
 
 /* Before the notifier runs: waits until the manager has read all messages. Returns 0, -ETIMEDOUT or another
  * negative errno. */

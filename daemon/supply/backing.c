@@ -15,6 +15,7 @@
 
 #include "base/cleanup.h"
 #include "base/mapping.h"
+#include "base/memfd.h"
 #include "base/units.h"
 #include "daemon/core/limits.h"
 #include "daemon/loop/descriptors.h"
@@ -240,8 +241,6 @@ static bool transparent_pages_available(void) {
     return strstr(text, "[never]") == NULL && strstr(text, "[deny]") == NULL;
 }
 
-#define MEMFD_SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
-
 /* Maps a memfd of the size. Returns 0 or a negative errno; on failure nothing is left. */
 static int map_memfd(struct backing *backing, unsigned flags) {
     _cleanup_(close_fdp) int fd =
@@ -399,10 +398,7 @@ static int memfd_make(const struct backing_order *order, struct worker *worker, 
 }
 
 static int memfd_inherit(struct backing *backing) {
-    struct stat status;
-
-    if (fstat(backing->fd, &status) < 0 || (uint64_t)status.st_size != backing->size_bytes ||
-        fcntl(backing->fd, F_GET_SEALS) != MEMFD_SEALS)
+    if (!memfd_is_sealed(backing->fd, backing->size_bytes))
         return -EBADMSG;
     int r = mapping_make(backing->fd, backing->size_bytes, HOST_PAGES_HUGE_BYTES, &backing->mapping);
     if (r == 0)
@@ -545,7 +541,6 @@ int backing_inherit(const struct backing_order *order, int fd, enum backing_page
                                 .device = order->device,
                                 .fd = fd,
                                 .pages = pages};
-    fcntl(fd, F_SETFD, FD_CLOEXEC);
     int r = backing_kind(order->kind)->inherit != NULL ? backing_kind(order->kind)->inherit(backing) : 0;
     if (r == 0)
         *ret_backing = take_ptr(&backing);

@@ -27,6 +27,7 @@
 #include "daemon/data/lingering.h"
 #include "daemon/data/outbox.h"
 #include "daemon/loop/descriptors.h"
+#include "daemon/loop/store.h"
 #include "proto/page.h"
 #include "proto/proto.h"
 #include "tests/wire_fields.h"
@@ -172,6 +173,8 @@ static void print_figures(void) {
     LIMIT(PROTO_HOLDERS_ASKS);
     LIMIT(HOST_SEGMENT_MAX);
     LIMIT(LINGERING_MIN);
+    LIMIT(STORE_SLOTS);
+    printf("STORED_SEGMENTS %" PRIu32 "\n", descriptors_share_store(STORE_SLOTS, SESSIONS_MAX_DEFAULT));
     printf("LINGERING_PER %u\n", LINGERING_SHARE * LINGERING_DESCRIPTORS_PER);
     static const unsigned limits[] = {65536, 4096, 256};
     for (unsigned i = 0; i < sizeof limits / sizeof *limits; i++) {

@@ -40,31 +40,28 @@ int client_reject(struct client *client, uint64_t request, enum proto_error erro
 
 /* --- what a successor finds --- */
 
-static void store(const struct client *client, enum store_kind kind, int fd, char ret_name[STORE_NAME_SIZE]) {
+static void put(const struct client *client, enum store_kind kind, int fd, char ret_name[STORE_NAME_SIZE]) {
     store_put(client->clients->terms.store, kind, fd, ret_name);
     estate_change(client->clients->terms.desk->estate, client->record);
 }
 
-static void leave(const struct client *client, char name[STORE_NAME_SIZE]) {
-    store_leave(client->clients->terms.store, name);
-    name[0] = '\0';
-}
-
 void joint_peer_leave_estate(struct joint_peer *peer) {
     struct client *client = &peer->record;
+    struct store *store = client->clients->terms.store;
 
     estate_remove(client->clients->terms.desk->estate, client->record);
     client->record = client->connection.outbox.record = 0;
-    leave(client, client->stored.socket);
-    leave(client, client->stored.page);
-    leave(client, client->stored.reclaim);
+    store_leave(store, client->stored.socket);
+    store_leave(store, client->stored.page);
+    store_leave(store, client->stored.reclaim);
 }
 
 void joint_peer_leave_socket(struct joint_peer *peer) {
     struct client *client = &peer->record;
+    struct store *store = client->clients->terms.store;
 
-    leave(client, client->stored.socket);
-    leave(client, client->stored.reclaim);
+    store_leave(store, client->stored.socket);
+    store_leave(store, client->stored.reclaim);
     estate_change(client->clients->terms.desk->estate, client->record);
 }
 
@@ -142,7 +139,7 @@ int client_make_page(struct client *client) {
 
     must(fd >= 0, "a page can be made");
     client->page = (struct page){fd, memory};
-    store(client, STORE_PAGE, fd, client->stored.page);
+    put(client, STORE_PAGE, fd, client->stored.page);
     core_session_set_page(client->session, memory);
     return 0;
 }
@@ -178,9 +175,9 @@ int client_greeted(struct client *client) {
     must(estate_add(client->clients->terms.desk->estate, KEPT_CLIENT, client, &client->record) == 0,
          "a client is kept");
     outbox_begin_session(&client->connection.outbox, client->session->id, client->record);
-    store(client, STORE_SOCKET, client->connection.fd, client->stored.socket);
+    put(client, STORE_SOCKET, client->connection.fd, client->stored.socket);
     if (client->reclaim_fd >= 0)
-        store(client, STORE_RECLAIM, client->reclaim_fd, client->stored.reclaim);
+        put(client, STORE_RECLAIM, client->reclaim_fd, client->stored.reclaim);
     return 0;
 }
 

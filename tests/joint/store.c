@@ -45,12 +45,13 @@ void store_put(struct store *store, enum store_kind kind, int fd, char ret_name[
     memcpy(ret_name, entries[i].name, STORE_NAME_SIZE);
 }
 
-void store_leave(struct store *store, const char *name) {
+void store_leave(struct store *store, char *name) {
     struct entry *entry = find(name);
 
     (void)store;
     if (entry != NULL)
         entry->is_leaving = true;
+    name[0] = '\0';
 }
 
 void store_remove_leaving(struct store *store) {

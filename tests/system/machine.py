@@ -187,7 +187,7 @@ class Machine:
     def log_text(self):
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
-    # --- what it has ---
+    # --- files on the machine ---
 
     def add_unit(self, name, text):
         """The text of a unit, or of a drop-in (NAME.d/ANY.conf). systemd does not look before daemon-reload, if it knows the unit already."""

@@ -5,6 +5,7 @@
 The rules are the project's own with all times divided by FASTER. One exporter serves all tests: its admin socket is a link that leads
 to the daemon of the test. A second target is a file of metrics as node_exporter would serve it; it is empty but in one test.
 """
+import contextlib
 import http.server
 import json
 import os
@@ -30,6 +31,8 @@ from test_operator import MIB, Client, host_pool
 PROMETHEUS = "/usr/bin/prometheus"
 RULES = SOURCE / "systemd" / "gpupool.rules.yml"
 FASTER = 200
+# Those that a keeper leaves to itself.
+OWN_DESCRIPTORS = 300
 UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 FOREVER = 0xFFFFFFFFFFFFFFFF
 OPENED, LEASE, ERROR = 8, 66, 70  # docs/wire.md
@@ -308,6 +311,16 @@ class Alerts(unittest.TestCase):
         daemon.prefix = ["prlimit", "--nofile=1024:1024"]
         self.restart(daemon)
         self.resolves("GpupoolDescriptors")
+
+    def test_the_store_fills_up(self):
+        limit = OWN_DESCRIPTORS + 10
+        daemon = self.daemon(arguments=["--keeper"], prefix=["prlimit", f"--nofile={limit}:{limit}"])
+        self.is_quiet()
+        with contextlib.ExitStack() as clients:
+            while daemon.ask("stats")["daemon"]["stored_descriptors"] < 10:
+                clients.enter_context(contextlib.closing(Client(daemon)))
+            self.fires("GpupoolStore")
+        self.resolves("GpupoolStore")
 
     def test_there_are_no_metrics_at_all(self):
         """From any machine: for a Prometheus of its own, which has never seen the metrics."""

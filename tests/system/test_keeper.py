@@ -186,6 +186,17 @@ class Deaths(Keeper):
         daemon.kill_daemon()
         self.assertEqual(len(self.names(daemon)), 3)
 
+    def test_no_program_that_a_daemon_would_execute_has_its_descriptors(self):
+        daemon = self.start()
+        with holding(daemon):
+            pid = daemon.kill_daemon()
+            self.assertEqual(len(daemon.ask("sessions")["sessions"]), 1)
+            self.assertGreater(int(environment(pid)["LISTEN_FDS"]), 4)
+            for number in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                    flags = int(re.search(r"^flags:\s*(\d+)$", pathlib.Path(f"/proc/{pid}/fdinfo/{number}").read_text(), re.M)[1], 8)
+                    self.assertTrue(int(number) <= 2 or flags & os.O_CLOEXEC, (number, oct(flags)))
+
     def test_a_socket_whose_file_is_gone_is_made_anew(self):
         daemon = self.start()
         daemon.socket.unlink()
@@ -354,7 +365,8 @@ class Ends(Keeper):
         pid, keeper = daemon.pid(), daemon.process
         keeper.kill()
         keeper.wait(WAIT_S)
-        second = subprocess.run(daemon.command(), check=False, capture_output=True, text=True, timeout=WAIT_S, env=daemon.variables())
+        alone = [word for word in daemon.command() if word != "--keeper"]
+        second = subprocess.run(alone, check=False, capture_output=True, text=True, timeout=WAIT_S, env=daemon.variables())
         self.assertEqual((second.returncode, daemon.pid()), (1, pid), second.stderr)
         self.assertIn("another daemon serves", second.stderr)
         daemon.end_daemon(signal.SIGTERM)

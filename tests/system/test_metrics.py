@@ -17,6 +17,8 @@ from gpupool_system import SOURCE, WAIT_S, Daemon, FakeAdmin, ctl, holding
 from prometheus_client.parser import text_string_to_metric_families
 from test_ctl import REPLIES
 
+# With members that the replies of 0.1.0 do not have.
+STATS = {**REPLIES["stats"], "daemon": {**REPLIES["stats"]["daemon"], "stored_descriptors": 99, "stored_descriptors_limit": 24000}}
 SCOPES = {"scopes": [{**{key: value for key, value in REPLIES["quota"]["quotas"][0].items() if key not in ("uid", "charged_to")}, "id": 3, "scope": "pod-a",
                       "state": "open", "socket": "/run/x/gpupool.sock", "uids": [], "labels": {"pod": "trainer-0"}, "users": 1, "reserved_bytes": 7}]}
 RULES = SOURCE / "systemd" / "gpupool.rules.yml"
@@ -90,7 +92,7 @@ class Metrics(unittest.TestCase):
         return ctl("metrics", socket_path=admin.path)
 
     def test_histograms_grow_with_their_bounds(self):
-        done = self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"], scopes=SCOPES)
+        done = self.answer(stats=STATS, quota=REPLIES["quota"], scopes=SCOPES)
         self.assertEqual(done.returncode, 0, done.stderr)
         samples = read(done.stdout)
         for name in ("acquire", "waiting", "growth"):
@@ -110,20 +112,27 @@ class Metrics(unittest.TestCase):
         self.assertEqual(of(samples, "gpupool_pool_growth_failing", pool="1"), 1)
         self.assertEqual(of(samples, "gpupool_pool_growth_failing", pool="2"), 0)
 
+    def test_what_an_older_daemon_does_not_tell_is_left_out(self):
+        samples = read(self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"], scopes=SCOPES).stdout)
+        self.assertEqual([name for name, _ in samples if name.startswith("gpupool_stored")], [])
+        self.assertEqual(of(samples, "gpupool_pool_draining", pool="1"), 0)
+        samples = read(self.answer(stats=STATS, quota=REPLIES["quota"], scopes=SCOPES).stdout)
+        self.assertEqual((of(samples, "gpupool_stored_descriptors"), of(samples, "gpupool_stored_descriptors_limit")), (99, 24000))
+
     @unittest.skipIf(shutil.which("promtool") is None, "no promtool (Debian: prometheus)")
     def test_promtool_finds_nothing(self):
-        done = self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"], scopes=SCOPES)
+        done = self.answer(stats=STATS, quota=REPLIES["quota"], scopes=SCOPES)
         checked = subprocess.run(["promtool", "check", "metrics"], input=done.stdout, capture_output=True, text=True, timeout=WAIT_S, check=False)
         self.assertEqual((checked.returncode, checked.stdout, checked.stderr), (0, "", ""))
 
     def test_the_alerts_are_about_metrics_that_there_are(self):
-        names = {name for name, _ in read(self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"], scopes=SCOPES).stdout)}
+        names = {name for name, _ in read(self.answer(stats=STATS, quota=REPLIES["quota"], scopes=SCOPES).stdout)}
         used = set(re.findall(r"\b(gpupool_\w+)", " ".join(re.findall(r"(?m)^ *expr: (.*)$", RULES.read_text()))))
         self.assertGreaterEqual(len(used), 10)
         self.assertEqual(used - names, set())
 
     def test_the_dashboard_is_about_metrics_that_there_are(self):
-        names = {name for name, _ in read(self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"], scopes=SCOPES).stdout)}
+        names = {name for name, _ in read(self.answer(stats=STATS, quota=REPLIES["quota"], scopes=SCOPES).stdout)}
         used = set(re.findall(r"\b(gpupool_\w+)", " ".join(query for _, query in dashboard_queries())))
         self.assertGreaterEqual(len(used), 30)
         self.assertEqual(used - names, set())
@@ -171,7 +180,7 @@ class Metrics(unittest.TestCase):
         self.assertEqual(checked.returncode, 0, checked.stdout + checked.stderr)
 
     def test_a_refusal_and_json_are_told(self):
-        done = self.answer(stats=REPLIES["stats"], quota={"error": {"code": "internal", "message": "no"}})
+        done = self.answer(stats=STATS, quota={"error": {"code": "internal", "message": "no"}})
         self.assertEqual((done.returncode, done.stdout), (1, ""))
         self.assertIn("no (internal)", done.stderr)
         done = ctl("metrics", "--json", socket_path="/nonexistent")

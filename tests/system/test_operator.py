@@ -361,6 +361,27 @@ class Drain(unittest.TestCase):
             self.assertIn("an operator drains", daemon.log_text())
             self.assertIn("lend again", daemon.log_text())
 
+    def test_metrics_and_the_flight_recorder_tell_of_it(self):
+        daemon = self.start()
+        pool = host_pool(daemon)["id"]
+
+        def draining():
+            text = ctl("metrics", socket_path=daemon.admin_socket).stdout
+            return {int(number): int(value) for number, value in re.findall(r'(?m)^gpupool_pool_draining\{pool="(\d+)".*\} (\d)$', text)}
+
+        others = {number: 0 for number in draining() if number != pool}
+        self.assertEqual(draining(), {**others, pool: 0})
+        with Client(daemon) as holder:
+            holder.ask(pool, 4 * MIB, 0xFFFFFFFFFFFFFFFF)
+            self.assertEqual(holder.reply(), 66)
+            for _ in range(2):  # one that drains already is not drained again
+                self.drain(daemon, f"--pool={pool}", "--no-wait")
+            self.assertEqual(draining(), {**others, pool: 1})
+            self.drain(daemon, "--off")
+            self.assertEqual(draining(), {**others, pool: 0})
+            events = ctl("events", f"--pool={pool}", socket_path=daemon.admin_socket).stdout
+        self.assertEqual(re.findall(r" (drain|drain-end) .*?(\d+ MiB)", events), [("drain", "4 MiB"), ("drain-end", "4 MiB")])
+
     def test_it_waits_until_all_memory_has_come_back(self):
         daemon = self.start()
         with holding(daemon) as holder:

@@ -88,6 +88,28 @@ static void a_pool_of_small_segments_leaves_another_its_descriptors(void **state
     take_segment(two, without);
 }
 
+/* Segments beyond those that are stored are lent no more after the daemon. */
+static void segments_get_larger_where_few_more_can_be_stored(void **state) {
+    static const unsigned steps[] = {1, 1, 1, 1, 2, 2, 4, 8, 8, 8}; /* by segments that are there */
+    struct core *core = *state;
+    struct pool *pool = add_described(core, 256 * MIB), *without = add_pool(core, 64 * MIB, 2 * MIB, 0);
+
+    core->stored_segments_limit = 8;
+    struct session *session = open_session(core, 1, UID_A);
+    for (unsigned i = 0; i < sizeof steps / sizeof *steps; i++) {
+        uint64_t bytes = steps[i] * 2 * MIB;
+        ask(session, pool, 1 + i, 2 * MIB, NS_FOREVER, 0);
+        grow(pool, bytes, 0);
+        expect_granted(core, session, 1 + i);
+        if (bytes > 2 * MIB) { /* the rest is taken, so that the next one grows, too */
+            ask(session, pool, 100 + i, bytes - 2 * MIB, 0, 0);
+            expect_granted(core, session, 100 + i);
+        }
+    }
+    take_segment(session, without);
+    assert_int_equal(without->reserved_bytes, 2 * MIB);
+}
+
 static void idle_segments_of_another_pool_leave_their_descriptors(void **state) {
     struct core *core = *state;
     struct pool *small = add_described(core, 64 * MIB), *other = add_described(core, 64 * MIB);
@@ -178,6 +200,7 @@ int main(void) {
         CORE_TEST(a_pool_with_room_and_no_descriptor_says_so),
         CORE_TEST(sessions_close_segments_for_their_descriptors),
         CORE_TEST(a_pool_of_small_segments_leaves_another_its_descriptors),
+        CORE_TEST(segments_get_larger_where_few_more_can_be_stored),
         CORE_TEST(idle_segments_of_another_pool_leave_their_descriptors),
         CORE_TEST(segments_are_counted_by_user),
         CORE_TEST(segments_that_are_asked_for_whole_are_counted_too),

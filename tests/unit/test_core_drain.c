@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests of pools that an operator drains: they grant nothing, and all of their memory comes back. */
 #include "core_fixture.h"
+#include "daemon/core/recorder.h"
 
 static void drain(struct pool *pool, bool is_draining, uint64_t now_ns) {
     core_pool_drain(pool, is_draining, now_ns);
@@ -22,6 +23,34 @@ static void a_pool_that_drains_grants_nothing_and_says_why(void **state) {
     drain(pool, false, 0);
     take(session, pool, MIB, 0);
     assert_int_equal(release(session, name_of(lease), 0), 0);
+}
+
+static void a_drain_and_its_end_are_recorded(void **state) {
+    static union {
+        struct proto_records header;
+        char bytes[1 << 20];
+    } file;
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 16 * MIB, 8 * MIB, 0), *other = add_pool(core, 16 * MIB, 8 * MIB, 0);
+    struct session *session = open_session(core, 1, UID_A);
+    struct proto_record found;
+
+    take_growing(session, pool, MIB, 0);
+    proto_records_lay_out(&file.header, 64 * sizeof(struct proto_record), 2, core->n_pools);
+    recorder_open(core, &file.header);
+    drain(pool, true, 5);
+    drain(other, true, 5);
+    drain(pool, false, 7);
+    assert_true(proto_records_read(&file.header, 1, &found));
+    assert_int_equal(found.kind, PROTO_RECORD_DRAIN);
+    assert_int_equal(found.pool, pool->id);
+    assert_int_equal(found.bytes, MIB);
+    assert_true(proto_records_read(&file.header, 2, &found));
+    assert_int_equal(found.pool, other->id);
+    assert_true(proto_records_read(&file.header, 3, &found));
+    assert_int_equal(found.kind, PROTO_RECORD_DRAIN_END);
+    assert_int_equal(found.bytes, MIB);
+    assert_false(proto_records_read(&file.header, 4, &found));
 }
 
 static void requests_that_wait_are_refused(void **state) {
@@ -212,6 +241,7 @@ static void a_pool_that_is_lost_meanwhile_frees_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         CORE_TEST(a_pool_that_drains_grants_nothing_and_says_why),
+        CORE_TEST(a_drain_and_its_end_are_recorded),
         CORE_TEST(requests_that_wait_are_refused),
         CORE_TEST(idle_segments_go_back_and_those_of_the_reserve),
         CORE_TEST(a_growth_that_is_decided_is_given_up_and_one_under_way_goes_back),

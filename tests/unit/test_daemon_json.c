@@ -16,6 +16,7 @@
 #include "daemon/loop/identity.h"
 #include "daemon/loop/listener.h"
 #include "daemon/loop/notices.h"
+#include "daemon/loop/store.h"
 #include "daemon/supply/pools.h"
 #include "daemon/supply/supplier.h"
 
@@ -122,6 +123,7 @@ static struct machine machine = {.gpu_kind = PROTO_GPU_SIM};
 static struct listener listener;
 static struct identity identity;
 static struct notices notices;
+static struct store store;
 static struct admin_terms terms = {.config = &configuration,
                                    .reload = &the_reload,
                                    .watcher = &watcher,
@@ -130,7 +132,8 @@ static struct admin_terms terms = {.config = &configuration,
                                    .data_listener = &listener,
                                    .admin_listener = &listener,
                                    .identity = &identity,
-                                   .notices = &notices};
+                                   .notices = &notices,
+                                   .store = &store};
 
 static int make_daemon(void **state) {
     (void)state;
