@@ -176,6 +176,7 @@ class Deaths(Systemd):
                 self.kill()
             self.assertEqual(len(self.sessions()), 1)
         self.assertEqual(self.machine.show(UNIT, "ActiveState", "NRestarts", "Result"), ["active", str(MANY), "success"])
+        self.assertIn(self.machine.show(UNIT, "RestartUSecNext"), ("", self.machine.show(UNIT, "RestartUSec")))  # "" before systemd 254
 
     def test_starts_that_fail_lose_nothing(self):
         self.start()
