@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Restarts: a daemon with a keeper is killed again and again under a mixed load, and nothing is lost, nothing is lent
- * twice, and no call fails.
+ * Restarts: a daemon with a keeper, or under systemd, is killed again and again under a mixed load, and upgraded, and
+ * nothing is lost, nothing is lent twice, and no call fails.
  *
  * Workers (restarts_parts.c) take buffers of device and host pools, with and without a cache, by a call and by
  * submitted requests of which some are cancelled. They write them behind streams, look whether they stay as they were
@@ -12,15 +12,19 @@
  *
  *     restarts [--gpu cuda|sim] [--restarts N] [--workers N] [--guests N] [--pools vmm|host|both]
  *              [--limit tight|roomy|MIB] [--hold GIB] [--seconds N] [--seed N]
+ *              [--upgrades N] [--unit NAME --log FILE]
  *
  * --limit: of each pool. "tight": requests wait for room. "roomy": none does, and an acquire that takes long has failed
  * as any other call has. --hold: a process has so much device memory throughout, beside the limit. --seconds: a run that
- * takes longer has failed.
+ * takes longer has failed. --upgrades: one restart in N is "gpupoolctl upgrade" ($GPUPOOLCTL), else SIGKILL.
+ *
+ * Without --unit, the program starts a keeper with $GPUPOOL_DAEMON and ends it. --unit: of a systemd that is process 1
+ * here. The unit runs already, with the sockets of systemd/ and with pools of the limit, and appends its log to the file
+ * (system/restarts_systemd.py). The manager, keeper or systemd, executes itself anew beside some of the restarts.
  *
  * Calls may take 2 s longer than a daemon was away at most. The time counts beside it that the machine let the driver
  * sleep too long. Requests may end without an answer (TIMED_OUT) where both together are half of the library's grace.
- * Exit status 0: no foreign write, no call that failed, nothing lost. The daemon is $GPUPOOL_DAEMON. Device pools have
- * export = vmm.
+ * Exit status 0: no foreign write, no call that failed, nothing lost. Device pools have export = vmm.
  */
 #include "tests/gpu/restarts.h"
 
@@ -53,8 +57,8 @@
 #define FD_OF_PART 100 /* descriptors for parts are above, before each gets them at their places */
 
 struct plan {
-    const char *gpu, *pools;
-    unsigned restarts, workers, guests, limit_mib, hold_gib, seconds;
+    const char *gpu, *pools, *unit, *log;
+    unsigned restarts, workers, guests, limit_mib, hold_gib, seconds, upgrades;
     uint64_t seed;
 };
 
@@ -65,17 +69,23 @@ struct process {
     const char *part;
 };
 
+/* Times from the beginning of a restart to a daemon that serves. */
+struct times {
+    uint64_t ns[AWAY_MAX];
+    unsigned n;
+};
+
 struct drive {
     const struct plan *plan;
     char folder[64];
     struct restarts_daemon daemon;
-    struct process workers[WORKERS_MAX], mortals[VICTIMS + GUESTS_MAX], holder;
+    struct process workers[WORKERS_MAX], mortals[VICTIMS + GUESTS_MAX], holder, upgrade;
     int pairs[WORKERS_MAX][2]; /* from each worker to the next: its own end, and the next one's */
     int table;
-    uint64_t away_ns[AWAY_MAX], longest_away_ns; /* from a kill to the next daemon that serves */
-    uint64_t longest_stall_ns;                   /* of this process, in a rest: the machine is that busy */
-    unsigned n_away;
-    unsigned restarts, killed;
+    struct times killed_once, upgraded;
+    uint64_t longest_away_ns;  /* of all restarts */
+    uint64_t longest_stall_ns; /* of this process, in a rest: the machine is that busy */
+    unsigned restarts, upgrades, killed;
     uint64_t random, start_ns;
 };
 
@@ -186,7 +196,12 @@ static void look_after(struct drive *drive) {
         if (drive->mortals[i].pid == 0)
             begin_mortal(drive, i, now_ns);
     }
-    if (waitpid(drive->daemon.manager, &status, WNOHANG) != 0)
+    if (drive->upgrade.pid > 0 && waitpid(drive->upgrade.pid, &status, WNOHANG) != 0) {
+        if (status != 0)
+            fail_part(drive, &drive->upgrade, status);
+        drive->upgrade.pid = 0;
+    }
+    if (drive->plan->unit == NULL && waitpid(drive->daemon.manager, &status, WNOHANG) != 0)
         fail_part(drive, &(struct process){.part = "keeper", .pid = drive->daemon.manager}, status);
     if (now_ns - drive->start_ns > drive->plan->seconds * KILLS_NS_PER_S)
         fail(drive, "it takes too long");
@@ -213,7 +228,9 @@ static void find_daemon(struct drive *drive) {
                                                        drive->plan->limit_mib + 1024 * drive->plan->hold_gib,
                                                    .host_mib = drive->plan->limit_mib};
 
-    const char *failed = restarts_keep(&drive->daemon, drive->folder, &setting);
+    const char *failed = drive->plan->unit != NULL
+                             ? restarts_adopt(&drive->daemon, drive->plan->unit, drive->plan->log)
+                             : restarts_keep(&drive->daemon, drive->folder, &setting);
     if (failed == NULL)
         failed = restarts_note_store(&drive->daemon);
     if (failed != NULL)
@@ -228,13 +245,30 @@ static pid_t wait_for_daemon(struct drive *drive) {
     return pid;
 }
 
+static void wait_for_end(struct drive *drive, pid_t pid) {
+    while (restarts_find(&drive->daemon) == pid)
+        rest(drive, 0);
+    drive->restarts++;
+}
+
 static void kill_daemon(struct drive *drive) {
     pid_t pid = wait_for_daemon(drive);
 
     kill(pid, SIGKILL);
-    while (restarts_find(&drive->daemon) == pid)
-        rest(drive, 0);
-    drive->restarts++;
+    wait_for_end(drive, pid);
+}
+
+/* gpupoolctl goes on until the next daemon answers, and fails where that has not what this one has. */
+static void begin_upgrade(struct drive *drive) {
+    pid_t daemon = wait_for_daemon(drive);
+
+    drive->upgrade = (struct process){.pid = fork(), .part = "upgrade"};
+    if (drive->upgrade.pid < 0)
+        fail(drive, "gpupoolctl cannot be started");
+    if (drive->upgrade.pid == 0)
+        restarts_be_upgrade(&drive->daemon);
+    wait_for_end(drive, daemon);
+    drive->upgrades++;
 }
 
 static void wait_until_nothing_is_left(struct drive *drive) {
@@ -257,15 +291,26 @@ static int compare_times(const void *a, const void *b) {
     return (left > right) - (left < right);
 }
 
-/* Kills the daemon at some moment, and sometimes the next one in its first steps, and waits for one that serves. */
+static void note_time(struct times *times, uint64_t ns) {
+    if (times->n < AWAY_MAX)
+        times->ns[times->n++] = ns;
+}
+
+/* Kills or upgrades the daemon at some moment, and sometimes kills the next one in its first steps, and waits for one
+ * that serves. */
 static void restart(struct drive *drive) {
     uint64_t random = kills_next_random(&drive->random);
-    unsigned n_ready = restarts_count_ready(&drive->daemon);
     bool twice = random % 5 == 0;
+    bool upgrades =
+        drive->plan->upgrades > 0 && kills_next_random(&drive->random) % drive->plan->upgrades == 0;
 
     rest(drive, random % (150 * KILLS_NS_PER_MS));
-    uint64_t killed_ns = kills_now_ns();
-    kill_daemon(drive);
+    unsigned n_ready = restarts_count_ready(&drive->daemon);
+    uint64_t begin_ns = kills_now_ns();
+    if (upgrades)
+        begin_upgrade(drive);
+    else
+        kill_daemon(drive);
     if (random % 16 == 1)
         restarts_execute_manager(&drive->daemon);
     if (twice) { /* or while it reads, or as soon as it serves */
@@ -274,14 +319,16 @@ static void restart(struct drive *drive) {
         kill_daemon(drive);
         n_ready = restarts_count_ready(&drive->daemon);
     }
-    while (restarts_count_ready(&drive->daemon) ==
-           n_ready) /* three deaths before that, and the estate is let go */
+    /* With three deaths before that, the estate would be let go. */
+    while (restarts_count_ready(&drive->daemon) == n_ready)
         rest(drive, KILLS_NS_PER_MS);
-    uint64_t away_ns = kills_now_ns() - killed_ns;
+    uint64_t away_ns = kills_now_ns() - begin_ns;
+    while (drive->upgrade.pid > 0)
+        rest(drive, KILLS_NS_PER_MS);
     if (away_ns > drive->longest_away_ns)
         drive->longest_away_ns = away_ns;
-    if (!twice && drive->n_away < AWAY_MAX)
-        drive->away_ns[drive->n_away++] = away_ns;
+    if (!twice)
+        note_time(upgrades ? &drive->upgraded : &drive->killed_once, away_ns);
     if (drive->restarts % TRIM_EACH == 0)
         restarts_ask(&drive->daemon, "trim");
 }
@@ -315,25 +362,32 @@ static void end_workers(struct drive *drive, struct restarts_figures *ret_all) {
     }
 }
 
+static void print_times(struct times *times, const char *since) {
+    if (times->n == 0)
+        return;
+    qsort(times->ns, times->n, sizeof *times->ns, compare_times);
+    printf("from %s to a daemon that serves: %.0f ms (median of %u), at most %.0f ms; ", since,
+           (double)times->ns[times->n / 2] / 1e6, times->n, (double)times->ns[times->n - 1] / 1e6);
+}
+
 static void judge(struct drive *drive, const struct restarts_figures *all) {
     uint64_t away_ns = drive->longest_away_ns + drive->longest_stall_ns, most_ns = away_ns + LATE_NS;
 
     printf(
-        "%u restarts and %u killed processes in %.1f s: %llu calls, %llu buffers checked, %llu tokens passed "
+        "%u restarts, of which %u upgrades, and %u other processes killed, in %.1f s: %llu calls, %llu "
+        "buffers checked, %llu tokens passed "
         "on, 0 foreign writes, 0 calls failed, 0 bytes lost; the longest call was %s, %.0f ms; of those that "
         "may wait for room %s, %.0f ms (%llu refused, "
         "%llu late); the driver slept %.0f ms too long\n",
-        drive->restarts, drive->killed, (double)(kills_now_ns() - drive->start_ns) / 1e9,
+        drive->restarts, drive->upgrades, drive->killed, (double)(kills_now_ns() - drive->start_ns) / 1e9,
         (unsigned long long)all->calls, (unsigned long long)all->checked, (unsigned long long)all->passed_on,
         all->longest, (double)all->longest_ns / 1e6, all->longest_wait, (double)all->longest_wait_ns / 1e6,
         (unsigned long long)all->refused, (unsigned long long)all->late,
         (double)drive->longest_stall_ns / 1e6);
-    qsort(drive->away_ns, drive->n_away, sizeof *drive->away_ns, compare_times);
-    if (drive->n_away > 0)
-        printf("from SIGKILL to a daemon that serves: %.0f ms (median of %u), at most %.0f ms; with a second "
-               "SIGKILL at most %.0f ms\n",
-               (double)drive->away_ns[drive->n_away / 2] / 1e6, drive->n_away,
-               (double)drive->away_ns[drive->n_away - 1] / 1e6, (double)drive->longest_away_ns / 1e6);
+    print_times(&drive->killed_once, "SIGKILL");
+    print_times(&drive->upgraded, "the call of gpupoolctl upgrade");
+    printf("at most %.0f ms, also with a SIGKILL for the next daemon\n",
+           (double)drive->longest_away_ns / 1e6);
     fflush(stdout);
     if (restarts_log_says(&drive->daemon, "let go"))
         fail(drive, "an estate was let go");
@@ -381,7 +435,7 @@ static int run(const struct plan *plan) {
             fail(&drive, "the holder's memory has changed, or it failed");
     }
     wait_until_nothing_is_left(&drive);
-    if (!restarts_end_keeper(&drive.daemon))
+    if (plan->unit == NULL && !restarts_end_keeper(&drive.daemon))
         fail(&drive, "the keeper does not end well");
     judge(&drive, &all);
     snprintf(command, sizeof command, "rm -r %s", drive.folder);
@@ -424,15 +478,17 @@ int main(int argc, char **argv) {
         const struct {
             const char *name;
             unsigned *value;
-        } numbers[] = {{"--restarts", &plan.restarts},
-                       {"--workers", &plan.workers},
-                       {"--guests", &plan.guests},
-                       {"--hold", &plan.hold_gib},
-                       {"--seconds", &plan.seconds}};
+        } numbers[] = {{"--restarts", &plan.restarts}, {"--workers", &plan.workers},
+                       {"--guests", &plan.guests},     {"--hold", &plan.hold_gib},
+                       {"--seconds", &plan.seconds},   {"--upgrades", &plan.upgrades}};
         if (strcmp(argv[i], "--gpu") == 0)
             plan.gpu = argv[i + 1];
         if (strcmp(argv[i], "--pools") == 0)
             plan.pools = argv[i + 1];
+        if (strcmp(argv[i], "--unit") == 0)
+            plan.unit = argv[i + 1];
+        if (strcmp(argv[i], "--log") == 0)
+            plan.log = argv[i + 1];
         if (strcmp(argv[i], "--limit") == 0)
             plan.limit_mib = read_limit(argv[i + 1]);
         if (strcmp(argv[i], "--seed") == 0)
@@ -441,11 +497,10 @@ int main(int argc, char **argv) {
             if (strcmp(argv[i], numbers[k].name) == 0)
                 *numbers[k].value = (unsigned)strtoul(argv[i + 1], NULL, 10);
     }
-    if (getenv("GPUPOOL_DAEMON") == NULL || plan.workers == 0 || plan.workers > WORKERS_MAX ||
-        plan.guests > GUESTS_MAX) {
-        fputs("restarts: $GPUPOOL_DAEMON is to be the daemon's program, and there are 1 to 16 workers and at "
-              "most 8 "
-              "guests\n",
+    if ((plan.unit == NULL ? getenv("GPUPOOL_DAEMON") == NULL : plan.log == NULL) || plan.workers == 0 ||
+        plan.workers > WORKERS_MAX || plan.guests > GUESTS_MAX) {
+        fputs("restarts: $GPUPOOL_DAEMON is to be the daemon's program, or --unit and --log tell of one that "
+              "runs; and there are 1 to 16 workers and at most 8 guests\n",
               stderr);
         return 2;
     }
