@@ -33,7 +33,7 @@ enum passing {
     PASSINGS,
 };
 
-/* What is known of a buffer's bytes. */
+/* The bytes of a buffer, as far as a worker knows them. */
 struct content {
     uint8_t byte; /* all of them */
     bool is_sure;
