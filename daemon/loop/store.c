@@ -21,6 +21,10 @@
 static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 #define BASE (sizeof digits - 1)
 
+/* In the place of a kind: a record of the estate names the slot, of which the manager has nothing (its message was lost
+ * with a daemon). The record may stay, and its name must not come to mean another descriptor. */
+#define MISSING '?'
+
 static const char kinds[] = {STORE_LISTENER, STORE_ESTATE,  STORE_SEGMENT, STORE_SOCKET, STORE_PROCESS,
                              STORE_PAGE,     STORE_RECLAIM, STORE_BOARD,   '\0'};
 
@@ -109,9 +113,13 @@ void store_close(struct store *store) {
 }
 
 int store_take(struct store *store, const char *name) {
+    size_t slot = slot_of(name);
+
     for (size_t i = 0; i < store->n_inherited; i++)
         if (store->inherited[i].fd >= 0 && strcmp(store->inherited[i].name, name) == 0)
             return take_fd(&store->inherited[i].fd);
+    if (slot < STORE_SLOTS && store->kinds[slot] == 0)
+        store->kinds[slot] = MISSING;
     return -1;
 }
 
@@ -207,7 +215,7 @@ void store_remove(struct store *store, const char *name) {
     size_t slot = slot_of(name);
     snprintf(text, sizeof text, "FDSTOREREMOVE=1\nFDNAME=%s", name);
     int r = tell(store, text, -1);
-    if (slot < STORE_SLOTS && store->kinds[slot] != 0) {
+    if (slot < STORE_SLOTS && store->kinds[slot] == name[0]) {
         if (r == 0) /* a message that is sent later would remove what has the name by then */
             store->kinds[slot] = 0;
         store->count--;
@@ -238,7 +246,7 @@ size_t store_let_go(struct store *store) {
 
     store_remove_leaving(store);
     for (size_t slot = 0; store_is_there(store) && slot < STORE_SLOTS; slot++) {
-        if (store->kinds[slot] == 0 || store->kinds[slot] == STORE_LISTENER)
+        if (store->kinds[slot] == 0 || store->kinds[slot] == MISSING || store->kinds[slot] == STORE_LISTENER)
             continue;
         name_slot((enum store_kind)store->kinds[slot], slot, name);
         store_remove(store, name);

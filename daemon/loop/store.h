@@ -49,13 +49,14 @@ struct store {
     size_t limit, count;       /* of stored descriptors. limit 0: there is no store */
     struct store_inherited *inherited;
     size_t n_inherited;
-    bool is_private; /* the daemon is, so there is no store */
-    bool complained; /* that no more can be stored */
-    size_t next;     /* where the search for a free slot begins */
+    bool is_private;                  /* the daemon is, so there is no store */
+    bool complained;                  /* that no more can be stored */
+    size_t next;                      /* where the search for a free slot begins */
     char (*leaving)[STORE_NAME_SIZE]; /* store_leave() */
     size_t n_leaving, leaving_room;
-    bool is_let_go;          /* nothing but listeners is stored any more */
-    char kinds[STORE_SLOTS]; /* enum store_kind of what has the slot; 0: it is free */
+    bool is_let_go; /* nothing but listeners is stored any more */
+    /* The kind of what has the slot. 0: it is free. '?': it is missing, see store_take(). */
+    char kinds[STORE_SLOTS];
 };
 
 /* Takes what the service manager passed. is_private: the manager is that of another program, so there is no
@@ -70,7 +71,8 @@ static inline bool store_is_there(const struct store *store) {
     return store != NULL && store->limit > 0;
 }
 
-/* Takes an inherited descriptor out by its name. Returns it, or -1. */
+/* Takes an inherited descriptor out by its name. Returns it, or -1: it is missing, and nothing that is stored from now
+ * on has its place. */
 int store_take(struct store *store, const char *name);
 
 /* Takes the listening Unix socket of this type and path out, which an earlier daemon stored. The socket need

@@ -28,7 +28,7 @@ struct supply_job {
     int result;
     char error[BACKING_ERROR_SIZE];
     bool is_first, is_silent; /* a device pool's first check; NVML does not know the device */
-    bool lost; /* the device does not work any more; why: */
+    bool lost;                /* the device does not work any more; why: */
     char lost_error[BACKING_ERROR_SIZE];
 };
 
@@ -165,8 +165,10 @@ int supplier_inherit(struct supplier *supplier, struct segment *segment) {
     int fd = supplier->store != NULL && segment->label.stored[0] != '\0'
                  ? store_take(supplier->store, segment->label.stored)
                  : -1;
-    if (fd < 0)
+    if (fd < 0) {
+        segment->label.stored[0] = '\0';
         return -ENOENT;
+    }
     int r = backing_inherit(&order, fd, (enum backing_pages)segment->label.pages, &backing);
     if (r < 0)
         return r;

@@ -280,6 +280,8 @@ static void wait_until_nothing_is_left(struct drive *drive) {
         kills_rest_ns(10 * KILLS_NS_PER_MS);
     if (left == NULL)
         return;
+    const char *sessions = restarts_ask(&drive->daemon, "sessions");
+    fprintf(stderr, "%s", sessions != NULL ? sessions : "no answer\n");
     snprintf(text, sizeof text, "at the end there are %s: %llu", left, (unsigned long long)amount);
     fail(drive, text);
 }
