@@ -302,18 +302,22 @@ static void note_time(struct times *times, uint64_t ns) {
  * that serves. */
 static void restart(struct drive *drive) {
     uint64_t random = kills_next_random(&drive->random);
-    bool twice = random % 5 == 0;
+    bool twice = random % 5 == 0, executes = random % 16 == 1, is_unit = drive->plan->unit != NULL;
     bool upgrades =
         drive->plan->upgrades > 0 && kills_next_random(&drive->random) % drive->plan->upgrades == 0;
 
     rest(drive, random % (150 * KILLS_NS_PER_MS));
     unsigned n_ready = restarts_count_ready(&drive->daemon);
     uint64_t begin_ns = kills_now_ns();
+    /* Before: where systemd has read of a child's end, but not yet looked for it, the next program does not look either,
+     * until another child ends, or the watchdog's time is over. */
+    if (executes && is_unit)
+        restarts_execute_manager(&drive->daemon);
     if (upgrades)
         begin_upgrade(drive);
     else
         kill_daemon(drive);
-    if (random % 16 == 1)
+    if (executes && !is_unit)
         restarts_execute_manager(&drive->daemon);
     if (twice) { /* or while it reads, or as soon as it serves */
         wait_for_daemon(drive);
