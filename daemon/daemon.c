@@ -472,10 +472,12 @@ static void daemon_leave(struct daemon *daemon) {
     if (daemon->succession.desk.memory == NULL)
         return;
     log_info("everything is left to the next daemon");
+    daemon->is_left = true;
     listener_leave(&daemon->data_listener);
     listener_leave(&daemon->admin_listener);
     scopes_leave(&daemon->scopes);
     succession_leave(&daemon->succession, daemon->core);
+    clients_leave(&daemon->clients);
     recorder_close(daemon->core); /* the next one goes on */
 }
 
@@ -490,8 +492,12 @@ void daemon_free(struct daemon *daemon) {
     clients_discard(&daemon->clients);
     admin_drop_all(&daemon->admin);
     struct segment *segment;
-    while (core_next_retirement(daemon->core, &segment)) /* decided while the sessions went */
-        supplier_retire(segment->pool->owner, segment);
+    while (core_next_retirement(daemon->core, &segment)) { /* decided while the sessions went */
+        if (daemon->is_left)
+            supplier_leave(segment->pool->owner, segment);
+        else
+            supplier_retire(segment->pool->owner, segment);
+    }
     pools_stop(daemon->core);
     reload_stop(&daemon->reload);
     worker_stop(&daemon->notifier.worker);
@@ -575,8 +581,11 @@ int daemon_run(const struct daemon_options *options) {
         if (!daemon->ends_for_good)
             daemon_leave(daemon);
     } else { /* the next daemon may start: programs wait for it */
-        if (daemon->succession.is_heir)
+        daemon->is_left = daemon->succession.is_heir;
+        if (daemon->is_left) {
             succession_leave(&daemon->succession, daemon->core);
+            clients_leave(&daemon->clients);
+        }
         if (daemon->data_listener.taken_over)
             listener_leave(&daemon->data_listener);
         if (daemon->admin_listener.taken_over)

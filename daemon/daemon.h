@@ -70,11 +70,12 @@ struct daemon {
     bool stopping;
     bool ends_for_good; /* nothing is left to a next daemon */
     bool restarts;      /* it ends so that the next one begins */
-    bool watchdog; /* the service manager waits for answers */
+    bool is_left;       /* the next one has all by now: nothing that happens here counts any more */
+    bool watchdog;      /* the service manager waits for answers */
     bool ready_announced;
     char sim_path[DAEMON_SIM_PATH_SIZE]; /* of the simulated GPU's socket; "": none */
-    uint64_t n_descriptors; /* that it may have; 0: not known */
-    unsigned n_warnings;    /* in the configuration, that were told of when it took effect */
+    uint64_t n_descriptors;              /* that it may have; 0: not known */
+    unsigned n_warnings;                 /* in the configuration, that were told of when it took effect */
 };
 
 /* Looks for what is wrong with the configuration on this machine: what daemon_run() would refuse or warn of

@@ -165,10 +165,8 @@ int supplier_inherit(struct supplier *supplier, struct segment *segment) {
     int fd = supplier->store != NULL && segment->label.stored[0] != '\0'
                  ? store_take(supplier->store, segment->label.stored)
                  : -1;
-    if (fd < 0) {
-        segment->label.stored[0] = '\0';
+    if (fd < 0)
         return -ENOENT;
-    }
     int r = backing_inherit(&order, fd, (enum backing_pages)segment->label.pages, &backing);
     if (r < 0)
         return r;
@@ -432,21 +430,30 @@ bool supplier_is_alive(struct supplier *supplier) {
     return alive;
 }
 
-void supplier_retire(struct supplier *supplier, struct segment *segment) {
+static void end_segment(struct supplier *supplier, struct segment *segment,
+                        struct backing *(*end)(struct backing *backing)) {
     struct supply_job *retire = supply_job_new(supplier, end_run, retire_done);
     if (retire == NULL) {
         /* Waiting is the lesser evil: without it the memory could not be accounted for. */
-        segment->backing = backing_retire(segment->backing);
+        segment->backing = end(segment->backing);
         store_leave(supplier->store, segment->label.stored);
         core_segment_retired(segment, clock_now_ns());
         return;
     }
     segment->backing = mark_lost(supplier, segment->backing);
-    retire->end = backing_retire;
+    retire->end = end;
     retire->segment = segment;
     retire->backing = segment->backing;
     segment->backing = NULL;
     worker_submit(&supplier->worker, &retire->job);
+}
+
+void supplier_retire(struct supplier *supplier, struct segment *segment) {
+    end_segment(supplier, segment, backing_retire);
+}
+
+void supplier_leave(struct supplier *supplier, struct segment *segment) {
+    end_segment(supplier, segment, backing_free);
 }
 
 void supplier_stop(struct supplier *supplier) {
