@@ -994,6 +994,22 @@ static void refuse_impossible(struct core *core) {
     }
 }
 
+/* Changes what is to be otherwise than with the predecessor. */
+static void change_inherited(struct core *core) {
+    list_for_each_entry(struct session, session, &core->sessions, link) {
+        /* Its page may tell of questions of a step that did not end, one for each pool: an answer to one is no lie. */
+        session->n_questions += core->n_pools;
+        kept_change(core, session->record);
+    }
+    for (size_t slot = 0; slot < core->segment_slots; slot++) {
+        struct segment *segment = core->segments[slot];
+        if (segment == NULL || !segment->is_orphan)
+            continue;
+        segment->label.stored[0] = '\0';
+        kept_change(core, segment->record);
+    }
+}
+
 int core_inherit(struct core *core, struct estate *estate, const struct inherit_shell *shell,
                  const char **ret_reason) {
     struct heir heir = {
@@ -1025,6 +1041,7 @@ int core_inherit(struct core *core, struct estate *estate, const struct inherit_
         return r;
     }
     core->estate = estate;
+    change_inherited(core);
     refuse_impossible(core);
     return 0;
 }
