@@ -90,8 +90,11 @@ struct drive {
 };
 
 static void fail(const struct drive *drive, const char *what) {
-    fprintf(stderr, "restarts: %s, after %u restarts and %.1f s; the daemon's last words:\n", what,
-            drive->restarts, (double)(kills_now_ns() - drive->start_ns) / 1e9);
+    fprintf(stderr,
+            "restarts: %s, after %u restarts and %.1f s; the driver slept at most %.0f ms too long; the "
+            "daemon's last words:\n",
+            what, drive->restarts, (double)(kills_now_ns() - drive->start_ns) / 1e9,
+            (double)drive->longest_stall_ns / 1e6);
     restarts_show_log(&drive->daemon);
     exit(1);
 }

@@ -24,7 +24,7 @@ struct restarts_daemon {
     uint64_t unknown, others, records;
 };
 
-/* What a keeper's daemon is to have. */
+/* The pools of a keeper's daemon. */
 struct restarts_pools_setting {
     const char *gpu;
     unsigned device_mib, host_mib; /* limits */
