@@ -498,6 +498,7 @@ static void daemon_leave(struct daemon *daemon) {
     listener_leave(&daemon->admin_listener);
     scopes_leave(&daemon->scopes);
     succession_leave(&daemon->succession, daemon->core);
+    clients_leave(&daemon->clients);
     recorder_close(daemon->core); /* the next one goes on */
 }
 
@@ -512,8 +513,9 @@ void daemon_free(struct daemon *daemon) {
     clients_discard(&daemon->clients);
     admin_drop_all(&daemon->admin);
     struct segment *segment;
-    while (core_next_retirement(daemon->core, &segment)) /* decided while the sessions went */
-        supplier_retire(segment->pool->owner, segment);
+    /* Decided while the sessions went, for a request that waited. Their processes live on, and have the memory mapped. */
+    while (core_next_retirement(daemon->core, &segment))
+        supplier_leave(segment->pool->owner, segment);
     pools_stop(daemon->core);
     reload_stop(&daemon->reload);
     adoption_stop(&daemon->adoption);
@@ -620,8 +622,10 @@ int daemon_run(const struct daemon_options *options) {
         if (!daemon->ends_for_good)
             daemon_leave(daemon);
     } else { /* the next daemon may start: programs wait for it */
-        if (daemon->succession.is_heir)
+        if (daemon->succession.is_heir) {
             succession_leave(&daemon->succession, daemon->core);
+            clients_leave(&daemon->clients);
+        }
         if (daemon->data_listener.taken_over)
             listener_leave(&daemon->data_listener);
         if (daemon->admin_listener.taken_over)

@@ -239,14 +239,22 @@ static void refuse_impossible(struct core *core) {
     }
 }
 
-/* Deadlines have moved by the time without a daemon, and orphans have lost what only a whole segment has: their records
- * do not say so yet. */
-static void keep_changes(const struct core *core) {
-    for (size_t i = 0; i < core->parcels.count; i++)
+/* Changes what is to be otherwise than with the predecessor. */
+static void change_inherited(struct core *core) {
+    for (size_t i = 0; i < core->parcels.count; i++) /* their deadlines have moved */
         kept_change(core, core->parcels.entries[i]->record);
-    for (size_t slot = 0; slot < core->segment_slots; slot++)
-        if (core->segments[slot] != NULL && core->segments[slot]->is_orphan)
-            kept_change(core, core->segments[slot]->record);
+    list_for_each_entry(struct session, session, &core->sessions, link) {
+        /* Its page may tell of questions of a step that did not end, one for each pool: an answer to one is no lie. */
+        session->n_questions += core->n_pools;
+        kept_change(core, session->record);
+    }
+    for (size_t slot = 0; slot < core->segment_slots; slot++) {
+        struct segment *segment = core->segments[slot];
+        if (segment == NULL || !segment->is_orphan)
+            continue;
+        segment->label.stored[0] = '\0'; /* and it has no keeper */
+        kept_change(core, segment->record);
+    }
 }
 
 int core_inherit(struct core *core, struct estate *estate, const struct inherit_shell *shell,
@@ -280,7 +288,7 @@ int core_inherit(struct core *core, struct estate *estate, const struct inherit_
         return r;
     }
     core->estate = estate;
-    keep_changes(core);
+    change_inherited(core);
     heir_take_back_untold(core);
     refuse_impossible(core);
     return 0;

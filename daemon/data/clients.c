@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/data/clients.h"
 
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
 #include "base/clock.h"
 #include "base/units.h"
 #include "daemon/core/core.h"
@@ -27,6 +31,14 @@ static void end_boards(struct clients *clients) {
     list_for_each_entry_safe(const struct board, board, &clients->boards.all, link) {
         if (!core_has_tenant(clients->terms.core, board->tenant))
             board_end(&clients->boards, board->tenant);
+    }
+}
+
+void clients_leave(struct clients *clients) {
+    list_for_each_entry(const struct client, client, &clients->all, link) {
+        if (client->page.memory != NULL && mmap(client->page.memory, PROTO_PAGE_BYTES, PROT_READ | PROT_WRITE,
+                                                MAP_PRIVATE | MAP_FIXED, client->page.fd, 0) == MAP_FAILED)
+            log_warning("a page is not left alone: %s", strerror(errno));
     }
 }
 

@@ -59,6 +59,9 @@ struct clients {
 
 void clients_init(struct clients *clients, const struct clients_terms *terms);
 
+/* The next daemon has the clients by now: what this one writes to their pages from now on, they do not see. */
+void clients_leave(struct clients *clients);
+
 /* Ends all clients, whatever is still leased, and all boards: for the daemon's own end. */
 void clients_discard(struct clients *clients);
 

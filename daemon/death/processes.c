@@ -223,7 +223,9 @@ static bool judge(struct descent *descent, const struct process *process) {
     if (*judgement != NOT_JUDGED)
         return *judgement == DESCENDS;
     *judgement = BEING_JUDGED;
-    bool may = process->is_unread || process->start_ticks >= origin->start_ticks;
+    /* An ancestor can have started in the same tick. */
+    bool may =
+        process->is_unread || (process->start_ticks >= origin->start_ticks && !is_ancestor(origin, process));
     if (may && !process->is_unread && origin->is_complete) {
         const struct process *parent = processes_find(processes, process->parent);
         bool is_known = parent != NULL && !parent->is_unread && parent->start_ticks <= process->start_ticks;

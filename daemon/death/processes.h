@@ -13,7 +13,8 @@
  * - an ancestor of the dead process,
  * - the first process of a PID namespace,
  * - a process that is not in the table, or not visible here.
- * A process with any other parent does not descend from it, and neither do that process's children.
+ * A process with any other parent does not descend from it, and neither do that process's children. Nor does an
+ * ancestor, whose start cannot always be told from that of the dead process: a tick has 10 ms.
  */
 #include <stdbool.h>
 #include <stddef.h>

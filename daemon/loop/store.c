@@ -23,6 +23,9 @@ static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 
 /* In kinds: the removal waits in the notifier, and would remove whatever has the name by then. */
 #define STORE_FADING '-'
+/* In kinds: a record of the estate names the slot, of which the manager has nothing (its message was lost with a daemon).
+ * The record may stay, and its name must not come to mean another descriptor. */
+#define STORE_MISSING '?'
 
 static const char kinds[] = {STORE_LISTENER, STORE_ESTATE,  STORE_SEGMENT, STORE_SOCKET, STORE_PROCESS,
                              STORE_PAGE,     STORE_RECLAIM, STORE_BOARD,   '\0'};
@@ -63,9 +66,11 @@ size_t store_slot(const char *name) {
 }
 
 bool store_name(const struct store *store, size_t slot, char ret_name[STORE_NAME_SIZE]) {
-    if (store->kinds[slot] == 0 || store->kinds[slot] == STORE_FADING)
+    char kind = store->kinds[slot];
+
+    if (kind == 0 || kind == STORE_FADING || kind == STORE_MISSING)
         return false;
-    name_slot((enum store_kind)store->kinds[slot], slot, ret_name);
+    name_slot((enum store_kind)kind, slot, ret_name);
     return true;
 }
 
@@ -151,7 +156,7 @@ static bool can_be_taken(const struct store_inherited *inherited) {
 }
 
 int store_take(struct store *store, const char *name) {
-    size_t begin = 0, end = store->n_inherited;
+    size_t begin = 0, end = store->n_inherited, slot = store_slot(name);
 
     while (begin < end) { /* the first that is not before the name */
         size_t middle = begin + (end - begin) / 2;
@@ -163,6 +168,8 @@ int store_take(struct store *store, const char *name) {
     for (; begin < store->n_inherited && strcmp(store->inherited[begin].name, name) == 0; begin++)
         if (!store->inherited[begin].is_taken)
             return take(&store->inherited[begin]);
+    if (slot < STORE_SLOTS && store->kinds[slot] == 0)
+        store->kinds[slot] = STORE_MISSING;
     return -1;
 }
 
@@ -302,7 +309,7 @@ void store_remove(struct store *store, const char *name) {
     size_t slot = store_slot(name);
     snprintf(text, sizeof text, "FDSTOREREMOVE=1\nFDNAME=%s", name);
     int r = tell(store, text, -1);
-    if (slot < STORE_SLOTS && store->kinds[slot] != 0 && store->kinds[slot] != STORE_FADING) {
+    if (slot < STORE_SLOTS && store->kinds[slot] == name[0]) {
         if (r >= 0) /* else the manager has it, and no other descriptor may get the name */
             store->kinds[slot] = r == 0 ? 0 : STORE_FADING;
         store->n_fading += r == 1;

@@ -28,7 +28,7 @@ struct supply_job {
     int result;
     char error[BACKING_ERROR_SIZE];
     bool is_first, is_silent; /* a device pool's first check; NVML does not know the device */
-    bool lost; /* the device does not work any more; why: */
+    bool lost;                /* the device does not work any more; why: */
     char lost_error[BACKING_ERROR_SIZE];
 };
 
@@ -430,21 +430,30 @@ bool supplier_is_alive(struct supplier *supplier) {
     return alive;
 }
 
-void supplier_retire(struct supplier *supplier, struct segment *segment) {
+static void end_segment(struct supplier *supplier, struct segment *segment,
+                        struct backing *(*end)(struct backing *backing)) {
     struct supply_job *retire = supply_job_new(supplier, end_run, retire_done);
     if (retire == NULL) {
         /* Waiting is the lesser evil: without it the memory could not be accounted for. */
-        segment->backing = backing_retire(segment->backing);
+        segment->backing = end(segment->backing);
         store_leave(supplier->store, segment->label.stored);
         core_segment_retired(segment, clock_now_ns());
         return;
     }
     segment->backing = mark_lost(supplier, segment->backing);
-    retire->end = backing_retire;
+    retire->end = end;
     retire->segment = segment;
     retire->backing = segment->backing;
     segment->backing = NULL;
     worker_submit(&supplier->worker, &retire->job);
+}
+
+void supplier_retire(struct supplier *supplier, struct segment *segment) {
+    end_segment(supplier, segment, backing_retire);
+}
+
+void supplier_leave(struct supplier *supplier, struct segment *segment) {
+    end_segment(supplier, segment, backing_free);
 }
 
 void supplier_stop(struct supplier *supplier) {

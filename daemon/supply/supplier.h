@@ -60,6 +60,8 @@ int supplier_inherit(struct supplier *supplier, struct segment *segment);
 
 void supplier_grow(struct supplier *supplier, uint64_t size_bytes);
 void supplier_retire(struct supplier *supplier, struct segment *segment);
+/* Forgets a segment that is to be retired. Its memory stays with its users and the next daemon. */
+void supplier_leave(struct supplier *supplier, struct segment *segment);
 
 /* Has the worker ask its device whether it still works; the pool is lost when it does not. Nothing happens
  * for pools without a device, for pools that are closed, and while the worker has other things to do. */

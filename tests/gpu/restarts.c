@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Restarts: a daemon with a keeper is killed again and again under a mixed load, and nothing is lost, nothing is lent
- * twice, and no call fails.
+ * Restarts: a daemon with a keeper, or under systemd, is killed again and again under a mixed load, and upgraded, and
+ * nothing is lost, nothing is lent twice, and no call fails.
  *
  * Workers (restarts_parts.c) take buffers of device and host pools, with and without a cache, by a call and by
  * submitted requests of which some are cancelled. They write them behind streams, look whether they stay as they were
@@ -12,19 +12,22 @@
  *
  *     restarts [--gpu cuda|sim] [--restarts N] [--workers N] [--guests N] [--pools vmm|host|both]
  *              [--limit tight|roomy|MIB] [--hold GIB] [--seconds N] [--seed N]
+ *              [--upgrades N] [--unit NAME --log FILE]
  *
  * --limit: of each pool. "tight": requests wait for room. "roomy": none does, and an acquire that takes long has failed
  * as any other call has. --hold: a process has so much device memory throughout, beside the limit. --seconds: a run that
- * takes longer has failed.
+ * takes longer has failed. --upgrades: one restart in N is "gpupoolctl upgrade" ($GPUPOOLCTL), else SIGKILL.
+ *
+ * Without --unit, the program starts a keeper with $GPUPOOL_DAEMON and ends it. --unit: of a systemd that is process 1
+ * here. The unit runs already, with the sockets of systemd/ and with pools of the limit, and appends its log to the file
+ * (system/restarts_systemd.py). The manager, keeper or systemd, executes itself anew beside some of the restarts.
  *
  * Calls may take 2 s longer than a daemon was away at most. The time counts beside it that the machine let the driver
  * sleep too long. Requests may end without an answer (TIMED_OUT) where both together are half of the library's grace.
- * Exit status 0: no foreign write, no call that failed, nothing lost. The daemon is $GPUPOOL_DAEMON. Device pools have
- * export = vmm.
+ * Exit status 0: no foreign write, no call that failed, nothing lost. Device pools have export = vmm.
  */
 #include "tests/gpu/restarts.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -33,19 +36,17 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/gpu/kills.h"
+#include "tests/gpu/restarts_daemon.h"
 
 #define WORKERS_MAX 16u
 #define VICTIMS     2u
 #define GUESTS_MAX  8u
 #define AWAY_MAX    4096u
-#define ANSWER_MAX  (256u << 10) /* of the admin socket */
 /* Beside the time that no daemon was there, on a machine with other load. */
 #define LATE_NS (2 * KILLS_NS_PER_S)
 #define GRACE_NS                                                                                             \
@@ -56,8 +57,8 @@
 #define FD_OF_PART 100 /* descriptors for parts are above, before each gets them at their places */
 
 struct plan {
-    const char *gpu, *pools;
-    unsigned restarts, workers, guests, limit_mib, hold_gib, seconds;
+    const char *gpu, *pools, *unit, *log;
+    unsigned restarts, workers, guests, limit_mib, hold_gib, seconds, upgrades;
     uint64_t seed;
 };
 
@@ -68,35 +69,34 @@ struct process {
     const char *part;
 };
 
+/* Times from the beginning of a restart to a daemon that serves. */
+struct times {
+    uint64_t ns[AWAY_MAX];
+    unsigned n;
+};
+
 struct drive {
     const struct plan *plan;
-    char folder[64], path[128];
-    pid_t keeper;
-    struct process workers[WORKERS_MAX], mortals[VICTIMS + GUESTS_MAX], holder;
+    char folder[64];
+    struct restarts_daemon daemon;
+    struct process workers[WORKERS_MAX], mortals[VICTIMS + GUESTS_MAX], holder, upgrade;
     int pairs[WORKERS_MAX][2]; /* from each worker to the next: its own end, and the next one's */
     int table;
-    uint64_t away_ns[AWAY_MAX], longest_away_ns; /* from a kill to the next daemon that serves */
-    uint64_t longest_stall_ns;                   /* of this process, in a rest: the machine is that busy */
-    unsigned n_away;
-    unsigned restarts, killed;
-    unsigned own_descriptors; /* of the keeper, beside those that are stored */
-    unsigned sockets, others; /* that it had at the beginning */
+    struct times killed_once, upgraded;
+    uint64_t longest_away_ns;  /* of all restarts */
+    uint64_t longest_stall_ns; /* of this process, in a rest: the machine is that busy */
+    unsigned restarts, upgrades, killed;
     uint64_t random, start_ns;
 };
 
 static void fail(const struct drive *drive, const char *what) {
-    char command[256];
-
-    fprintf(stderr, "restarts: %s, after %u restarts and %.1f s; the daemon's last words:\n", what,
-            drive->restarts, (double)(kills_now_ns() - drive->start_ns) / 1e9);
-    snprintf(command, sizeof command, "tail -n 20 %s/log >&2", drive->folder);
-    (void)!system(command);
+    fprintf(stderr,
+            "restarts: %s, after %u restarts and %.1f s; the driver slept at most %.0f ms too long; the "
+            "daemon's last words:\n",
+            what, drive->restarts, (double)(kills_now_ns() - drive->start_ns) / 1e9,
+            (double)drive->longest_stall_ns / 1e6);
+    restarts_show_log(&drive->daemon);
     exit(1);
-}
-
-static const char *in(struct drive *drive, const char *name) {
-    snprintf(drive->path, sizeof drive->path, "%s/%s", drive->folder, name);
-    return drive->path;
 }
 
 /* --- processes --- */
@@ -199,8 +199,13 @@ static void look_after(struct drive *drive) {
         if (drive->mortals[i].pid == 0)
             begin_mortal(drive, i, now_ns);
     }
-    if (waitpid(drive->keeper, &status, WNOHANG) != 0)
-        fail_part(drive, &(struct process){.part = "keeper", .pid = drive->keeper}, status);
+    if (drive->upgrade.pid > 0 && waitpid(drive->upgrade.pid, &status, WNOHANG) != 0) {
+        if (status != 0)
+            fail_part(drive, &drive->upgrade, status);
+        drive->upgrade.pid = 0;
+    }
+    if (drive->plan->unit == NULL && waitpid(drive->daemon.manager, &status, WNOHANG) != 0)
+        fail_part(drive, &(struct process){.part = "keeper", .pid = drive->daemon.manager}, status);
     if (now_ns - drive->start_ns > drive->plan->seconds * KILLS_NS_PER_S)
         fail(drive, "it takes too long");
 }
@@ -220,189 +225,53 @@ static void rest(struct drive *drive, uint64_t ns) {
 
 /* --- the daemon --- */
 
-static void start_keeper(struct drive *drive) {
-    char socket[128], admin[128], config[128];
+static void find_daemon(struct drive *drive) {
+    const struct restarts_pools_setting setting = {.gpu = drive->plan->gpu,
+                                                   .device_mib =
+                                                       drive->plan->limit_mib + 1024 * drive->plan->hold_gib,
+                                                   .host_mib = drive->plan->limit_mib};
 
-    snprintf(socket, sizeof socket, "%s/d.sock", drive->folder);
-    snprintf(admin, sizeof admin, "%s/a.sock", drive->folder);
-    snprintf(config, sizeof config, "%s/conf", drive->folder);
-    FILE *file = fopen(config, "we");
-    if (file == NULL ||
-        fprintf(file,
-                "[device]\nlimit = %uMiB\nstep = 2MiB\nlow_water = 0\nexport = vmm\n"
-                "[host]\nlimit = %uMiB\nstep = 2MiB\nlow_water = 0\nhuge_pages = off\n",
-                drive->plan->limit_mib + 1024 * drive->plan->hold_gib, drive->plan->limit_mib) < 0 ||
-        fclose(file) != 0)
-        fail(drive, "the configuration cannot be written");
-    setenv("GPUPOOL_SOCKET", socket, 1);
-    setenv("XDG_RUNTIME_DIR", drive->folder, 1);
-    int log = open(in(drive, "log"), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    int ready[2];
-    char number[16], byte;
-    if (log < 0 || pipe(ready) < 0 || (drive->keeper = fork()) < 0)
-        fail(drive, "the keeper cannot be started");
-    if (drive->keeper == 0) {
-        const char *daemon = getenv("GPUPOOL_DAEMON");
-        prctl(PR_SET_PDEATHSIG, SIGTERM);
-        dup2(log, STDOUT_FILENO);
-        dup2(log, STDERR_FILENO);
-        snprintf(number, sizeof number, "%d", ready[1]);
-        close(ready[0]);
-        execl(daemon, daemon, "--keeper", "--config", config, "--gpu", drive->plan->gpu, "--socket", socket,
-              "--admin-socket", admin, "--ready-fd", number, (char *)NULL);
-        _exit(127);
-    }
-    close(ready[1]);
-    close(log);
-    if (read(ready[0], &byte, 1) != 1)
-        fail(drive, "the daemon does not become ready");
-    close(ready[0]);
-}
-
-/* The daemon: the keeper's child. 0: there is none now. */
-static pid_t find_daemon(pid_t keeper) {
-    char path[64];
-    int pid = 0;
-
-    snprintf(path, sizeof path, "/proc/%d/task/%d/children", (int)keeper, (int)keeper);
-    FILE *file = fopen(path, "re");
-    if (file != NULL && fscanf(file, "%d", &pid) != 1)
-        pid = 0;
-    if (file != NULL)
-        fclose(file);
-    return pid;
-}
-
-/* How many daemons have become ready so far. */
-static unsigned count_ready(struct drive *drive) {
-    char line[1024];
-    unsigned n = 0;
-    FILE *log = fopen(in(drive, "log"), "re");
-
-    while (log != NULL && fgets(line, sizeof line, log) != NULL)
-        n += strstr(line, ": serving ") != NULL;
-    if (log != NULL)
-        fclose(log);
-    return n;
+    const char *failed = drive->plan->unit != NULL
+                             ? restarts_adopt(&drive->daemon, drive->plan->unit, drive->plan->log)
+                             : restarts_keep(&drive->daemon, drive->folder, &setting);
+    if (failed == NULL)
+        failed = restarts_note_store(&drive->daemon);
+    if (failed != NULL)
+        fail(drive, failed);
 }
 
 static pid_t wait_for_daemon(struct drive *drive) {
     pid_t pid;
 
-    while ((pid = find_daemon(drive->keeper)) == 0)
+    while ((pid = restarts_find(&drive->daemon)) == 0)
         rest(drive, 0);
     return pid;
+}
+
+static void wait_for_end(struct drive *drive, pid_t pid) {
+    while (restarts_find(&drive->daemon) == pid)
+        rest(drive, 0);
+    drive->restarts++;
 }
 
 static void kill_daemon(struct drive *drive) {
     pid_t pid = wait_for_daemon(drive);
 
     kill(pid, SIGKILL);
-    while (find_daemon(drive->keeper) == pid)
-        rest(drive, 0);
-    drive->restarts++;
+    wait_for_end(drive, pid);
 }
 
-/* Asks the daemon. Returns its line, in memory that is used again; NULL: it does not answer. */
-static const char *ask(struct drive *drive, const char *command) {
-    static char answer[ANSWER_MAX];
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    char question[64];
-    size_t size = 0;
+/* gpupoolctl goes on until the next daemon answers, and fails where that has not what this one has. */
+static void begin_upgrade(struct drive *drive) {
+    pid_t daemon = wait_for_daemon(drive);
 
-    snprintf(address.sun_path, sizeof address.sun_path, "%.63s/a.sock", drive->folder);
-    int length = snprintf(question, sizeof question, "{\"command\":\"%s\"}\n", command);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd < 0)
-        return NULL;
-    if (connect(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
-        send(fd, question, (size_t)length, MSG_NOSIGNAL) == length)
-        for (ssize_t n = 1; n > 0 && size + 1 < sizeof answer && (size == 0 || answer[size - 1] != '\n');
-             size += n > 0 ? (size_t)n : 0)
-            n = recv(fd, answer + size, sizeof answer - 1 - size, 0);
-    close(fd);
-    answer[size] = '\0';
-    return size > 0 && answer[size - 1] == '\n' ? answer : NULL;
-}
-
-/* The sum of all numbers that have the key. */
-static uint64_t sum(const char *answer, const char *key) {
-    char quoted[64];
-    uint64_t total = 0;
-
-    snprintf(quoted, sizeof quoted, "\"%s\":", key);
-    for (const char *at = answer; (at = strstr(at, quoted)) != NULL;)
-        total += strtoull(at += strlen(quoted), NULL, 10);
-    return total;
-}
-
-/* --- what is left --- */
-
-/* The keeper's descriptors whose files have such a name; "": all. */
-static unsigned count_descriptors(pid_t keeper, const char *name) {
-    char folder[64], path[320], target[64];
-    unsigned n = 0;
-
-    snprintf(folder, sizeof folder, "/proc/%d/fd", (int)keeper);
-    DIR *directory = opendir(folder);
-    for (const struct dirent *entry; directory != NULL && (entry = readdir(directory)) != NULL;) {
-        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
-        ssize_t length = readlink(path, target, sizeof target - 1);
-        target[length > 0 ? length : 0] = '\0';
-        n += length > 0 && strstr(target, name) != NULL;
-    }
-    if (directory != NULL)
-        closedir(directory);
-    return n;
-}
-
-static void note_descriptors(struct drive *drive) {
-    const char *estate = ask(drive, "estate");
-
-    if (estate == NULL)
-        fail(drive, "the daemon does not tell of its estate");
-    drive->own_descriptors = count_descriptors(drive->keeper, "") - (unsigned)sum(estate, "stored");
-    drive->sockets = count_descriptors(drive->keeper, "socket:");
-    drive->others = count_descriptors(drive->keeper, "anon_inode:");
-}
-
-/* Looks whether the sessions are gone, and all they had. Returns NULL, or what is left. */
-static const char *find_left(struct drive *drive, uint64_t *ret_amount) {
-    static const char *const of_pools[] = {"leased_bytes", "quarantined_bytes", "fenced_bytes", "waiters"};
-    static const char *const of_estate[] = {"lost_bytes", "orphan_bytes", "lost"};
-
-    *ret_amount = 1;
-    const char *answer = ask(drive, "sessions");
-    if (answer == NULL)
-        return "no answer about the sessions";
-    if (strstr(answer, "\"sessions\":[]") == NULL)
-        return "sessions";
-    answer = ask(drive, "parcels");
-    if (answer == NULL || strstr(answer, "\"parcels\":[]") == NULL)
-        return "parcels";
-    answer = ask(drive, "pools");
-    if (answer == NULL)
-        return "no answer about the pools";
-    for (unsigned i = 0; i < sizeof of_pools / sizeof *of_pools; i++)
-        if ((*ret_amount = sum(answer, of_pools[i])) > 0)
-            return of_pools[i];
-    if ((*ret_amount = sum(answer, "reserved_bytes") - sum(answer, "free_bytes")) > 0)
-        return "bytes that are neither free nor anyone's";
-    answer = ask(drive, "estate");
-    if (answer == NULL)
-        return "no answer about the estate";
-    for (unsigned i = 0; i < sizeof of_estate / sizeof *of_estate; i++)
-        if ((*ret_amount = sum(answer, of_estate[i])) > 0)
-            return of_estate[i];
-    if ((*ret_amount = count_descriptors(drive->keeper, "socket:") - drive->sockets) > 0)
-        return "sockets in the store";
-    if ((*ret_amount = count_descriptors(drive->keeper, "gpupool-page")) > 0)
-        return "pages in the store";
-    if ((*ret_amount = count_descriptors(drive->keeper, "anon_inode:") - drive->others) > 0 &&
-        strcmp(drive->plan->gpu, "sim") == 0) /* the driver's may be such files, too */
-        return "descriptors of processes in the store";
-    *ret_amount = count_descriptors(drive->keeper, "") - drive->own_descriptors - sum(answer, "stored");
-    return *ret_amount > 0 ? "descriptors in the store that the daemon does not know" : NULL;
+    drive->upgrade = (struct process){.pid = fork(), .part = "upgrade"};
+    if (drive->upgrade.pid < 0)
+        fail(drive, "gpupoolctl cannot be started");
+    if (drive->upgrade.pid == 0)
+        restarts_be_upgrade(&drive->daemon);
+    wait_for_end(drive, daemon);
+    drive->upgrades++;
 }
 
 static void wait_until_nothing_is_left(struct drive *drive) {
@@ -410,19 +279,14 @@ static void wait_until_nothing_is_left(struct drive *drive) {
     const char *left;
     char text[128];
 
-    while ((left = find_left(drive, &amount)) != NULL && kills_now_ns() < end_ns)
+    while ((left = restarts_find_left(&drive->daemon, &amount)) != NULL && kills_now_ns() < end_ns)
         kills_rest_ns(10 * KILLS_NS_PER_MS);
     if (left == NULL)
         return;
+    const char *sessions = restarts_ask(&drive->daemon, "sessions");
+    fprintf(stderr, "%s", sessions != NULL ? sessions : "no answer\n");
     snprintf(text, sizeof text, "at the end there are %s: %llu", left, (unsigned long long)amount);
     fail(drive, text);
-}
-
-static bool log_says(struct drive *drive, const char *word) {
-    char command[256];
-
-    snprintf(command, sizeof command, "grep -q '%s' %s/log", word, drive->folder);
-    return system(command) == 0;
 }
 
 /* --- the course --- */
@@ -432,32 +296,50 @@ static int compare_times(const void *a, const void *b) {
     return (left > right) - (left < right);
 }
 
-/* Kills the daemon at some moment, and sometimes the next one in its first steps, and waits for one that serves. */
+static void note_time(struct times *times, uint64_t ns) {
+    if (times->n < AWAY_MAX)
+        times->ns[times->n++] = ns;
+}
+
+/* Kills or upgrades the daemon at some moment, and sometimes kills the next one in its first steps, and waits for one
+ * that serves. */
 static void restart(struct drive *drive) {
     uint64_t random = kills_next_random(&drive->random);
-    unsigned n_ready = count_ready(drive);
-    bool twice = random % 5 == 0;
+    bool twice = random % 5 == 0, executes = random % 16 == 1, is_unit = drive->plan->unit != NULL;
+    bool upgrades =
+        drive->plan->upgrades > 0 && kills_next_random(&drive->random) % drive->plan->upgrades == 0;
 
     rest(drive, random % (150 * KILLS_NS_PER_MS));
-    uint64_t killed_ns = kills_now_ns();
-    kill_daemon(drive);
-    if (random % 16 == 1)
-        kill(drive->keeper, SIGUSR2); /* it executes itself */
-    if (twice) {                      /* or while it reads, or as soon as it serves */
+    unsigned n_ready = restarts_count_ready(&drive->daemon);
+    uint64_t begin_ns = kills_now_ns();
+    /* Before: where systemd has read of a child's end, but not yet looked for it, the next program does not look either,
+     * until another child ends, or the watchdog's time is over. */
+    if (executes && is_unit)
+        restarts_execute_manager(&drive->daemon);
+    if (upgrades)
+        begin_upgrade(drive);
+    else
+        kill_daemon(drive);
+    if (executes && !is_unit)
+        restarts_execute_manager(&drive->daemon);
+    if (twice) { /* or while it reads, or as soon as it serves */
         wait_for_daemon(drive);
         kills_rest_ns(random / 8 % (25 * KILLS_NS_PER_MS));
         kill_daemon(drive);
-        n_ready = count_ready(drive);
+        n_ready = restarts_count_ready(&drive->daemon);
     }
-    while (count_ready(drive) == n_ready) /* three deaths before that, and the estate is let go */
+    /* With three deaths before that, the estate would be let go. */
+    while (restarts_count_ready(&drive->daemon) == n_ready)
         rest(drive, KILLS_NS_PER_MS);
-    uint64_t away_ns = kills_now_ns() - killed_ns;
+    uint64_t away_ns = kills_now_ns() - begin_ns;
+    while (drive->upgrade.pid > 0)
+        rest(drive, KILLS_NS_PER_MS);
     if (away_ns > drive->longest_away_ns)
         drive->longest_away_ns = away_ns;
-    if (!twice && drive->n_away < AWAY_MAX)
-        drive->away_ns[drive->n_away++] = away_ns;
+    if (!twice)
+        note_time(upgrades ? &drive->upgraded : &drive->killed_once, away_ns);
     if (drive->restarts % TRIM_EACH == 0)
-        ask(drive, "trim");
+        restarts_ask(&drive->daemon, "trim");
 }
 
 static void take_longest(uint64_t ns, const char *what, uint64_t *longest_ns, char longest[32]) {
@@ -489,27 +371,34 @@ static void end_workers(struct drive *drive, struct restarts_figures *ret_all) {
     }
 }
 
+static void print_times(struct times *times, const char *since) {
+    if (times->n == 0)
+        return;
+    qsort(times->ns, times->n, sizeof *times->ns, compare_times);
+    printf("from %s to a daemon that serves: %.0f ms (median of %u), at most %.0f ms; ", since,
+           (double)times->ns[times->n / 2] / 1e6, times->n, (double)times->ns[times->n - 1] / 1e6);
+}
+
 static void judge(struct drive *drive, const struct restarts_figures *all) {
     uint64_t away_ns = drive->longest_away_ns + drive->longest_stall_ns, most_ns = away_ns + LATE_NS;
 
     printf(
-        "%u restarts and %u killed processes in %.1f s: %llu calls, %llu buffers checked, %llu tokens passed "
+        "%u restarts, of which %u upgrades, and %u other processes killed, in %.1f s: %llu calls, %llu "
+        "buffers checked, %llu tokens passed "
         "on, 0 foreign writes, 0 calls failed, 0 bytes lost; the longest call was %s, %.0f ms; of those that "
         "may wait for room %s, %.0f ms (%llu refused, "
         "%llu late); the driver slept %.0f ms too long\n",
-        drive->restarts, drive->killed, (double)(kills_now_ns() - drive->start_ns) / 1e9,
+        drive->restarts, drive->upgrades, drive->killed, (double)(kills_now_ns() - drive->start_ns) / 1e9,
         (unsigned long long)all->calls, (unsigned long long)all->checked, (unsigned long long)all->passed_on,
         all->longest, (double)all->longest_ns / 1e6, all->longest_wait, (double)all->longest_wait_ns / 1e6,
         (unsigned long long)all->refused, (unsigned long long)all->late,
         (double)drive->longest_stall_ns / 1e6);
-    qsort(drive->away_ns, drive->n_away, sizeof *drive->away_ns, compare_times);
-    if (drive->n_away > 0)
-        printf("from SIGKILL to a daemon that serves: %.0f ms (median of %u), at most %.0f ms; with a second "
-               "SIGKILL at most %.0f ms\n",
-               (double)drive->away_ns[drive->n_away / 2] / 1e6, drive->n_away,
-               (double)drive->away_ns[drive->n_away - 1] / 1e6, (double)drive->longest_away_ns / 1e6);
+    print_times(&drive->killed_once, "SIGKILL");
+    print_times(&drive->upgraded, "the call of gpupoolctl upgrade");
+    printf("at most %.0f ms, also with a SIGKILL for the next daemon\n",
+           (double)drive->longest_away_ns / 1e6);
     fflush(stdout);
-    if (log_says(drive, "let go"))
+    if (restarts_log_says(&drive->daemon, "let go"))
         fail(drive, "an estate was let go");
     if (all->checked == 0 || all->passed_on == 0)
         fail(drive, "nothing was looked at");
@@ -524,14 +413,14 @@ static void judge(struct drive *drive, const struct restarts_figures *all) {
 static int run(const struct plan *plan) {
     static struct drive drive;
     struct restarts_figures all = {.longest = "none", .longest_wait = "none"};
+    char command[96];
     int status;
 
     drive = (struct drive){.plan = plan, .folder = "/tmp/gpupool-restarts-XXXXXX", .random = plan->seed};
     if (mkdtemp(drive.folder) == NULL)
         return 1;
     drive.start_ns = kills_now_ns();
-    start_keeper(&drive);
-    note_descriptors(&drive);
+    find_daemon(&drive);
     prepare_parts(&drive);
     if (plan->hold_gib > 0) {
         char byte;
@@ -555,12 +444,11 @@ static int run(const struct plan *plan) {
             fail(&drive, "the holder's memory has changed, or it failed");
     }
     wait_until_nothing_is_left(&drive);
-    kill(drive.keeper, SIGTERM);
-    if (waitpid(drive.keeper, &status, 0) != drive.keeper || status != 0)
+    if (plan->unit == NULL && !restarts_end_keeper(&drive.daemon))
         fail(&drive, "the keeper does not end well");
     judge(&drive, &all);
-    snprintf(drive.path, sizeof drive.path, "rm -r %s", drive.folder);
-    return system(drive.path) == 0 ? 0 : 1;
+    snprintf(command, sizeof command, "rm -r %s", drive.folder);
+    return system(command) == 0 ? 0 : 1;
 }
 
 static int be(const char *part, uint64_t seed, const char *pools) {
@@ -599,15 +487,17 @@ int main(int argc, char **argv) {
         const struct {
             const char *name;
             unsigned *value;
-        } numbers[] = {{"--restarts", &plan.restarts},
-                       {"--workers", &plan.workers},
-                       {"--guests", &plan.guests},
-                       {"--hold", &plan.hold_gib},
-                       {"--seconds", &plan.seconds}};
+        } numbers[] = {{"--restarts", &plan.restarts}, {"--workers", &plan.workers},
+                       {"--guests", &plan.guests},     {"--hold", &plan.hold_gib},
+                       {"--seconds", &plan.seconds},   {"--upgrades", &plan.upgrades}};
         if (strcmp(argv[i], "--gpu") == 0)
             plan.gpu = argv[i + 1];
         if (strcmp(argv[i], "--pools") == 0)
             plan.pools = argv[i + 1];
+        if (strcmp(argv[i], "--unit") == 0)
+            plan.unit = argv[i + 1];
+        if (strcmp(argv[i], "--log") == 0)
+            plan.log = argv[i + 1];
         if (strcmp(argv[i], "--limit") == 0)
             plan.limit_mib = read_limit(argv[i + 1]);
         if (strcmp(argv[i], "--seed") == 0)
@@ -616,11 +506,10 @@ int main(int argc, char **argv) {
             if (strcmp(argv[i], numbers[k].name) == 0)
                 *numbers[k].value = (unsigned)strtoul(argv[i + 1], NULL, 10);
     }
-    if (getenv("GPUPOOL_DAEMON") == NULL || plan.workers == 0 || plan.workers > WORKERS_MAX ||
-        plan.guests > GUESTS_MAX) {
-        fputs("restarts: $GPUPOOL_DAEMON is to be the daemon's program, and there are 1 to 16 workers and at "
-              "most 8 "
-              "guests\n",
+    if ((plan.unit == NULL ? getenv("GPUPOOL_DAEMON") == NULL : plan.log == NULL) || plan.workers == 0 ||
+        plan.workers > WORKERS_MAX || plan.guests > GUESTS_MAX) {
+        fputs("restarts: $GPUPOOL_DAEMON is to be the daemon's program, or --unit and --log tell of one that "
+              "runs; and there are 1 to 16 workers and at most 8 guests\n",
               stderr);
         return 2;
     }

@@ -2,8 +2,9 @@
 #ifndef TESTS_GPU_RESTARTS_H
 #define TESTS_GPU_RESTARTS_H
 /*
- * The common part of the program restarts: restarts.c starts the processes and kills the daemon, restarts_parts.c has
- * the code of workers and guests, restarts_holder.c that of the holder, kills_parts.c that of victims.
+ * The common part of the program restarts: restarts.c starts the processes and kills the daemon, which restarts_daemon.c
+ * starts and asks. restarts_parts.c has the code of workers and guests, restarts_holder.c that of the holder,
+ * kills_parts.c that of victims.
  *
  * Workers stand in a ring: each one passes tokens to the next through a socket, and hears what became of them.
  * Guests share buffers with workers, by tokens on a table that all have mapped, and are killed at any moment.

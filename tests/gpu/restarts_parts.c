@@ -33,12 +33,21 @@ enum passing {
     PASSINGS,
 };
 
+/* The bytes of a buffer, as far as a worker knows them. */
+struct content {
+    uint8_t byte; /* all of them */
+    bool is_sure;
+    /* A token lies on the table: other processes may come to have the buffer, and expect this byte. */
+    bool lies_open;
+};
+
 /* From one worker to the next, and the answer. */
 struct letter {
     uint64_t number;
     struct gpupool_token token;
     uint32_t passing;
-    uint8_t byte, is_sure, had_guests;
+    struct content content;
+    bool had_guests;
 };
 
 struct answer {
@@ -51,10 +60,8 @@ struct held {
     unsigned client;
     void *stream; /* it was acquired or attached on */
     uint64_t name;
-    uint8_t byte;
-    bool is_sure;   /* its bytes are known */
+    struct content content;
     bool is_shared; /* or was once */
-    bool lies_open; /* a guest may have it */
 };
 
 struct passed {
@@ -157,11 +164,11 @@ static void check(struct worker *worker, const struct held *held) {
         synchronize(worker, held);
         bytes = worker->found;
     }
-    for (uint64_t i = 0; held->is_sure && i < size; i++)
-        if (bytes[i] != held->byte) {
+    for (uint64_t i = 0; held->content.is_sure && i < size; i++)
+        if (bytes[i] != held->content.byte) {
             fprintf(stderr, "restarts: foreign write: byte %llu of %llu of a %s buffer%s is %u and not %u\n",
                     (unsigned long long)i, (unsigned long long)size, is_device(held) ? "device" : "host",
-                    held->is_shared ? " that was shared" : "", bytes[i], held->byte);
+                    held->is_shared ? " that was shared" : "", bytes[i], held->content.byte);
             _exit(RESTARTS_FOREIGN);
         }
     worker->figures.checked++;
@@ -181,9 +188,9 @@ static void set(struct worker *worker, struct held *held, uint8_t byte, void *st
 }
 
 static void fill(struct worker *worker, struct held *held) {
-    held->byte = (uint8_t)(kills_next_random(&worker->random) | 1);
-    held->is_sure = true;
-    set(worker, held, held->byte, held->stream);
+    held->content.byte = (uint8_t)(kills_next_random(&worker->random) | 1);
+    held->content.is_sure = true;
+    set(worker, held, held->content.byte, held->stream);
 }
 
 /* The next worker may not have it yet: it has to stay. */
@@ -320,9 +327,10 @@ static void shrink(struct worker *worker, struct held *held) {
          "a shrink");
 }
 
-/* Writes to a buffer again that was shared, if no other has it any more. */
+/* Writes to a buffer again that was shared, if no other has it any more, and none can come to have it by a token that
+ * tells of the bytes before. */
 static void reuse(struct worker *worker, struct held *held) {
-    if (!held->is_shared || held->lies_open)
+    if (!held->is_shared || held->content.lies_open)
         return;
     for (unsigned i = 0; i < worker->n_passed; i++)
         if (worker->passed[i].held == held->name)
@@ -354,13 +362,12 @@ static int make_token(struct worker *worker, struct held *held, bool sends, stru
 }
 
 /* Attaches, and looks at the buffer. may_be_gone: NO_TOKEN is no failure. Returns gpupool_attach()'s result. */
-static int attach(struct worker *worker, unsigned client, const struct gpupool_token *token, uint8_t byte,
-                  bool is_sure, bool may_be_gone) {
+static int attach(struct worker *worker, unsigned client, const struct gpupool_token *token,
+                  struct content content, bool may_be_gone) {
     struct held held = {.client = client,
                         .stream = worker->streams[client][kills_next_random(&worker->random) % STREAMS],
                         .name = ++worker->last_name,
-                        .byte = byte,
-                        .is_sure = is_sure,
+                        .content = content,
                         .is_shared = true};
 
     begin(worker);
@@ -377,11 +384,10 @@ static int attach(struct worker *worker, unsigned client, const struct gpupool_t
 static void pass_over(struct worker *worker, struct held *held) {
     struct gpupool_token token;
     unsigned other = held->client ^ 1;
-    bool is_sure = held->is_sure;
-    uint8_t byte = held->byte;
+    struct content content = held->content;
 
     if (make_token(worker, held, kills_next_random(&worker->random) % 2 == 0, &token) == 0)
-        attach(worker, other, &token, byte, is_sure, false);
+        attach(worker, other, &token, content, false);
 }
 
 /* --- between workers --- */
@@ -392,8 +398,7 @@ static void pass_on(struct worker *worker, struct held *held) {
     enum passing passing = (enum passing)(kills_next_random(&worker->random) % PASSINGS);
     struct letter letter = {.number = ++worker->last_name,
                             .passing = passing,
-                            .byte = held->byte,
-                            .is_sure = held->is_sure,
+                            .content = held->content,
                             .had_guests = worker->had_guests};
 
     if (worker->n_passed == PASSED_MAX || make_token(worker, held, passing != PASS_SHARE, &letter.token) != 0)
@@ -451,7 +456,7 @@ static bool receive(struct worker *worker, bool *ret_end) {
     struct answer answer = {.number = letter.number};
     do { /* of a guest that was killed: it is said once */
         answer.result = attach(worker, (unsigned)(kills_next_random(&worker->random) % 2), &letter.token,
-                               letter.byte, letter.is_sure, letter.passing == PASS_REVOKE);
+                               letter.content, letter.passing == PASS_REVOKE);
     } while (answer.result == GPUPOOL_E_LOST && letter.passing == PASS_SHARE);
     if (answer.result == GPUPOOL_E_LOST) { /* the parcel was taken by that, or was not */
         begin(worker);
@@ -490,11 +495,11 @@ static bool look_up(struct restarts_entry *entries, uint64_t random, struct rest
 }
 
 static void lay_open(struct worker *worker, struct held *held) {
-    struct restarts_entry entry = {.byte = held->byte, .is_sure = held->is_sure};
+    struct restarts_entry entry = {.byte = held->content.byte, .is_sure = held->content.is_sure};
 
     if (make_token(worker, held, false, &entry.token) != 0)
         return;
-    held->lies_open = true;
+    held->content.lies_open = true;
     publish(worker->table->of_workers, kills_next_random(&worker->random), &entry);
 }
 
@@ -504,8 +509,8 @@ static void take_from_guest(struct worker *worker) {
     if (!look_up(worker->table->of_guests, kills_next_random(&worker->random), &entry))
         return;
     worker->had_guests = true;
-    attach(worker, (unsigned)(kills_next_random(&worker->random) % 2), &entry.token, entry.byte,
-           entry.is_sure, true);
+    struct content content = {.byte = entry.byte, .is_sure = entry.is_sure, .lies_open = true};
+    attach(worker, (unsigned)(kills_next_random(&worker->random) % 2), &entry.token, content, true);
 }
 
 /* --- a worker --- */
@@ -643,12 +648,12 @@ static void guest_gives(struct worker *guest) {
         held.stream = guest->streams[0][random / 2 % STREAMS];
     int r = gpupool_acquire(guest->clients[0], pool, random / 8 % BYTES_SMALL + 1, held.stream,
                             10 * KILLS_NS_PER_MS, 0, &held.buffer);
-    if (r == GPUPOOL_E_EXHAUSTED)
+    if (r == GPUPOOL_E_EXHAUSTED || r == GPUPOOL_E_TIMED_OUT) /* of workers it is counted */
         return;
     if (r != 0)
         fail("a guest's acquire");
     fill(guest, &held);
-    entry = (struct restarts_entry){.byte = held.byte, .is_sure = true};
+    entry = (struct restarts_entry){.byte = held.content.byte, .is_sure = true};
     if (is_device(&held) && random % 2 == 0)
         entry.is_sure = false;
     else if (is_device(&held))

@@ -10,6 +10,9 @@ It has this machine's /usr, which it cannot write, and nothing else of it: /etc 
 as it likes (etc, programs), the rest is empty. systemd sees the units in /etc/systemd/system alone. There is no journal and no
 D-Bus daemon: log_text() has what systemd says, and a unit says where its own output goes.
 
+With GPUPOOL_MACHINE_USR in the environment it has that folder instead of /usr, of a system with another systemd and the libraries that
+programs of this machine need.
+
 Nothing of it outlives close(), which kills PID 1: the kernel then ends all its processes and mounts. When the test's process is
 killed, the kernel kills PID 1 as well. A killed test leaves an empty control group, which the next Machine removes, and a folder with
 temporary files.
@@ -20,6 +23,7 @@ import os
 import pathlib
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -36,6 +40,7 @@ TARGETS = ("sysinit.target", "basic.target", "sockets.target", "shutdown.target"
 # As far as this, a failure means that namespaces are not possible here.
 IS_SET_UP = "the machine is set up"
 PATH = "PATH=/usr/sbin:/usr/bin:/sbin:/bin"
+USR = os.environ.get("GPUPOOL_MACHINE_USR", "/usr")
 
 # $1: the folder of the test, $2: the control group, which has the machine's processes alone. The first process tells its number outside.
 ENTERS = 'set -eu; read -r pid rest </proc/self/stat; echo "pid $pid"; echo 0 >"$2/cgroup.procs"; exec unshare -C sh -c "$3" machine "$1"'
@@ -47,10 +52,10 @@ mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs "$1/root"
 cd "$1/root"
 mkdir usr etc proc sys run tmp dev var root opt opt/test old
-mount --bind /usr usr
+mount --bind USR usr
 mount -o remount,bind,ro usr
 for link in bin sbin lib lib32 lib64 libx32; do
-    [ ! -e /usr/$link ] || ln -s usr/$link $link
+    [ ! -e usr/$link ] || ln -s usr/$link $link
 done
 chmod 1777 tmp
 ln -s /run var/run
@@ -81,7 +86,7 @@ cat <&3 3<&- &
 exec 3<&-
 echo IS_SET_UP
 exec env -i container=other SYSTEMD_UNIT_PATH=/etc/systemd/system PATH SYSTEMD --system --log-target=kmsg --unit=machine.target
-""".replace("IS_SET_UP", IS_SET_UP).replace("SYSTEMD --system", SYSTEMD + " --system").replace(" PATH ", f" {PATH} ")
+""".replace("IS_SET_UP", IS_SET_UP).replace("SYSTEMD --system", SYSTEMD + " --system").replace(" PATH ", f" {PATH} ").replace(" USR ", f" {shlex.quote(USR)} ")
 
 
 class NotPossible(Exception):

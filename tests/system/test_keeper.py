@@ -701,6 +701,25 @@ class Store(Keeper):
             self.assertEqual(resource.prlimit(pid, resource.RLIMIT_NOFILE), (4096, 4096))
         self.assertLess(int(environment(daemon.pid())["FDSTORE"]), 4096)
 
+    def orphans(self, daemon):
+        return sum(pool["orphans"] for pool in daemon.ask("estate")["estate"]["pools"])
+
+    def test_the_place_of_a_descriptor_that_is_missing_is_given_to_no_other(self):
+        """The record of what it belonged to names it still: the next daemon but one would take another descriptor for it."""
+        daemon = self.start()
+        with holding(daemon):
+            daemon.kill_daemon()
+            lost = [name for name in environment(daemon.pid())["LISTEN_FDNAMES"].split(":") if re.fullmatch("S[A-Za-z0-9_-]{1,3}", name)]
+            self.assertTrue(lost)
+            self.say(daemon, f"for name in {lost}:\n    keeper.send(f'FDSTOREREMOVE=1\\nFDNAME={{name}}'.encode())\n")
+            daemon.kill_daemon()
+            orphans = self.orphans(daemon)
+            with holding(daemon), holding(daemon):
+                daemon.kill_daemon()
+                stored = environment(daemon.pid())["LISTEN_FDNAMES"].split(":")
+                self.assertFalse({name[1:] for name in stored} & {name[1:] for name in lost}, (stored, lost))
+                self.assertGreaterEqual(self.orphans(daemon), orphans)
+
     def test_no_more_is_stored_than_the_limit_of_descriptors_allows(self):
         daemon = self.start(prefix=["prlimit", "--nofile=320:320"])
         limit = int(environment(daemon.pid())["FDSTORE"])

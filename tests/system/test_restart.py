@@ -334,6 +334,25 @@ class Restart(Restarts):
         worker.end()
         self.nothing_is_left(daemon)
 
+    def test_an_upgrade_gives_back_no_memory_for_a_request_that_waits(self):
+        """Without the sessions, which the daemon forgets at its end, segments would be free to make room for the request."""
+        daemon = self.start()
+        holder, waiting = self.worker(daemon, **NO_CACHE), self.worker(daemon, **NO_CACHE)
+        for number in range(3):
+            holder.do("acquire", number, "host", 14 * MIB, WAIT_S * 1000)
+            holder.do("fill", number, 40 + number)
+        waiting.say("acquire", 0, "host", 40 * MIB, WAIT_S * 1000)
+        wait_until(lambda: self.pools(daemon)["host"]["waiters"] == 1, "the request waits")
+        for _ in range(2):
+            done = ctl("upgrade", socket_path=daemon.admin_socket)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            for number in range(3):
+                holder.do("check", number, 40 + number)
+        holder.end()
+        waiting.answer()
+        waiting.end()
+        self.nothing_is_left(daemon)
+
     def test_a_program_that_cannot_go_on_is_not_begun_unasked(self):
         daemon = self.start()
         worker = self.worker(daemon)

@@ -407,6 +407,23 @@ static void an_ancestor_whose_number_another_process_has_is_none(void **state) {
     assert_int_equal(look_with(&subject, CHILD, SHELL, DEAD_START + 1), HOLDERS_NONE);
 }
 
+static void an_ancestor_that_started_in_the_same_tick_is_no_child(void **state) {
+    struct holders_subject subject = {.token = 1, .uid = DEAD_UID};
+    (void)state;
+
+    add_hidden(SHELL, 0, DEAD_START); /* the first process of a container: its parent cannot be seen */
+    add_hidden(DEAD, SHELL, DEAD_START);
+    process_origin_read(&subject.origin, NULL, proc, DEAD);
+    assert_true(subject.origin.is_complete);
+    remove_process(DEAD);
+    holders_look(proc, FILES, NULL, 0, &subject, 1);
+    assert_int_equal(subject.holders, HOLDERS_NONE);
+    assert_int_equal(look_with(&subject, CHILD, SHELL, DEAD_START), HOLDERS_HIDDEN);
+    remove_process(SHELL);
+    add_hidden(SHELL, 0, DEAD_START + 1); /* another process has its number */
+    assert_int_equal(look_with(&subject, CHILD, SHELL, DEAD_START), HOLDERS_HIDDEN);
+}
+
 /* --- processes that end --- */
 
 static void the_dead_hold_nothing_but_by_their_threads(void **state) {
@@ -591,6 +608,7 @@ int main(void) {
         IN_PROC(a_process_that_may_have_been_an_orphan_is_suspected),
         IN_PROC(what_descends_from_a_suspect_is_suspected_through_any_chain),
         IN_PROC(an_ancestor_whose_number_another_process_has_is_none),
+        IN_PROC(an_ancestor_that_started_in_the_same_tick_is_no_child),
         IN_PROC(the_ancestors_of_a_parent_are_read_once),
         IN_PROC(the_dead_hold_nothing_but_by_their_threads),
         IN_PROC(who_has_gone_meanwhile_holds_nothing),

@@ -380,6 +380,31 @@ static void patch_end(struct estate *estate) {
 
 /* --- tests --- */
 
+/* Its page may tell of a question of which the record does not. */
+static void a_question_of_a_step_that_did_not_end_may_be_answered(void **state) {
+    struct heir heir;
+    struct kept_session kept;
+    struct estate_found found = {0};
+    unsigned n_answers = 0;
+
+    (void)state;
+    make_scene();
+    memcpy(memory, whole, sizeof memory);
+    assert_int_equal(inherit(&heir, 0), 0);
+    while (estate_next(&heir.estate, KEPT_SESSION, found.record, &found)) {
+        struct session *session = estate_object(&heir.estate, found.record, KEPT_SESSION);
+        estate_read(&heir.estate, &found, &kept);
+        const struct proto_reclaimed answer = {.outcome = PROTO_RECLAIM_NOTHING,
+                                               .asked = kept.n_questions + 1};
+        if (session->state != SESSION_ACTIVE)
+            continue;
+        assert_int_equal(session_hear_reclaimed(session, core_find_pool(heir.core, 1), &answer, TIME_NS), 0);
+        n_answers++;
+    }
+    assert_true(n_answers > 0);
+    use_and_end(&heir);
+}
+
 static void a_successor_has_all_of_it(void **state) {
     struct heir heir;
     unsigned kind, n_found[KEPT_KINDS] = {0};
@@ -886,6 +911,7 @@ static void damage_that_may_be_anyones_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_successor_has_all_of_it),
+        cmocka_unit_test(a_question_of_a_step_that_did_not_end_may_be_answered),
         cmocka_unit_test(an_estate_in_which_nothing_was_kept_is_a_new_one),
         cmocka_unit_test(without_memory_nothing_is_left),
         cmocka_unit_test(what_the_shell_has_not_is_refused_or_an_orphan),
