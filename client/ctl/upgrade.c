@@ -54,14 +54,17 @@ int estate_run(const struct options *options) {
 
 /* --- an upgrade --- */
 
-/* Writes the format that the next daemon has to know, as gpupoold --reads-estate takes it. */
+/* Writes the format that the next daemon has to know, as gpupoold --reads-estate takes it. It passes over records of
+ * kinds that hold no memory, where it does not know them. */
 static void write_format(const struct cJSON *estate, char format[FORMAT_SIZE]) {
     int length = snprintf(format, FORMAT_SIZE, "%" PRIu64 "/%" PRIu64, reply_count(estate, "format.major"),
                           reply_count(estate, "format.desk"));
 
-    reply_each(kind, estate, "format.kinds") if (length > 0 && length < (int)FORMAT_SIZE) length +=
-        snprintf(format + length, FORMAT_SIZE - (size_t)length, " %" PRIu64 ":%" PRIu64,
-                 reply_count(kind, "kind"), reply_count(kind, "size_bytes"));
+    reply_each(kind, estate, "format.kinds") {
+        if (reply_flag(kind, "holds") && length > 0 && length < (int)FORMAT_SIZE)
+            length += snprintf(format + length, FORMAT_SIZE - (size_t)length, " %" PRIu64 ":%" PRIu64,
+                               reply_count(kind, "kind"), reply_count(kind, "size_bytes"));
+    }
 }
 
 /* The first word of a process's command line. "": it cannot be read, or there is none. */

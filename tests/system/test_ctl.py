@@ -481,6 +481,23 @@ class ForPeople(unittest.TestCase):
         self.assertIn("of a release that keeps nothing", done.stderr)
         self.assertEqual(len(fake.requests), 1)
 
+    def test_the_next_daemon_is_asked_about_kinds_that_hold_memory(self):
+        kinds = [{"kind": 1, "size_bytes": 64, "holds": True}, {"kind": 21, "size_bytes": 8, "holds": False}, {"kind": 3, "size_bytes": 16, "holds": True}]
+        estate = {**ESTATE, "format": {"major": 1, "desk": 2, "kinds": kinds}}
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "gpupoold")
+            with open(program, "w", encoding="ascii") as file:
+                os.fchmod(file.fileno(), 0o755)
+                file.write(f'#!/bin/sh\nprintf "%s\\n" "$@" > {folder}/asked\nexit 1\n')
+            reply = {"estate": {"estate": estate}, "ping": {"daemon": DAEMON}}
+            with FakeAdmin(lambda connection, asked: connection.sendall(line(reply[json.loads(asked)["command"]]))) as fake:
+                done = ctl("upgrade", f"--daemon={program}", socket_path=fake.path)
+            with open(os.path.join(folder, "asked"), encoding="ascii") as file:
+                asked = file.read()
+            self.assertEqual(asked, "--reads-estate\n1/2 1:64 3:16\n")
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("cannot go on with what this daemon has", done.stderr)
+
     def test_estate_tells_what_a_restart_keeps_and_why_not(self):
         text = self.show("estate")
         for words in ("keeps 3 sessions; 1 would end", "412 records in 576 KiB, by systemd, which holds 99 of at most 100 descriptors",

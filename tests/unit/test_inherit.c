@@ -2,8 +2,9 @@
 /*
  * A core that begins with what another one kept (daemon/core/inherit.h). The scene has an object of each kind in each
  * of its states. The successor fails at each allocation. It is given records with right sums and wrong numbers: each
- * member of each record gets values that it cannot have. A refusal leaves a core that can be freed, and all else
- * leaves a core that works. With the address sanitizer nothing leaks.
+ * member of each record gets values that it cannot have. It is given records of kinds and sizes that only a later
+ * daemon has. A refusal leaves a core that can be freed, and all else leaves a core that works. With the address
+ * sanitizer nothing leaks.
  */
 #include "daemon/core/inherit.h"
 
@@ -908,6 +909,74 @@ static void damage_that_may_be_anyones_is_refused(void **state) {
     expect_nothing_left(&heir);
 }
 
+/* --- estates of later daemons --- */
+
+/* Opens the scene's estate as a later daemon does, which has this kind among its kinds, and adds a record of it. */
+static struct estate add_later(unsigned number, size_t size_bytes, bool holds, uint32_t *ret_record) {
+    static struct estate_kind kinds[KEPT_KINDS + 1];
+    static struct patched later;
+    struct estate estate;
+    const char *reason;
+
+    memcpy(memory, whole, sizeof memory);
+    memcpy(kinds, patched_kinds(), KEPT_KINDS * sizeof *kinds);
+    kinds[number] = (struct estate_kind){.size_bytes = (uint16_t)size_bytes,
+                                         .holds = holds,
+                                         .write = write_patched,
+                                         .group = group_of_patched};
+    later = (struct patched){.size_bytes = size_bytes, .bytes = "later"};
+    assert_int_equal(estate_open(&estate, memory, sizeof memory, kinds, KEPT_KINDS, &owner, &reason), 0);
+    assert_int_equal(estate_add(&estate, number, &later, ret_record), 0);
+    estate_end_step(&estate);
+    return estate;
+}
+
+static void what_holds_no_memory_is_passed_over(void **state) {
+    struct estate_found found = {0};
+    struct heir heir;
+    uint32_t record;
+
+    (void)state;
+    make_scene();
+    unsigned n_sessions = count_records(KEPT_SESSION, 0), n_segments = count_records(KEPT_SEGMENT, 0);
+    struct estate estate = add_later(KEPT_KINDS, 16, false, &record);
+    estate_deinit(&estate);
+    assert_int_equal(inherit(&heir, 0), 0);
+    assert_int_equal(list_length(&heir.core->sessions), n_sessions);
+    assert_int_equal(segments_taken, n_segments);
+    while (estate_next(&heir.estate, 0, found.record, &found))
+        assert_false(found.is_unknown || found.record == record);
+    use_and_end(&heir);
+}
+
+static void what_may_hold_memory_is_refused(void **state) {
+    static const char reason[] = "a newer daemon kept what this one does not know";
+    uint32_t record;
+
+    (void)state;
+    make_scene();
+    for (unsigned number = 1; number <= KEPT_KINDS; number++) { /* of more bytes, or a further one */
+        size_t size_bytes = number < KEPT_KINDS ? kept_kinds[number].size_bytes + 8u : 16;
+        struct estate estate = add_later(number, size_bytes, true, &record);
+        estate_deinit(&estate);
+        expect_refused_for(reason);
+    }
+}
+
+/* A kind that was in use once stands in no earlier daemon's way. */
+static void what_held_memory_and_ended_is_passed_over(void **state) {
+    struct heir heir;
+    uint32_t record;
+
+    (void)state;
+    make_scene();
+    struct estate estate = add_later(KEPT_KINDS, 16, true, &record);
+    estate_remove(&estate, record);
+    patch_end(&estate);
+    assert_int_equal(inherit(&heir, 0), 0);
+    use_and_end(&heir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_successor_has_all_of_it),
@@ -925,6 +994,9 @@ int main(void) {
         cmocka_unit_test(fences_of_any_values_have_an_order),
         cmocka_unit_test(a_user_of_whom_a_record_is_damaged_is_lost_alone),
         cmocka_unit_test(damage_that_may_be_anyones_is_refused),
+        cmocka_unit_test(what_holds_no_memory_is_passed_over),
+        cmocka_unit_test(what_may_hold_memory_is_refused),
+        cmocka_unit_test(what_held_memory_and_ended_is_passed_over),
     };
     return cmocka_run_group_tests_name("inherit", tests, NULL, NULL);
 }
