@@ -60,7 +60,7 @@ int supplier_inherit(struct supplier *supplier, struct segment *segment);
 
 void supplier_grow(struct supplier *supplier, uint64_t size_bytes);
 void supplier_retire(struct supplier *supplier, struct segment *segment);
-/* Forgets a segment that is to be retired. Its memory stays with its users and the next daemon. */
+/* As supplier_retire(), but the memory stays with the processes that have it mapped, and with the next daemon. */
 void supplier_leave(struct supplier *supplier, struct segment *segment);
 
 /* Has the worker ask its device whether it still works; the pool is lost when it does not. Nothing happens

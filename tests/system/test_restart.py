@@ -353,6 +353,22 @@ class Restart(Restarts):
         waiting.end()
         self.nothing_is_left(daemon)
 
+    def test_a_daemon_that_ends_gives_no_memory_up(self):
+        for arguments in ([], ["--keeper"]):
+            daemon = Daemon(CONFIG, arguments=arguments)
+            self.addCleanup(daemon.close)
+            worker, other = self.worker(daemon), self.worker(daemon)
+            for number in range(4):
+                worker.do("acquire", number, "host", 16 * MIB, WAIT_S * 1000)
+                worker.do("fill", number, 40 + number)
+            other.do("begin", 0, "host", 20 * MIB, WAIT_S * 1000)
+            wait_until(lambda: self.pools(daemon)["host"]["waiters"] == 1, "the request waits")
+            self.assertEqual(daemon.stop(), 0)
+            for number in range(4):
+                worker.do("check", number, 40 + number)
+            worker.end()
+            other.end()
+
     def test_a_program_that_cannot_go_on_is_not_begun_unasked(self):
         daemon = self.start()
         worker = self.worker(daemon)
