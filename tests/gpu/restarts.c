@@ -12,11 +12,14 @@
  *
  *     restarts [--gpu cuda|sim] [--restarts N] [--workers N] [--guests N] [--pools vmm|host|both]
  *              [--limit tight|roomy|MIB] [--hold GIB] [--seconds N] [--seed N]
- *              [--upgrades N] [--unit NAME --log FILE]
+ *              [--upgrades N] [--unit NAME --log FILE] [--other-daemon FILE] [--libraries FOLDER,...]
  *
  * --limit: of each pool. "tight": requests wait for room. "roomy": none does, and an acquire that takes long has failed
  * as any other call has. --hold: a process has so much device memory throughout, beside the limit. --seconds: a run that
  * takes longer has failed. --upgrades: one restart in N is "gpupoolctl upgrade" ($GPUPOOLCTL), else SIGKILL.
+ * --other-daemon: this daemon and the other one take turns, and so do their keepers. --libraries: the workers take the
+ * client libraries in these folders in turn; "-" is this build's. Other processes connect while daemons end, which the
+ * library of 0.1.0 does not take well, nor does it a SIGKILL: no daemon of an upgrade is killed then.
  *
  * Without --unit, the program starts a keeper with $GPUPOOL_DAEMON and ends it. --unit: of a systemd that is process 1
  * here. The unit runs already, with the sockets of systemd/ and with pools of the limit, and appends its log to the file
@@ -42,6 +45,7 @@
 
 #include "tests/gpu/kills.h"
 #include "tests/gpu/restarts_daemon.h"
+#include "tests/gpu/restarts_programs.h"
 
 #define WORKERS_MAX 16u
 #define VICTIMS     2u
@@ -60,6 +64,7 @@ struct plan {
     const char *gpu, *pools, *unit, *log;
     unsigned restarts, workers, guests, limit_mib, hold_gib, seconds, upgrades;
     uint64_t seed;
+    struct restarts_programs *programs;
 };
 
 struct process {
@@ -108,6 +113,7 @@ static void be_part(const struct drive *drive, const char *part, uint64_t seed, 
     snprintf(text, sizeof text, "%llu", (unsigned long long)seed);
     dup2(output, STDOUT_FILENO);
     if (worker >= 0) {
+        restarts_programs_choose(drive->plan->programs, (unsigned)worker);
         unsigned before = ((unsigned)worker + drive->plan->workers - 1) % drive->plan->workers;
         dup2(drive->pairs[before][1], RESTARTS_FROM_FD);
         dup2(drive->pairs[worker][0], RESTARTS_TO_FD);
@@ -248,6 +254,11 @@ static pid_t wait_for_daemon(struct drive *drive) {
     return pid;
 }
 
+static void turn_program(struct drive *drive) {
+    if (!restarts_programs_turn(drive->plan->programs))
+        fail(drive, "the daemon's program cannot be replaced");
+}
+
 static void wait_for_end(struct drive *drive, pid_t pid) {
     while (restarts_find(&drive->daemon) == pid)
         rest(drive, 0);
@@ -257,6 +268,7 @@ static void wait_for_end(struct drive *drive, pid_t pid) {
 static void kill_daemon(struct drive *drive) {
     pid_t pid = wait_for_daemon(drive);
 
+    turn_program(drive);
     kill(pid, SIGKILL);
     wait_for_end(drive, pid);
 }
@@ -265,6 +277,7 @@ static void kill_daemon(struct drive *drive) {
 static void begin_upgrade(struct drive *drive) {
     pid_t daemon = wait_for_daemon(drive);
 
+    turn_program(drive);
     drive->upgrade = (struct process){.pid = fork(), .part = "upgrade"};
     if (drive->upgrade.pid < 0)
         fail(drive, "gpupoolctl cannot be started");
@@ -305,9 +318,11 @@ static void note_time(struct times *times, uint64_t ns) {
  * that serves. */
 static void restart(struct drive *drive) {
     uint64_t random = kills_next_random(&drive->random);
-    bool twice = random % 5 == 0, executes = random % 16 == 1, is_unit = drive->plan->unit != NULL;
     bool upgrades =
         drive->plan->upgrades > 0 && kills_next_random(&drive->random) % drive->plan->upgrades == 0;
+    bool twice = random % 5 == 0 && !(upgrades && drive->plan->programs->libraries != NULL);
+    bool executes = random % (drive->plan->programs->other_daemon != NULL ? 4 : 16) == 1;
+    bool is_unit = drive->plan->unit != NULL;
 
     rest(drive, random % (150 * KILLS_NS_PER_MS));
     unsigned n_ready = restarts_count_ready(&drive->daemon);
@@ -331,6 +346,8 @@ static void restart(struct drive *drive) {
     /* With three deaths before that, the estate would be let go. */
     while (restarts_count_ready(&drive->daemon) == n_ready)
         rest(drive, KILLS_NS_PER_MS);
+    if (!restarts_programs_run(drive->plan->programs, restarts_find(&drive->daemon)))
+        fail(drive, "the daemon is of another program");
     uint64_t away_ns = kills_now_ns() - begin_ns;
     while (drive->upgrade.pid > 0)
         rest(drive, KILLS_NS_PER_MS);
@@ -420,6 +437,8 @@ static int run(const struct plan *plan) {
     if (mkdtemp(drive.folder) == NULL)
         return 1;
     drive.start_ns = kills_now_ns();
+    if (!restarts_programs_begin(plan->programs, drive.folder))
+        fail(&drive, "the daemon's program cannot be found");
     find_daemon(&drive);
     prepare_parts(&drive);
     if (plan->hold_gib > 0) {
@@ -472,6 +491,7 @@ static unsigned read_limit(const char *text) {
 }
 
 int main(int argc, char **argv) {
+    struct restarts_programs programs = {0};
     struct plan plan = {.gpu = "cuda",
                         .pools = "both",
                         .restarts = 50,
@@ -479,7 +499,8 @@ int main(int argc, char **argv) {
                         .guests = 2,
                         .limit_mib = TIGHT_MIB,
                         .seconds = 300,
-                        .seed = 1};
+                        .seed = 1,
+                        .programs = &programs};
 
     if (argc == 5 && strcmp(argv[1], "--part") == 0)
         return be(argv[2], strtoull(argv[3], NULL, 10), argv[4]);
@@ -502,6 +523,10 @@ int main(int argc, char **argv) {
             plan.limit_mib = read_limit(argv[i + 1]);
         if (strcmp(argv[i], "--seed") == 0)
             plan.seed = strtoull(argv[i + 1], NULL, 10);
+        if (strcmp(argv[i], "--other-daemon") == 0)
+            programs.other_daemon = argv[i + 1];
+        if (strcmp(argv[i], "--libraries") == 0)
+            programs.libraries = argv[i + 1];
         for (size_t k = 0; k < sizeof numbers / sizeof *numbers; k++)
             if (strcmp(argv[i], numbers[k].name) == 0)
                 *numbers[k].value = (unsigned)strtoul(argv[i + 1], NULL, 10);
