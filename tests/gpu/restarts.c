@@ -321,8 +321,9 @@ static void restart(struct drive *drive) {
     bool upgrades =
         drive->plan->upgrades > 0 && kills_next_random(&drive->random) % drive->plan->upgrades == 0;
     bool twice = random % 5 == 0 && !(upgrades && drive->plan->programs->libraries != NULL);
-    bool executes = random % (drive->plan->programs->other_daemon != NULL ? 4 : 16) == 1;
     bool is_unit = drive->plan->unit != NULL;
+    /* systemd can take seconds for it on a busy machine. */
+    bool executes = random % (is_unit ? 64 : drive->plan->programs->other_daemon != NULL ? 4 : 16) == 1;
 
     rest(drive, random % (150 * KILLS_NS_PER_MS));
     unsigned n_ready = restarts_count_ready(&drive->daemon);
