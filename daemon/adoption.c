@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/cleanup.h"
+#include "base/list.h"
 #include "base/packet.h"
 #include "base/units.h"
 #include "daemon/core/core.h"
@@ -120,15 +121,35 @@ static void end_move(struct adoption *adoption) {
     adoption->fds = NULL;
 }
 
-/* Removes what a keeper that was killed has left. Its socket lies in a directory of its own. */
-static void remove_inbox(char *path) {
-    char *end = strrchr(path, '/');
+/* Of the inbox of a keeper that was killed. */
+struct removal {
+    struct worker_job job;
+    char path[NOTIFIER_PATH_SIZE];
+};
 
-    if (end == NULL || strstr(path, INBOX_DIRECTORY) == NULL)
+/* The socket lies in a directory of its own. */
+static void removal_run(struct worker_job *job) {
+    struct removal *removal = container_of(job, struct removal, job);
+
+    unlink(removal->path);
+    *strrchr(removal->path, '/') = '\0';
+    rmdir(removal->path);
+}
+
+static void removal_done(struct worker_job *job) {
+    free(container_of(job, struct removal, job));
+}
+
+/* On the notifier's thread: a file system on a disk can make the loop wait. Without memory for that, it stays. */
+static void remove_inbox(struct adoption *adoption) {
+    struct removal *removal =
+        strstr(adoption->path, "/" INBOX_DIRECTORY) != NULL ? calloc(1, sizeof *removal) : NULL;
+
+    if (removal == NULL)
         return;
-    unlink(path);
-    *end = '\0';
-    rmdir(path);
+    removal->job = (struct worker_job){.run = removal_run, .done = removal_done};
+    memcpy(removal->path, adoption->path, sizeof removal->path);
+    worker_submit(&adoption->daemon->notifier.worker, &removal->job);
 }
 
 static void lose_keeper(struct adoption *adoption) {
@@ -304,7 +325,7 @@ int adoption_begin(struct adoption *adoption, const char *notify, uint64_t pid, 
         return refuse(r, why, "process %" PRIu64 ", the keeper, cannot be reached at %s: %s", pid, notify,
                       strerror(-r));
     }
-    remove_inbox(adoption->path);
+    remove_inbox(adoption);
     snprintf(adoption->path, sizeof adoption->path, "%s", notify);
     notifier_move(&daemon->notifier, notify);
     store_begin_move(store, limit);

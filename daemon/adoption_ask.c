@@ -17,8 +17,8 @@
 #include "base/clock.h"
 #include "daemon/loop/log.h"
 
-/* For each answer of the daemon and of the keeper. Both answer at once, unless they are stopped. */
-#define WAIT_S     5
+/* For each answer of the daemon and of the keeper. Both answer at once, unless they are stopped, or wait for a disk. */
+#define WAIT_S     20
 #define REPLY_SIZE 2048u
 
 /* A socket that is connected to the daemon, and waits WAIT_S at most; -1: no daemon answers there. */
