@@ -33,7 +33,15 @@ class Adoption(Restarts):
         daemon.kill()
         wait_until(lambda: daemon.log_text().count("has ended: sessions and memory") > count, "the daemon notices")
         self.assertEqual(daemon.pid(), pid)
+        self.addCleanup(self.end_left, daemon, os.pidfd_open(pid))
         return pid
+
+    def end_left(self, daemon, end):
+        """A test that fails may leave a daemon that no keeper ends."""
+        if daemon.process is None or daemon.process.poll() is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(end, signal.SIGKILL)
+        os.close(end)
 
     def run_keeper(self, daemon, *prefix):
         """A keeper that is expected to end at once."""
