@@ -9,12 +9,12 @@
 #include "gpu/sim/sim.h"
 #include "tests/unit/client_fixture.h"
 
-_Static_assert(GPUPOOL_VERSION_MAJOR == 0 && GPUPOOL_VERSION_MINOR == 1 && GPUPOOL_VERSION_PATCH == 0,
+_Static_assert(GPUPOOL_VERSION_MAJOR == 0 && GPUPOOL_VERSION_MINOR == 2 && GPUPOOL_VERSION_PATCH == 0,
                "the header's version is the one that version_is_the_headers expects");
 
 static void version_is_the_headers(void **state) {
     (void)state;
-    assert_string_equal(gpupool_version(), "0.1.0");
+    assert_string_equal(gpupool_version(), "0.2.0");
 }
 
 static void pools_are_listed_and_found(void **state) {

@@ -30,7 +30,7 @@ extern "C" {
 #endif
 
 #define GPUPOOL_VERSION_MAJOR 0
-#define GPUPOOL_VERSION_MINOR 1
+#define GPUPOOL_VERSION_MINOR 2
 #define GPUPOOL_VERSION_PATCH 0
 
 #if defined(__GNUC__)
@@ -235,7 +235,7 @@ struct gpupool_buffer_info {
     uint32_t shared;       /**< 1: a token was made for it */
 };
 
-/** The library's version, "0.1.0". Never NULL. */
+/** The library's version, "0.2.0". Never NULL. */
 GPUPOOL_API const char *gpupool_version(void);
 
 /**
