@@ -378,11 +378,18 @@ class Restart(Restarts):
         self.assertNotEqual(refused.returncode, 0)
         self.assertIn("/bin/false cannot go on with what this daemon has: a restart ends 1 session", refused.stderr)
         self.assertEqual(daemon.pid(), before)
-        for odd in ("2/1", "1/2 1:64", "1/1 1:65", "1/1 1:64 29:8"):
+        for odd in ("2/1", "1/2 1:64", "1/1 1:65", "1/1 1:64 29:8", "1/1 99:8"):
             asked = subprocess.run([DAEMON, "--reads-estate", odd], capture_output=True, text=True, timeout=WAIT_S, check=False)
             self.assertEqual(asked.returncode, 1, odd)
             self.assertRegex(asked.stderr, "is of version|does not know records")
         worker.end()
+
+    def test_the_estates_of_releases_are_read(self):
+        """A release's line never changes. A kind of records whose payload became another one fails here."""
+        formats = {"0.2.0": "1/1 1:64 2:240 3:24 4:64 5:32 6:72 7:24 8:80 9:96 10:32 16:592 17:992 18:16 19:24 20:32"}
+        for release, kinds in formats.items():
+            asked = subprocess.run([DAEMON, "--reads-estate", kinds], capture_output=True, text=True, timeout=WAIT_S, check=False)
+            self.assertEqual((asked.returncode, asked.stderr), (0, ""), release)
 
     def test_an_estate_is_let_go(self):
         daemon = self.start()

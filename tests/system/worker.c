@@ -8,6 +8,7 @@
  *   revoke TOKEN   shrink N BYTES   trim   query N   state   changes (of the state, so far)
  *   churn MS (acquires, shares and releases for so long)
  *   begin N host|device BYTES MS   end N   cancel N (and end, whether it has its memory or not)
+ *   open (another client, for all that follows; the first one keeps its buffers until the end)
  *
  * Behind a stream of device 0:
  *
@@ -28,7 +29,10 @@
 #define NS_PER_MS   UINT64_C(1000000)
 #define LIFETIME_NS UINT64_C(60000000000)
 
-static struct gpupool_client *client;
+/* Not in the library of 0.1.0, with which the program runs as well. */
+extern __typeof__(gpupool_connection_state) gpupool_connection_state __attribute__((weak));
+
+static struct gpupool_client *client, *former;
 static struct gpupool_buffer buffers[BUFFERS];
 static uint64_t requests[BUFFERS];
 static void *stream;
@@ -189,6 +193,27 @@ static void answer_changes(void) {
     fflush(stdout);
 }
 
+static int open_client(struct gpupool_client **ret_client) {
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    const char *flags = getenv("GPUPOOL_WORKER_FLAGS");
+
+    options.flags = flags != NULL ? (uint32_t)strtoul(flags, NULL, 10) : 0;
+    if (gpupool_connection_state != NULL)
+        options.connection_changed = note_change;
+    return gpupool_open(&options, ret_client);
+}
+
+static int open_another(void) {
+    struct gpupool_client *another;
+    int r = former == NULL ? open_client(&another) : GPUPOOL_E_INVALID;
+
+    if (r == 0) {
+        former = client;
+        client = another;
+    }
+    return r;
+}
+
 /* One round of churn: requests of most kinds, of which each waits for its answer. */
 static int churn_once(unsigned round) {
     static const uint64_t sizes[] = {4096, 3 << 20, 64 << 10, 17 << 20};
@@ -273,6 +298,8 @@ static void serve(char *line) {
         answer(churn(strtoul(second, NULL, 10)));
     } else if (strcmp(word, "state") == 0) {
         answer_state();
+    } else if (strcmp(word, "open") == 0) {
+        answer(open_another());
     } else if (strcmp(word, "changes") == 0) {
         answer_changes();
     } else {
@@ -282,16 +309,14 @@ static void serve(char *line) {
 }
 
 int main(void) {
-    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
-    const char *flags = getenv("GPUPOOL_WORKER_FLAGS");
     char line[512];
 
-    options.flags = flags != NULL ? (uint32_t)strtoul(flags, NULL, 10) : 0;
-    options.connection_changed = note_change;
-    int r = gpupool_open(&options, &client);
+    int r = open_client(&client);
     answer(r);
     while (r == 0 && fgets(line, sizeof line, stdin) != NULL)
         serve(line);
+    if (former != NULL)
+        gpupool_close(former);
     if (r == 0)
         gpupool_close(client);
     return r < 0;
