@@ -183,12 +183,21 @@ static bool has_gone_off(const struct purger *purger, int fd) {
     return n == sizeof count;
 }
 
-/* Whether the daemon has asked since the last call. */
+/* Whether the daemon has asked since the last call, or its question was put off. */
 static bool is_asked(struct purger *purger) {
     pthread_mutex_lock(&purger->look_lock);
-    bool asked = has_gone_off(purger, purger->reclaim_fd);
+    bool asked = has_gone_off(purger, purger->reclaim_fd) || purger->is_put_off;
+    purger->is_put_off = false;
     pthread_mutex_unlock(&purger->look_lock);
     return asked;
+}
+
+/* While the daemon is away an answer would be waited for. The question may be the next daemon's, which asks once: it is
+ * answered when that one is there. */
+static void put_off(struct purger *purger) {
+    pthread_mutex_lock(&purger->look_lock);
+    purger->is_put_off = true;
+    pthread_mutex_unlock(&purger->look_lock);
 }
 
 /* Gives back what the library keeps, and has the program's loop call its callback. */
@@ -280,23 +289,15 @@ static bool look_at_connection(struct cache *cache) {
     return state == CONNECTION_AWAY;
 }
 
-/* While the daemon is away an answer would be waited for. The question may be the next daemon's, which asks once: it is
- * answered when that one is there. */
-static bool is_to_answer(struct purger *purger, bool asked, bool is_away) {
-    pthread_mutex_lock(&purger->look_lock);
-    asked = asked || purger->is_put_off;
-    purger->is_put_off = asked && is_away;
-    pthread_mutex_unlock(&purger->look_lock);
-    return asked && !is_away;
-}
-
 int purger_step(struct cache *cache) {
     struct purger *purger = &cache->purger;
     bool asked = is_asked(purger), owed = has_gone_off(purger, purger->owed_fd);
     bool decayed = has_gone_off(purger, purger->decay_fd);
     bool is_away = look_at_connection(cache);
 
-    asked = is_to_answer(purger, asked, is_away);
+    if (is_away && asked)
+        put_off(purger);
+    asked = asked && !is_away;
     decayed = decayed && !is_away;
     if (purger->is_over || session_is_over(cache->session)) {
         end_watch(cache);

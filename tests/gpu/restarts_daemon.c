@@ -72,6 +72,8 @@ const char *restarts_keep(struct restarts_daemon *daemon, const char *folder,
     }
     close(ready[1]);
     ssize_t n = read(ready[0], &byte, 1);
+    while (n == 1 && read(ready[0], &byte, 1) > 0) { /* from now on the keeper has the descriptors that it keeps open */
+    }
     close(ready[0]);
     snprintf(daemon->processes, sizeof daemon->processes, "/proc/%d/task/%d/children", (int)daemon->manager,
              (int)daemon->manager);

@@ -105,7 +105,7 @@ static void kill_any(void) {
 }
 
 static void break_all(void) {
-    bool had[JOINT_CLIENTS];
+    bool had[JOINT_CLIENTS] = {false};
 
     for (unsigned c = 0; c < world.n_clients; c++)
         had[c] = daemon_has(c);
