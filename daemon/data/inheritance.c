@@ -7,6 +7,7 @@
 
 #include "base/array.h"
 #include "base/cleanup.h"
+#include "base/units.h"
 #include "daemon/core/segment.h"
 #include "daemon/data/client.h"
 #include "daemon/data/clients.h"
@@ -334,5 +335,5 @@ void inheritance_resume(struct inheritance *inheritance) {
     }
     desk_end_step(desk);
     if (clients->n_clients > 0)
-        log_info("%u clients of the daemon before go on", clients->n_clients);
+        log_info("%s of the daemon before: served from now on", COUNT_TEXT(clients->n_clients, "client"));
 }
