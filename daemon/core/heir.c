@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/core/heir.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 #include "base/array.h"
@@ -34,7 +33,18 @@ int heir_tenant(struct heir *heir, const struct kept_tenant *kept, struct tenant
     return r == -ESRCH ? heir_refuse(heir, "a scope is missing") : r;
 }
 
-int heir_find_all(struct heir *heir, enum kept_kind kind, struct found_records *ret_records) {
+void heir_sort(struct found_records *records, int (*compare)(const void *a, const void *b)) {
+    if (records->count > 0)
+        qsort(records->list, records->count, sizeof *records->list, compare);
+}
+
+int heir_compare_numbers(const void *a, const void *b) {
+    uint64_t left = ((const struct found_record *)a)->number, right = ((const struct found_record *)b)->number;
+    return (left > right) - (left < right);
+}
+
+int heir_find_all(struct heir *heir, enum kept_kind kind, uint64_t (*number_of)(const void *payload),
+                  const char *twice, struct found_records *ret_records) {
     struct estate_found found = {0};
     size_t room = 0;
 
@@ -43,12 +53,12 @@ int heir_find_all(struct heir *heir, enum kept_kind kind, struct found_records *
         if (list == NULL)
             return -ENOMEM;
         ret_records->list = list;
-        list[ret_records->count++] = (struct found_record){.record = found.record, .payload = found.payload};
+        list[ret_records->count++] = (struct found_record){
+            .record = found.record, .number = number_of(found.payload), .payload = found.payload};
     }
+    heir_sort(ret_records, heir_compare_numbers);
+    for (size_t i = 1; i < ret_records->count; i++)
+        if (ret_records->list[i].number == ret_records->list[i - 1].number)
+            return heir_refuse(heir, twice);
     return 0;
-}
-
-void heir_sort(struct found_records *records, int (*compare)(const void *a, const void *b)) {
-    if (records->count > 0)
-        qsort(records->list, records->count, sizeof *records->list, compare);
 }

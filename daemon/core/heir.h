@@ -95,6 +95,7 @@ static inline struct tenant_id heir_tenant_id(const struct kept_tenant *kept) {
 /* A record that was found, for a kind whose records come in another order than theirs in the estate. */
 struct found_record {
     uint32_t record;
+    uint64_t number; /* no other one of the kind has it */
     int64_t
         later; /* leases behind a word of one session: how much later than the first one its value comes */
     const void *payload;
@@ -105,8 +106,11 @@ struct found_records {
     size_t count;
 };
 
-/* Finds all records of a kind. The caller frees the list. */
-int heir_find_all(struct heir *heir, enum kept_kind kind, struct found_records *ret_records);
+/* Finds all records of a kind, in the order of their numbers. twice: the reason to refuse an estate in which two have one
+ * number. The caller frees the list, also after a failure. */
+int heir_find_all(struct heir *heir, enum kept_kind kind, uint64_t (*number_of)(const void *payload),
+                  const char *twice, struct found_records *ret_records);
 void heir_sort(struct found_records *records, int (*compare)(const void *a, const void *b));
+int heir_compare_numbers(const void *a, const void *b);
 
 #endif

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/core/heir.h"
 
-#include <errno.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "daemon/core/fence.h"
 #include "daemon/core/lease.h"
@@ -11,10 +9,8 @@
 #include "daemon/core/tenant.h"
 
 /* They come in the order of their generations. */
-static int compare_generations(const void *a, const void *b) {
-    const struct kept_lease *left = ((const struct found_record *)a)->payload,
-                            *right = ((const struct found_record *)b)->payload;
-    return (left->generation > right->generation) - (left->generation < right->generation);
+static uint64_t generation_of(const void *payload) {
+    return ((const struct kept_lease *)payload)->generation;
 }
 
 /* By the word that they wait for. */
@@ -34,7 +30,7 @@ static int compare_fences(const void *a, const void *b) {
 
     if (by_word != 0)
         return by_word;
-    return left != right ? (left > right) - (left < right) : compare_generations(a, b);
+    return left != right ? (left > right) - (left < right) : heir_compare_numbers(a, b);
 }
 
 /* Puts leases into the order in which their fences come. Values are compared modulo 2^64, which orders those alone
@@ -109,17 +105,10 @@ static int fence_lease(struct heir *heir, const struct found_record *found) {
 
 int heir_add_leases(struct heir *heir) {
     struct found_records leases = {0};
-    uint64_t last = 0;
 
-    int r = heir_find_all(heir, KEPT_LEASE, &leases);
-    if (r == 0)
-        heir_sort(&leases, compare_generations);
-    for (size_t i = 0; r == 0 && i < leases.count; i++) {
-        const struct kept_lease *kept = leases.list[i].payload;
-        r = kept->generation != last ? add_lease(heir, &leases.list[i])
-                                     : heir_refuse(heir, "two leases have one name");
-        last = kept->generation;
-    }
+    int r = heir_find_all(heir, KEPT_LEASE, generation_of, "two leases have one name", &leases);
+    for (size_t i = 0; r == 0 && i < leases.count; i++)
+        r = add_lease(heir, &leases.list[i]);
     lease_table_restored(&heir->core->leases);
     if (r == 0)
         sort_by_fences(&leases);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/core/heir.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -166,26 +165,17 @@ static int add_request(struct heir *heir, const struct found_record *found) {
     return place_request(heir, kept, request);
 }
 
-static int compare_requests(const void *a, const void *b) {
-    const struct kept_request *left = ((const struct found_record *)a)->payload,
-                              *right = ((const struct found_record *)b)->payload;
-    return (left->number > right->number) - (left->number < right->number);
+/* They come in the order of their arrival. */
+static uint64_t number_of(const void *payload) {
+    return ((const struct kept_request *)payload)->number;
 }
 
-/* They come in the order of their arrival. */
 int heir_add_requests(struct heir *heir) {
     struct found_records requests = {0};
-    uint64_t last = 0;
 
-    int r = heir_find_all(heir, KEPT_REQUEST, &requests);
-    if (r == 0)
-        heir_sort(&requests, compare_requests);
-    for (size_t i = 0; r == 0 && i < requests.count; i++) {
-        const struct kept_request *kept = requests.list[i].payload;
-        r = kept->number != last ? add_request(heir, &requests.list[i])
-                                 : heir_refuse(heir, "two requests have one number");
-        last = kept->number;
-    }
+    int r = heir_find_all(heir, KEPT_REQUEST, number_of, "two requests have one number", &requests);
+    for (size_t i = 0; r == 0 && i < requests.count; i++)
+        r = add_request(heir, &requests.list[i]);
     free(requests.list);
     return r;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/core/heir.h"
 
-#include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,7 +123,7 @@ int heir_tell_session(struct heir *heir, uint32_t record, const void *payload) {
 
     (void)record;
     if ((kept->told & ~kept->mapped) != 0)
-        return heir_refuse(heir, "a session was told to close what it has not mapped");
+        return heir_refuse(heir, "a session was told to close a segment that it has not mapped");
     for (uint64_t bits = kept->told; bits != 0; bits &= bits - 1) {
         struct segment *segment = heir->core->segments[kept->word * 64 + (unsigned)__builtin_ctzll(bits)];
         if (segment->state != SEGMENT_CLOSING)

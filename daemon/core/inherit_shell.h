@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef DAEMON_CORE_INHERIT_SHELL_H
 #define DAEMON_CORE_INHERIT_SHELL_H
-/* The part of the shell in inheriting (inherit.h), and what it is told of. */
+/* The calls of the shell that core_inherit() makes, and the loss that it tells the shell of. */
 #include "daemon/core/kept.h"
 
 /* The extent of a damage. */
