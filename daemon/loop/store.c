@@ -267,13 +267,10 @@ static int put(struct store *store, enum store_kind kind, int fd, char name[STOR
 /* Once for each reason: a full store is full for long. */
 static void complain(struct store *store, int error) {
     if (error == -EDQUOT && !store->complained_of_segments)
-        log_warning("a segment is not stored, since sessions need the store's room: when the daemon ends, "
-                    "the memory of "
-                    "this and of further ones is lent no more (%zu segments are stored; the store holds %zu "
-                    "descriptors "
-                    "at most: raise FileDescriptorStoreMax= of the unit or the keeper's hard limit of "
-                    "descriptors, or the "
-                    "pool's step)",
+        log_warning("a segment is not stored, since sessions need the store's room: when the daemon ends, the "
+                    "memory of this and of further ones is lent no more (%zu segments are stored; the store "
+                    "holds %zu descriptors at most: raise FileDescriptorStoreMax= of the unit or the keeper's "
+                    "hard limit of descriptors, or the pool's step)",
                     store->n_segments, store->limit);
     else if (error != -EDQUOT && !store->complained)
         log_warning("a descriptor is not stored, so what needs it does not survive the daemon: %s (%zu of "

@@ -85,7 +85,8 @@ static inline bool store_is_there(const struct store *store) {
 void store_bound_segments(struct store *store, size_t limit);
 
 /* Takes an inherited descriptor out by its name: of several with that name, the one with the lowest number.
- * Returns it, or -1: it is missing, and nothing that is stored from now on has its place. Taken descriptors close on exec: sd_listen_fds() saw to that. */
+ * Returns it, or -1: it is missing, and nothing that is stored from now on has its place. Taken descriptors close on
+ * exec: sd_listen_fds() saw to that. */
 int store_take(struct store *store, const char *name);
 
 /* Takes the listening Unix socket of this type and path out, which an earlier daemon stored. The socket need

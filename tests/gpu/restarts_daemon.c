@@ -183,7 +183,7 @@ void restarts_show_log(const struct restarts_daemon *daemon) {
     (void)!system(command);
 }
 
-/* --- what is stored for it, and what it has --- */
+/* --- its descriptors in the store, its memory and its records --- */
 
 /* The sum of all numbers that have the key. */
 static uint64_t sum(const char *answer, const char *key) {
@@ -249,15 +249,23 @@ const char *restarts_note_store(struct restarts_daemon *daemon) {
     return NULL;
 }
 
+/* The first of these members whose sum is not 0; NULL: there is none. */
+static const char *find_sum(const char *answer, const char *const *keys, size_t n, uint64_t *ret_sum) {
+    for (size_t i = 0; i < n; i++)
+        if ((*ret_sum = sum(answer, keys[i])) > 0)
+            return keys[i];
+    return NULL;
+}
+
 static const char *find_left_in_pools(const struct restarts_daemon *daemon, uint64_t *ret_amount) {
     static const char *const counts[] = {"leased_bytes", "quarantined_bytes", "fenced_bytes", "waiters"};
     const char *answer = restarts_ask(daemon, "pools");
 
     if (answer == NULL)
         return "no answer about the pools";
-    for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++)
-        if ((*ret_amount = sum(answer, counts[i])) > 0)
-            return counts[i];
+    const char *left = find_sum(answer, counts, sizeof counts / sizeof *counts, ret_amount);
+    if (left != NULL)
+        return left;
     *ret_amount = sum(answer, "reserved_bytes") - sum(answer, "free_bytes");
     return *ret_amount > 0 ? "bytes that are neither free nor anyone's" : NULL;
 }
@@ -268,9 +276,9 @@ static const char *find_left_in_store(const struct restarts_daemon *daemon, uint
 
     if (answer == NULL)
         return "no answer about the estate";
-    for (unsigned i = 0; i < sizeof counts / sizeof *counts; i++)
-        if ((*ret_amount = sum(answer, counts[i])) > 0)
-            return counts[i];
+    const char *left = find_sum(answer, counts, sizeof counts / sizeof *counts, ret_amount);
+    if (left != NULL)
+        return left;
     if ((*ret_amount = count_others(answer, "stored") - daemon->others) > 0)
         return "descriptors in the store beside those of segments";
     *ret_amount = count_others(answer, "records") - daemon->records;

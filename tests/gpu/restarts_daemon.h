@@ -48,7 +48,7 @@ pid_t restarts_find(const struct restarts_daemon *daemon);
 /* How many daemons have become ready so far. */
 unsigned restarts_count_ready(struct restarts_daemon *daemon);
 
-/* The manager executes its program anew, and keeps what it has. */
+/* The manager executes its program anew, and keeps its descriptors. */
 void restarts_execute_manager(const struct restarts_daemon *daemon);
 
 /* In a new process: becomes gpupoolctl, which upgrades the daemon. */
