@@ -71,6 +71,7 @@ static void end_step(struct daemon *daemon) {
  * answer can end a session, and a growth can fail at once: both lead to further decisions. */
 void decisions_carry_out(struct daemon *daemon) {
     struct answer answer;
+    struct name_answer named;
     struct pool *pool;
     struct segment *segment;
     struct session *session;
@@ -84,6 +85,10 @@ void decisions_carry_out(struct daemon *daemon) {
             session_log_answer(&daemon->clients.log, &answer);
             serve_answer(answer.session->owner, &answer);
             core_answer_sent(&answer, clock_now_ns());
+            more = true;
+        }
+        while (core_next_name_answer(daemon->core, &named)) {
+            serve_name_answer(named.session->owner, &named);
             more = true;
         }
         while (!daemon->stopping && core_next_growth(daemon->core, &pool, &size_bytes)) {
@@ -108,7 +113,7 @@ void decisions_carry_out(struct daemon *daemon) {
  * that a dying process has mapped. */
 static void stop_if_unused(struct daemon *daemon) {
     if (!daemon->options.private || !daemon->clients.served || daemon->stopping ||
-        daemon->core->parcels.count > 0)
+        daemon->core->parcels.count > daemon->core->parcels.n_named)
         return;
     if (!clients_are_there(&daemon->clients))
         daemon_stop(daemon);

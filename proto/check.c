@@ -45,6 +45,9 @@ TEXTS_NAME(PROTO_BOARD_SLOTS, 1024);
 TEXTS_NAME(PROTO_BOARD_WORDS, 64);
 TEXTS_NAME(PROTO_BOARD_BYTES, 1048576);
 TEXTS_NAME(PROTO_HOLDERS_MAX, 64);
+TEXTS_NAME(PROTO_NAME_BUFFERS_MAX, 64);
+TEXTS_NAME(PROTO_DIRECTORY_BYTES_MAX, 65536);
+TEXTS_NAME(PROTO_NAMES_PER_MESSAGE, 64);
 
 /* One function for each body that has rules: NULL, or what is wrong, which begins with the message's and the
  * field's names. */
@@ -249,16 +252,20 @@ static const char *check_reclaimed(const struct proto_message *message) {
     return NULL;
 }
 
+/* Whether a text that is not empty ends within its array, with NULs behind it. */
+static bool text_is_filled_up(const char *text, size_t size) {
+    size_t length = strnlen(text, size);
+    return length > 0 && length < size && bytes_are_zero(text + length, size - length);
+}
+
+/* The flaw of a member `name`. */
+#define NAME_FLAW(message, text)                                                                             \
+    (!text_is_filled_up((text), sizeof(text)) ? message ".name: empty, or not ended and filled up by NUL"    \
+     : !text_is_printable((text), strlen(text)) ? message ".name: not printable UTF-8"                       \
+                                                : NULL)
+
 static const char *check_name(const struct proto_message *message) {
-    const char *name = message->name.name;
-    size_t length = strnlen(name, PROTO_PROCESS_NAME_SIZE);
-    if (length == 0)
-        return "NAME.name: empty";
-    if (length == PROTO_PROCESS_NAME_SIZE || !bytes_are_zero(name + length, PROTO_PROCESS_NAME_SIZE - length))
-        return "NAME.name: not ended and filled up by NUL";
-    if (!text_is_printable(name, length))
-        return "NAME.name: not printable UTF-8";
-    return NULL;
+    return NAME_FLAW("NAME", message->name.name);
 }
 
 static const char *check_closed(const struct proto_message *message) {
@@ -464,6 +471,145 @@ static const char *check_holders(const struct proto_message *message) {
     return NULL;
 }
 
+static bool fence_is_sane(const struct proto_board_fence *fence, uint32_t has_fence) {
+    return has_fence == 1 ? fence->slot < PROTO_BOARD_SLOTS && fence->word < PROTO_BOARD_WORDS
+                          : has_fence == 0 && bytes_are_zero(fence, sizeof *fence);
+}
+
+/* n_bytes is known to be no more than a message may have. */
+#define DIRECTORY_FLAW(message, part)                                                                        \
+    ((part)->n_bytes == 0 ? message ".n_bytes: 0"                                                            \
+     : (part)->offset_bytes > PROTO_DIRECTORY_BYTES_MAX - (part)->n_bytes ? message                          \
+         ".offset_bytes + n_bytes: above 65536"                                                              \
+                                                                          : NULL)
+
+static const char *check_write_directory(const struct proto_message *message) {
+    return DIRECTORY_FLAW("WRITE_DIRECTORY", &message->write_directory);
+}
+
+static const char *check_directory(const struct proto_message *message) {
+    return DIRECTORY_FLAW("DIRECTORY", &message->directory);
+}
+
+static const char *check_publish_buffer(const struct proto_publish_buffer *buffer) {
+    if (buffer->size_bytes == 0 || buffer->size_bytes > PROTO_SIZE_MAX)
+        return "PUBLISH.buffers.size_bytes: 0, or above 2^56";
+    if (!fence_is_sane(&buffer->fence, buffer->has_fence))
+        return "PUBLISH.buffers.has_fence: neither 0 without a fence, nor 1 with one of the board's";
+    return buffer->reserved != 0 ? "PUBLISH.buffers.reserved: not 0" : NULL;
+}
+
+static const char *check_publish(const struct proto_message *message) {
+    const struct proto_publish *publish = &message->publish;
+    const char *flaw = NAME_FLAW("PUBLISH", publish->name);
+
+    if (flaw != NULL)
+        return flaw;
+    if ((publish->flags & ~PROTO_PUBLISH_FLAGS) != 0)
+        return "PUBLISH.flags: unknown ones are set";
+    if (publish->count == 0 || publish->count > PROTO_NAME_BUFFERS_MAX)
+        return "PUBLISH.count: 0, or above 64";
+    if (publish->directory_bytes > PROTO_DIRECTORY_BYTES_MAX)
+        return "PUBLISH.directory_bytes: above 65536";
+    if (publish->reserved != 0)
+        return "PUBLISH.reserved: not 0";
+    for (uint32_t i = 0; flaw == NULL && i < PROTO_NAME_BUFFERS_MAX; i++)
+        flaw = i < publish->count ? check_publish_buffer(&publish->buffers[i])
+               : bytes_are_zero(&publish->buffers[i], sizeof publish->buffers[i])
+                   ? NULL
+                   : "PUBLISH.count: not the buffers that are there";
+    return flaw;
+}
+
+static const char *check_unpublish(const struct proto_message *message) {
+    const struct proto_unpublish *unpublish = &message->unpublish;
+
+    if ((unpublish->flags & ~PROTO_UNPUBLISH_BUILD) != 0)
+        return "UNPUBLISH.flags: unknown ones are set";
+    if (unpublish->reserved != 0)
+        return "UNPUBLISH.reserved: not 0";
+    return NAME_FLAW("UNPUBLISH", unpublish->name);
+}
+
+static const char *check_open_name(const struct proto_message *message) {
+    const struct proto_open_name *open = &message->open_name;
+
+    if ((open->flags & ~PROTO_OPEN_NAME_FLAGS) != 0 || open->flags == PROTO_OPEN_NAME_FLAGS)
+        return "OPEN_NAME.flags: unknown ones are set, or BUILD with CHANGE";
+    if (open->reserved != 0)
+        return "OPEN_NAME.reserved: not 0";
+    return NAME_FLAW("OPEN_NAME", open->name);
+}
+
+static const char *check_read_directory(const struct proto_message *message) {
+    return message->read_directory.reserved != 0 ? "READ_DIRECTORY.reserved: not 0"
+                                                 : NAME_FLAW("READ_DIRECTORY", message->read_directory.name);
+}
+
+static const char *check_published(const struct proto_message *message) {
+    return message->published.generation == 0 ? "PUBLISHED.generation: 0" : NULL;
+}
+
+static const char *check_named_buffer(const struct proto_named_buffer *buffer) {
+    if (buffer->size_bytes == 0 || buffer->size_bytes > PROTO_SIZE_MAX)
+        return "NAMED.buffers.size_bytes: 0, or above 2^56";
+    if (buffer->pool == 0)
+        return "NAMED.buffers.pool: 0";
+    return fence_is_sane(&buffer->fence, buffer->has_fence)
+               ? NULL
+               : "NAMED.buffers.has_fence: neither 0 without a fence, nor 1 with one of the board's";
+}
+
+static const char *check_named(const struct proto_message *message) {
+    const struct proto_named *named = &message->named;
+    const char *flaw = NULL;
+
+    if (named->state < PROTO_NAME_THERE || named->state > PROTO_NAME_GONE)
+        return "NAMED.state: unknown";
+    if (named->state != PROTO_NAME_THERE)
+        return bytes_are_zero(&named->flags, sizeof *named - offsetof(struct proto_named, flags))
+                   ? NULL
+                   : "NAMED.state: 2 or 3, beside fields that are not 0";
+    if ((named->flags & ~(PROTO_PUBLISH_FLAGS & ~PROTO_PUBLISH_SAME_LAYOUT)) != 0)
+        return "NAMED.flags: unknown ones are set";
+    if (named->generation == 0)
+        return "NAMED.generation: 0";
+    if (named->count == 0 || named->count > PROTO_NAME_BUFFERS_MAX)
+        return "NAMED.count: 0, or above 64";
+    if (named->directory_bytes > PROTO_DIRECTORY_BYTES_MAX)
+        return "NAMED.directory_bytes: above 65536";
+    for (uint32_t i = 0; flaw == NULL && i < PROTO_NAME_BUFFERS_MAX; i++)
+        flaw = i < named->count ? check_named_buffer(&named->buffers[i])
+               : bytes_are_zero(&named->buffers[i], sizeof named->buffers[i])
+                   ? NULL
+                   : "NAMED.count: not the buffers that are there";
+    return flaw;
+}
+
+static const char *check_listed_name(const struct proto_listed_name *name) {
+    if (name->id == 0)
+        return "NAMES.names.id: 0";
+    if ((name->flags & ~(PROTO_PUBLISH_FLAGS & ~PROTO_PUBLISH_SAME_LAYOUT)) != 0)
+        return "NAMES.names.flags: unknown ones are set";
+    if (name->count > PROTO_NAME_BUFFERS_MAX || (name->count == 0) != (name->generation == 0))
+        return "NAMES.names.count: above 64, or 0 beside a generation, or not 0 without one";
+    return NAME_FLAW("NAMES.names", name->name);
+}
+
+static const char *check_names(const struct proto_message *message) {
+    const struct proto_names *names = &message->names;
+    const char *flaw = NULL;
+
+    if (names->count > PROTO_NAMES_PER_MESSAGE)
+        return "NAMES.count: above 64";
+    for (uint32_t i = 0; flaw == NULL && i < PROTO_NAMES_PER_MESSAGE; i++)
+        flaw = i < names->count ? check_listed_name(&names->names[i])
+               : bytes_are_zero(&names->names[i], sizeof names->names[i])
+                   ? NULL
+                   : "NAMES.count: not the names that are there";
+    return flaw;
+}
+
 static const char *check_page(const struct proto_message *message) {
     if (message->page.size_bytes != PROTO_PAGE_BYTES)
         return "PAGE.size_bytes: not 65536";
@@ -492,6 +638,7 @@ static const char *check_failure(const struct proto_message *message) {
 #define check_ask_holders NULL
 #define check_revoke      NULL
 #define check_ask_alive   NULL
+#define check_list_names  NULL
 #define check_alive       NULL
 #define check_ok          NULL
 

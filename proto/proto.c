@@ -56,11 +56,26 @@ SIZE_OF(proto_segment_lease, 24);
 SIZE_OF(proto_leases, 24 + 24 * PROTO_LEASES_PER_MESSAGE);
 SIZE_OF(proto_info, 48);
 SIZE_OF(proto_page_reply, 8);
+SIZE_OF(proto_directory_part, 8 + PROTO_DIRECTORY_PART_MAX);
+SIZE_OF(proto_publish_buffer, 48);
+SIZE_OF(proto_publish, PROTO_NAME_TEXT_SIZE + 24 + 48 * PROTO_NAME_BUFFERS_MAX);
+SIZE_OF(proto_published, 8);
+SIZE_OF(proto_unpublish, PROTO_NAME_TEXT_SIZE + 16);
+SIZE_OF(proto_open_name, PROTO_NAME_TEXT_SIZE + 24);
+SIZE_OF(proto_named_buffer, PROTO_TOKEN_BYTES + 32);
+SIZE_OF(proto_named, 40 + (PROTO_TOKEN_BYTES + 32) * PROTO_NAME_BUFFERS_MAX);
+SIZE_OF(proto_read_directory, PROTO_NAME_TEXT_SIZE + 16);
+SIZE_OF(proto_list_names, 8);
+SIZE_OF(proto_listed_name, 48 + PROTO_NAME_TEXT_SIZE);
+SIZE_OF(proto_names, 8 + (48 + PROTO_NAME_TEXT_SIZE) * PROTO_NAMES_PER_MESSAGE);
 
 _Static_assert(sizeof(struct proto_header) + sizeof(struct proto_pools) <= PROTO_PACKET_MAX,
                "POOLS fits a packet");
 _Static_assert(sizeof(struct proto_header) + sizeof(struct proto_failure) <= PROTO_PACKET_MAX,
                "ERROR fits a packet");
+_Static_assert(sizeof(struct proto_header) + sizeof(struct proto_directory_part) <= PROTO_PACKET_MAX &&
+                   sizeof(struct proto_header) + sizeof(struct proto_names) <= PROTO_PACKET_MAX,
+               "so do DIRECTORY and NAMES");
 
 enum request_rule {
     ANSWERED,
@@ -122,6 +137,13 @@ static const char *variable_size(const struct proto_message *message, size_t *re
             return "ERROR.text_length: above 1024";
         *ret_size = message->failure.text_length;
         return NULL;
+    case PROTO_WRITE_DIRECTORY:
+    case PROTO_DIRECTORY:
+        if (message->directory.n_bytes > PROTO_DIRECTORY_PART_MAX)
+            return message->header.operation == PROTO_DIRECTORY ? "DIRECTORY.n_bytes: above 15360"
+                                                                : "WRITE_DIRECTORY.n_bytes: above 15360";
+        *ret_size = message->directory.n_bytes;
+        return NULL;
     default:
         return NULL;
     }
@@ -129,8 +151,16 @@ static const char *variable_size(const struct proto_message *message, size_t *re
 
 /* The flaw of a message whose fixed part is followed by another number of bytes than variable_size() says. */
 static const char *rest_flaw(unsigned operation) {
-    return operation == PROTO_POOLS ? "POOLS.count: not the pools that follow"
-                                    : "ERROR.text_length: not the bytes that follow";
+    switch (operation) {
+    case PROTO_POOLS:
+        return "POOLS.count: not the pools that follow";
+    case PROTO_DIRECTORY:
+        return "DIRECTORY.n_bytes: not the bytes that follow";
+    case PROTO_WRITE_DIRECTORY:
+        return "WRITE_DIRECTORY.n_bytes: not the bytes that follow";
+    default:
+        return "ERROR.text_length: not the bytes that follow";
+    }
 }
 
 /* NULL, or what is wrong. */

@@ -32,9 +32,11 @@
 
 #define PROTO_MAGIC       UINT32_C(0x4c505047) /* "GPPL" in memory */
 #define PROTO_VERSION_MIN 1u
-#define PROTO_VERSION_MAX 2u
+#define PROTO_VERSION_MAX 3u
 /* The first one that knows of daemons that go on with the sessions of the daemon before: PROTO_AGAIN, ASK_ALIVE. */
 #define PROTO_VERSION_RESTARTS 2u
+/* The first one that knows of names. */
+#define PROTO_VERSION_NAMES 3u
 
 #define PROTO_MESSAGE(name, number, sender, request, reply, descriptors, member, type)                       \
     PROTO_##name = (number),
@@ -58,7 +60,8 @@ enum proto_error {
     PROTO_E_SHUTDOWN = 11,  /* the daemon is stopping */
     PROTO_E_NO_MEMORY = 12, /* the daemon itself is out of memory for bookkeeping */
     PROTO_E_CANCELLED = 13, /* the session cancelled the request while it waited */
-    PROTO_E_MAX = 13,
+    PROTO_E_NO_NAME = 14,   /* nothing is published under this name */
+    PROTO_E_MAX = 14,
 };
 
 enum proto_pool_kind {
@@ -393,6 +396,117 @@ struct proto_board_reply {
 struct proto_page_reply {
     uint32_t size_bytes; /* of the memfd: PROTO_PAGE_BYTES */
     uint32_t reserved;   /* 0 */
+};
+
+/* DIRECTORY, and WRITE_DIRECTORY: from 0 on, each part behind the one before; a part from 0 begins anew. */
+struct proto_directory_part {
+    uint32_t offset_bytes; /* of the part in the directory; both together up to PROTO_DIRECTORY_BYTES_MAX */
+    uint32_t n_bytes;      /* that follow: 1…PROTO_DIRECTORY_PART_MAX */
+    uint8_t bytes[PROTO_DIRECTORY_PART_MAX];
+};
+
+#define PROTO_PUBLISH_KEEP UINT32_C(1) /* it stays when its publisher's session ends */
+/* The publisher goes on writing: its readers know. Without it the contents are final. */
+#define PROTO_PUBLISH_LIVE UINT32_C(2)
+/* Only in the place of one with the same layout. */
+#define PROTO_PUBLISH_SAME_LAYOUT UINT32_C(4)
+#define PROTO_PUBLISH_FLAGS       (PROTO_PUBLISH_KEEP | PROTO_PUBLISH_LIVE | PROTO_PUBLISH_SAME_LAYOUT)
+
+struct proto_publish_buffer {
+    uint64_t lease, generation;     /* a whole lease of this session */
+    uint64_t size_bytes;            /* that readers are told, up to the block's capacity */
+    struct proto_board_fence fence; /* in this session's slot on the board: behind it the contents are there */
+    uint32_t has_fence;             /* 1: readers wait for it; 0: the fence is 0 */
+    uint32_t reserved;              /* 0 */
+};
+
+struct proto_publish {
+    char name[PROTO_NAME_TEXT_SIZE]; /* printable UTF-8, not empty, filled up with NULs */
+    uint32_t flags;                  /* PROTO_PUBLISH_… */
+    uint32_t count;                  /* 1…PROTO_NAME_BUFFERS_MAX; the other buffers are 0 */
+    uint32_t directory_bytes;        /* that were written by WRITE_DIRECTORY; 0: it has none */
+    uint32_t reserved;               /* 0 */
+    uint64_t layout;                 /* a number that the publisher makes of sizes and directory */
+    struct proto_publish_buffer buffers[PROTO_NAME_BUFFERS_MAX];
+};
+
+struct proto_published {
+    uint64_t generation; /* of what is published: never 0, and above all that were before */
+};
+
+/* Not the publication: the session gives up what it was to build. */
+#define PROTO_UNPUBLISH_BUILD UINT32_C(1)
+
+struct proto_unpublish {
+    char name[PROTO_NAME_TEXT_SIZE];
+    uint64_t generation; /* only this one; 0: whichever it is */
+    uint32_t flags;      /* PROTO_UNPUBLISH_… */
+    uint32_t reserved;   /* 0 */
+};
+
+#define PROTO_OPEN_NAME_BUILD  UINT32_C(1) /* where nothing is published and no session builds, this one does */
+#define PROTO_OPEN_NAME_CHANGE UINT32_C(2) /* waits until the generation is another one than named */
+#define PROTO_OPEN_NAME_FLAGS  (PROTO_OPEN_NAME_BUILD | PROTO_OPEN_NAME_CHANGE)
+
+struct proto_open_name {
+    char name[PROTO_NAME_TEXT_SIZE];
+    uint64_t generation; /* at least this one; with CHANGE: another one, where 0 is that there is none */
+    uint64_t timeout_ns; /* as in ACQUIRE */
+    uint32_t flags;      /* PROTO_OPEN_NAME_… */
+    uint32_t reserved;   /* 0 */
+};
+
+enum proto_name_state {
+    PROTO_NAME_THERE = 1,
+    PROTO_NAME_BUILD = 2, /* the session builds it: it publishes, or says UNPUBLISH; the rest is 0 */
+    PROTO_NAME_GONE = 3,  /* to CHANGE: nothing is published; the rest is 0 */
+};
+
+struct proto_named_buffer {
+    struct proto_token token; /* for ATTACH, while the generation is there */
+    uint64_t size_bytes;
+    struct proto_board_fence fence; /* on the board */
+    uint32_t pool;
+    uint32_t has_fence; /* 1: the reader waits for it; 0: the fence is 0 */
+};
+
+struct proto_named {
+    uint32_t state; /* enum proto_name_state */
+    uint32_t flags; /* PROTO_PUBLISH_…, but for SAME_LAYOUT */
+    uint64_t generation;
+    uint64_t layout;
+    uint64_t session; /* that published it */
+    uint32_t count;   /* of the buffers; the others are 0 */
+    uint32_t directory_bytes;
+    struct proto_named_buffer buffers[PROTO_NAME_BUFFERS_MAX];
+};
+
+struct proto_read_directory {
+    char name[PROTO_NAME_TEXT_SIZE];
+    uint64_t generation;
+    uint32_t offset_bytes; /* below the directory's size */
+    uint32_t reserved;     /* 0 */
+};
+
+struct proto_list_names {
+    uint64_t after; /* the id of a name: those that came later; 0: all */
+};
+
+struct proto_listed_name {
+    uint64_t id;         /* names are listed by it */
+    uint64_t generation; /* 0: nothing is published */
+    uint64_t bytes;      /* of all its buffers */
+    uint64_t layout;
+    uint64_t session; /* that published it, or builds it; 0: none */
+    uint32_t flags;   /* as NAMED */
+    uint32_t count;   /* of its buffers */
+    char name[PROTO_NAME_TEXT_SIZE];
+};
+
+struct proto_names {
+    uint32_t count;  /* the others are 0 */
+    uint32_t n_left; /* that come behind these */
+    struct proto_listed_name names[PROTO_NAMES_PER_MESSAGE];
 };
 
 struct proto_failure {

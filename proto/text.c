@@ -43,6 +43,7 @@ const char *proto_error_text(unsigned error) {
         [PROTO_E_SHUTDOWN] = "the daemon is stopping",
         [PROTO_E_NO_MEMORY] = "the daemon has no memory left for its bookkeeping",
         [PROTO_E_CANCELLED] = "the request was cancelled while it waited",
+        [PROTO_E_NO_NAME] = "nothing is published under this name",
     };
     _Static_assert(sizeof texts / sizeof *texts == PROTO_E_MAX + 1, "a text for each error");
     return error != 0 && error <= PROTO_E_MAX ? texts[error] : "unknown error";

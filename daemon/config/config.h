@@ -79,7 +79,7 @@ struct config_section {
 
 /* A tenant's limits. Shares are of the pool's limit. */
 struct config_limits {
-    struct config_size sessions, leases, ranges, segments, waiting, replies, device, host;
+    struct config_size sessions, leases, ranges, segments, waiting, replies, kept, device, host;
     int lines[CONFIG_KEYS_MAX];
 };
 

@@ -80,6 +80,7 @@ static const struct config_key quota_keys[] = {
     {"segments", CONFIG_QUOTA_COUNT, false, AT(segments), NULL, 0, NULL},
     {"waiting", CONFIG_QUOTA_COUNT, false, AT(waiting), NULL, 0, "16384"},
     {"replies", CONFIG_QUOTA_BYTES, false, AT(replies), NULL, 0, "64MiB"},
+    {"kept", CONFIG_QUOTA_BYTES, false, AT(kept), NULL, 0, "unlimited"},
 };
 #undef AT
 

@@ -103,6 +103,7 @@ static void resolve_limits(const struct config_limits *limits, const struct core
     ret_limits[QUOTA_SEGMENTS] = resolve(&limits->segments, 0, fallback[QUOTA_SEGMENTS]);
     ret_limits[QUOTA_WAITING] = resolve(&limits->waiting, 0, fallback[QUOTA_WAITING]);
     ret_limits[QUOTA_REPLIES] = resolve(&limits->replies, 0, fallback[QUOTA_REPLIES]);
+    ret_limits[QUOTA_KEPT] = resolve(&limits->kept, 0, fallback[QUOTA_KEPT]);
     for (unsigned i = 0; i < core->n_pools; i++) {
         const struct pool *pool = core->pools[i];
         unsigned item = quota_item_of_pool(pool->id);

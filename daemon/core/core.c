@@ -12,6 +12,7 @@
 #include "daemon/core/explain.h"
 #include "daemon/core/kept.h"
 #include "daemon/core/lease.h"
+#include "daemon/core/name_wait.h"
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/recorder.h"
@@ -34,6 +35,7 @@ int core_new(struct core **ret_core) {
     list_init(&core->ready);
     list_init(&core->answered);
     list_init(&core->retiring);
+    list_init(&core->names_answered);
     list_init(&core->reclaiming);
     list_init(&core->long_waits);
     core->sessions_limit = SESSIONS_MAX_DEFAULT;
@@ -62,7 +64,7 @@ struct core *core_free(struct core *core) {
     if (core == NULL)
         return NULL;
     assert(list_is_empty(&core->sessions) && list_is_empty(&core->answered) &&
-           list_is_empty(&core->reclaiming) && list_is_empty(&core->long_waits));
+           list_is_empty(&core->reclaiming) && list_is_empty(&core->names_answered) && list_is_empty(&core->long_waits));
     assert(core->parcels.count == 0);
     free(core->parcels.entries);
     for (size_t slot = 0; slot < core->segment_slots; slot++) {
@@ -357,6 +359,7 @@ uint64_t core_trim(struct pool *pool) {
 void core_tick(struct core *core, uint64_t now_ns) {
     recorder_set_time(core, now_ns);
     parcels_expire(core, now_ns);
+    name_waits_expire(core, now_ns);
     core_serve(core, now_ns);
     for (unsigned i = 0; i < core->n_pools; i++)
         if (pool_next_tick_ns(core->pools[i]) <= now_ns)
@@ -364,7 +367,9 @@ void core_tick(struct core *core, uint64_t now_ns) {
 }
 
 uint64_t core_next_tick_ns(const struct core *core) {
-    uint64_t next = parcels_next_ns(core);
+    uint64_t next = parcels_next_ns(core), wait = name_waits_next_ns(core);
+    if (wait < next)
+        next = wait;
     for (unsigned i = 0; i < core->n_pools; i++) {
         uint64_t tick = pool_next_tick_ns(core->pools[i]);
         if (tick < next)

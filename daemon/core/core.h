@@ -129,8 +129,9 @@ void core_session_want_reclaim(struct session *session);
  * fences in it, and the core marks in it which pools are short. */
 void core_session_set_page(struct session *session, struct proto_page *page);
 
-/* The session has a slot on its user's board: from then on releases may name fences there. */
-void core_session_set_board(struct session *session, uint32_t slot);
+/* The session has a slot on its user's board: from then on releases may name fences there. words: the slot's,
+ * borrowed until the session is gone. */
+void core_session_set_board(struct session *session, uint32_t slot, const struct proto_board_slot *words);
 
 /* The session sent a message: it does not leave questions unanswered because it is stopped. To be called for
  * each message. */
@@ -244,6 +245,53 @@ unsigned core_revoke_all(struct core *core, uint64_t sender, uint64_t now_ns, ui
 /* Takes a further lease on a shared block, or on that of a parcel. Returns 0, PROTO_E_NO_TOKEN (unknown,
  * gone, another tenant's), PROTO_E_DRIVER (the pool is lost, or the block lies in an orphan), PROTO_E_LIMIT, -ENOMEM. */
 int core_attach(struct session *session, const struct proto_token *token, struct lease **ret_lease);
+
+/* Adds a part to the directory that the session's next publication has. Returns 0, PROTO_E_INVALID (it does not
+ * follow the part before), PROTO_E_LIMIT (bytes that the daemon keeps for the user) or -ENOMEM. */
+int core_write_directory(struct session *session, const struct proto_directory_part *part);
+
+/* Publishes blocks of the session under a name, in the place of what was published there. tokens: random, fresh,
+ * two for each buffer. Returns:
+ * - 0, and the generation
+ * - PROTO_E_STALE: a lease is not the session's; or the directory is not the one that was written
+ * - PROTO_E_INVALID: a size above the block's; a block of which a part has come back; a fence of another slot on
+ *   the board; or SAME_LAYOUT, and something with another layout is published, or nothing
+ * - PROTO_E_LIMIT: names, parcels, leases, or kept bytes of the tenant
+ * - -ENOMEM */
+int core_publish(struct session *session, const struct proto_publish *publish,
+                 const struct proto_token *tokens, uint64_t now_ns, uint64_t *ret_generation);
+
+/* The name stands for nothing any more, or the session does not build it. Returns 0 or PROTO_E_NO_NAME: nothing
+ * is published, or another generation; or the session does not build it. */
+int core_unpublish(struct session *session, const struct proto_unpublish *unpublish, uint64_t now_ns);
+
+/* As core_unpublish(), for an operator. */
+int core_unpublish_of(struct core *core, struct tenant_id owner, const char *text, uint64_t now_ns);
+
+/* Asks for a name. Every answer comes from core_next_name_answer(). Returns 0 or -ENOMEM (no answer will come),
+ * or PROTO_E_LIMIT: names, or waiting requests. */
+int core_open_name(struct session *session, uint64_t request, const struct proto_open_name *open,
+                   uint64_t now_ns);
+
+/* Reads a part of a directory. Returns 0, PROTO_E_NO_NAME, PROTO_E_STALE (this generation is not published any
+ * more) or PROTO_E_INVALID (the directory ends before). */
+int core_read_directory(struct session *session, const struct proto_read_directory *read,
+                        struct proto_directory_part *ret_part);
+
+/* Lists names of the session's tenant. */
+void core_list_names(const struct session *session, uint64_t after, struct proto_names *ret_names);
+
+/* An answer to core_open_name(). */
+struct name_answer {
+    struct session *session;
+    uint64_t request;
+    enum proto_error error; /* 0: named says it */
+    struct proto_named named;
+    struct proto_failure failure;
+};
+
+/* The next answer for the shell to send. Returns false when there is none. */
+bool core_next_name_answer(struct core *core, struct name_answer *ret_answer);
 
 /* Describes a lease. Returns 0 or PROTO_E_STALE. */
 int core_query(struct session *session, const struct proto_lease_name *name, struct proto_info *ret_info);

@@ -12,10 +12,13 @@
 
 #include "daemon/core/account.h"
 #include "daemon/core/closing.h"
+#include "daemon/core/edition.h"
 #include "daemon/core/explain.h"
 #include "daemon/core/fence.h"
 #include "daemon/core/kept.h"
 #include "daemon/core/lease.h"
+#include "daemon/core/name.h"
+#include "daemon/core/name_wait.h"
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/question.h"
@@ -212,8 +215,9 @@ bool core_has_tenant(struct core *core, struct tenant_id id) {
     return tenant != NULL && (tenant->sessions > 0 || tenant->n_parcels > 0);
 }
 
-void core_session_set_board(struct session *session, uint32_t slot) {
+void core_session_set_board(struct session *session, uint32_t slot, const struct proto_board_slot *words) {
     session->board_slot = slot + 1;
+    session->board_words = words;
     kept_change(session->core, session->record);
 }
 
@@ -221,6 +225,42 @@ void core_session_set_board(struct session *session, uint32_t slot) {
 static bool has_of(const struct session *session, const struct pool *pool) {
     const struct session_pool *has = &session->pools[pool->id - 1];
     return has->leased_bytes > 0 || has->fenced_bytes > 0 || has->n_mapped > 0;
+}
+
+/* An edition is no name's any more. */
+static void withdraw(struct edition *edition) {
+    struct name *name = edition->name;
+    name_set_edition(name, NULL);
+    name_serve(name);
+}
+
+/* The session ends, or is lost: what it was to build is another session's, and of what it has published, that
+ * stays which names keep. */
+static void leave_names(struct session *session) {
+    while (!list_is_empty(&session->name_waits)) {
+        struct name_wait *wait = list_first(&session->name_waits, struct name_wait, session_link);
+        struct name *name = wait->name;
+        name_wait_free(wait);
+        name_drop_if_unused(name);
+    }
+    while (!list_is_empty(&session->builds)) {
+        struct name *name = list_first(&session->builds, struct name, builder_link);
+        name_set_builder(name, NULL);
+        name_serve(name);
+    }
+    list_for_each_entry_safe(struct edition, edition, &session->editions, session_link) {
+        if ((edition->flags & PROTO_PUBLISH_KEEP) == 0)
+            withdraw(edition);
+    }
+    draft_drop(session);
+}
+
+/* The session's GPU work is over. is_done: it was done. */
+static void settle_editions(struct session *session, bool is_done) {
+    list_for_each_entry_safe(struct edition, edition, &session->editions, session_link) {
+        if (!edition_settle(edition, is_done))
+            withdraw(edition);
+    }
 }
 
 static void session_clear(struct session *session, uint64_t now_ns) {
@@ -246,8 +286,13 @@ static void session_clear(struct session *session, uint64_t now_ns) {
 
 /* A tenant of a dropped scope has no session any more, and will have none: its memory goes back. */
 static void tenant_clear(struct tenant *tenant) {
+    struct name *name;
     uint64_t bytes;
 
+    while ((name = name_after(tenant, 0)) != NULL) {
+        name_set_edition(name, NULL);
+        name_drop_if_unused(name);
+    }
     parcels_close(tenant->core, 0, tenant, &bytes);
     pool_retire_all_of(tenant);
 }
@@ -258,7 +303,8 @@ static void session_free(struct session *session, uint64_t now_ns) {
 
     session_clear(session, now_ns);
     assert(session->n_leases == 0 && session->n_requests == 0 && session->leased_bytes == 0 &&
-           session->fenced_bytes == 0 && session->n_segments == 0 && list_is_empty(&session->held));
+           session->fenced_bytes == 0 && session->n_segments == 0 && list_is_empty(&session->held) &&
+           list_is_empty(&session->editions) && list_is_empty(&session->builds) && session->n_name_waits == 0);
     list_remove(&session->reclaim_link);
     list_remove(&session->link);
     list_remove(&session->tenant_link);
@@ -307,6 +353,8 @@ void core_session_close(struct session *session, uint64_t now_ns) {
     recorder_set_time(session->core, now_ns);
     record_end(session, PROTO_RECORD_FAREWELL, 0);
     parcels_let_go(session, now_ns);
+    leave_names(session);
+    settle_editions(session, true);
     session_free(session, now_ns);
 }
 
@@ -320,6 +368,7 @@ void core_session_lose(struct session *session, uint64_t now_ns, const char *rea
         lease_quarantine(lease);
     }
     parcels_let_go(session, now_ns);
+    leave_names(session);
     list_remove(&session->reclaim_link);
     session_fall_silent(session);
     session->state = SESSION_QUARANTINED;
@@ -337,6 +386,7 @@ void core_session_gone(struct session *session, uint64_t now_ns) {
     assert(session->state == SESSION_QUARANTINED);
     recorder_set_time(session->core, now_ns);
     record_end(session, PROTO_RECORD_RETURN, now_ns - session->lost_ns);
+    settle_editions(session, false);
     session_free(session, now_ns);
 }
 

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "daemon/core/name.h"
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/question.h"
@@ -485,7 +486,9 @@ static bool quotas_are_valid(const struct core *core) {
                 continue;
             valid = valid && session->charge.amount == 1 && session->charge.item == QUOTA_SESSIONS &&
                     charge_add_up(&session->charge, &tenant->quota, sums) &&
-                    charge_add_up(&session->replies, &tenant->quota, sums);
+                    charge_add_up(&session->replies, &tenant->quota, sums) &&
+                    session->draft.charge.amount == session->draft.n_bytes &&
+                    charge_add_up(&session->draft.charge, &tenant->quota, sums);
             list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
                 valid = valid && lease->charge.amount == 1 && lease->charge.item == QUOTA_LEASES &&
                         charge_add_up(&lease->charge, &tenant->quota, sums);
@@ -520,7 +523,7 @@ static bool quotas_are_valid(const struct core *core) {
         for (size_t i = 0; i < core->parcels.count; i++)
             if (core->parcels.entries[i]->block->segment->owner->tenant == tenant)
                 valid = valid && charge_add_up(&core->parcels.entries[i]->charge, &tenant->quota, sums);
-        if (!valid || memcmp(sums, tenant->quota.used, sizeof sums) != 0)
+        if (!valid || !names_are_valid(tenant, sums) || memcmp(sums, tenant->quota.used, sizeof sums) != 0)
             return false;
     }
     return true;
@@ -532,7 +535,7 @@ static bool tenant_is_cleared(const struct tenant *tenant) {
         if (heap->segments > 0)
             return false;
     }
-    return tenant->n_parcels == 0;
+    return tenant->n_parcels == 0 && tenant->n_names == 0;
 }
 
 /* Whether each scope counts its tenants, and of dropped ones those are left that have tenants. */

@@ -71,6 +71,16 @@ int heir_add_requests(struct heir *heir);
 /* The core keeps the estate again: grants that cannot be told are taken back, and their requests wait again. */
 void heir_take_back_untold(struct core *core);
 
+/* --- heir_names.c */
+
+heir_step heir_add_name;
+heir_step heir_add_edition;
+heir_step heir_add_directory;
+int heir_add_parts(struct heir *heir);
+int heir_add_name_waits(struct heir *heir);
+/* The core keeps the estate again: names end of which no process could have the memory. */
+void heir_drop_names(struct core *core);
+
 /* --- heir.c */
 
 static inline int heir_refuse(struct heir *heir, const char *reason) {

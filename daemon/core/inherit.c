@@ -7,6 +7,7 @@
 #include "base/array.h"
 #include "daemon/core/heir.h"
 #include "daemon/core/lease.h"
+#include "daemon/core/name.h"
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/request.h"
@@ -76,12 +77,14 @@ static int build(struct heir *heir) {
                                   blocks[] = {{KEPT_BLOCK, heir_end_block},
                                               {KEPT_FENCES, heir_add_fences},
                                               {0}},
-                                  behind[] = {
-                                      {KEPT_PARCEL, heir_add_parcel},
-                                      {KEPT_BLOCK, heir_check_block},
-                                      {KEPT_SESSION, heir_lose_session},
-                                      {0},
-                                  };
+                                  parcels[] = {{KEPT_PARCEL, heir_add_parcel},
+                                               {KEPT_NAME, heir_add_name},
+                                               {KEPT_EDITION, heir_add_edition},
+                                               {KEPT_DIRECTORY, heir_add_directory},
+                                               {0}},
+                                  behind[] = {{KEPT_BLOCK, heir_check_block},
+                                              {KEPT_SESSION, heir_lose_session},
+                                              {0}};
 
     int r = for_all(heir, numbers);
     if (r == 0 && heir->core->record == 0)
@@ -98,8 +101,14 @@ static int build(struct heir *heir) {
     if (r == 0)
         r = heir_add_leases(heir);
     if (r == 0)
+        r = for_all(heir, parcels);
+    if (r == 0)
+        r = heir_add_parts(heir);
+    if (r == 0)
         r = for_all(heir, behind);
-    return r == 0 ? heir_add_requests(heir) : r;
+    if (r == 0)
+        r = heir_add_requests(heir);
+    return r == 0 ? heir_add_name_waits(heir) : r;
 }
 
 /* --- what cannot be inherited --- */
@@ -118,6 +127,19 @@ static void empty_segment(struct segment *segment) {
         range = segment->span->lowest;
     }
     segment_settle(segment);
+}
+
+/* A tenant's names stand for nothing. Those that sessions wait for go with these. */
+static void empty_names(const struct tenant *tenant) {
+    struct name *name = name_after(tenant, 0);
+
+    while (name != NULL) {
+        struct name *next = name_after(tenant, name->id);
+        name_set_edition(name, NULL);
+        name_set_builder(name, NULL);
+        name_drop_if_unused(name);
+        name = next;
+    }
 }
 
 /* Ends all that was made before the inheriting failed, except segments: core_free() drops these. The records of the
@@ -141,6 +163,9 @@ static void undo(struct heir *heir) {
             block_discard(core, block);
     }
     parcels_close(core, 0, NULL, &bytes);
+    list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
+        empty_names(tenant);
+    }
     list_for_each_entry_safe(struct session, session, &core->sessions, link) {
         if (session->state == SESSION_ACTIVE)
             core_session_close(session, 0);
@@ -290,6 +315,7 @@ int core_inherit(struct core *core, struct estate *estate, const struct inherit_
     core->estate = estate;
     change_inherited(core);
     heir_take_back_untold(core);
+    heir_drop_names(core);
     refuse_impossible(core);
     return 0;
 }

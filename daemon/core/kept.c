@@ -171,6 +171,78 @@ static void write_request(const void *object, void *payload) {
     };
 }
 
+static void write_name(const void *object, void *payload) {
+    const struct name *name = object;
+    struct kept_name *kept = payload;
+
+    *kept = (struct kept_name){
+        .tenant = {name->tenant->id.uid, name->tenant->id.scope},
+        .id = name->id,
+        .builder = name->builder != NULL ? name->builder->record : 0,
+    };
+    memcpy(kept->text, name->text, sizeof kept->text);
+}
+
+static void write_edition(const void *object, void *payload) {
+    const struct edition *edition = object;
+
+    *(struct kept_edition *)payload = (struct kept_edition){
+        .generation = edition->generation,
+        .layout = edition->layout,
+        .publisher = edition->publisher,
+        .published_ns = edition->published_ns,
+        .name = edition->name->record,
+        .flags = edition->flags,
+        .n_parcels = edition->n_parcels,
+        .directory_bytes = edition->directory_bytes,
+        .pid = edition->pid,
+        .session = edition->session != NULL ? edition->session->record : 0,
+    };
+}
+
+static void write_named(const void *object, void *payload) {
+    const struct parcel *parcel = object;
+    const struct edition *edition = parcel->edition;
+    struct kept_named *kept = payload;
+
+    *kept = (struct kept_named){
+        .edition = edition->record,
+        .block = parcel->block->record,
+        .has_fence = parcel->has_fence,
+        .fence = parcel->fence,
+    };
+    while (edition->parcels[kept->number] != parcel)
+        kept->number++;
+    memcpy(kept->token, parcel->token.bytes, sizeof kept->token);
+}
+
+static void write_directory(const void *object, void *payload) {
+    const struct directory_part *part = object;
+    const struct edition *edition = part->edition;
+    struct kept_directory *kept = payload;
+    uint32_t left = edition->directory_bytes - part->offset_bytes;
+
+    *kept = (struct kept_directory){.edition = edition->record, .offset_bytes = part->offset_bytes};
+    memcpy(kept->bytes, edition->directory + part->offset_bytes,
+           left < KEPT_DIRECTORY_BYTES ? left : KEPT_DIRECTORY_BYTES);
+}
+
+static void write_name_wait(const void *object, void *payload) {
+    const struct name_wait *wait = object;
+
+    *(struct kept_name_wait *)payload = (struct kept_name_wait){
+        .session = wait->session->record,
+        .name = wait->name->record,
+        .flags = wait->flags,
+        .state = (uint8_t)wait->state,
+        .error = (uint8_t)wait->error,
+        .id = wait->id,
+        .number = wait->number,
+        .generation = wait->generation,
+        .deadline_ns = wait->deadline_ns,
+    };
+}
+
 static void write_numbers(const void *object, void *payload) {
     const struct core *core = object;
 
@@ -233,6 +305,26 @@ static uint32_t group_of_request(const void *object) {
     return group_of_session(((const struct request *)object)->session);
 }
 
+static uint32_t group_of_name(const void *object) {
+    return group_of(((const struct name *)object)->tenant);
+}
+
+static uint32_t group_of_edition(const void *object) {
+    return group_of_name(((const struct edition *)object)->name);
+}
+
+static uint32_t group_of_named(const void *object) {
+    return group_of_edition(((const struct parcel *)object)->edition);
+}
+
+static uint32_t group_of_directory(const void *object) {
+    return group_of_edition(((const struct directory_part *)object)->edition);
+}
+
+static uint32_t group_of_name_wait(const void *object) {
+    return group_of_session(((const struct name_wait *)object)->session);
+}
+
 /* The numbers of the core are missed where they are lost. */
 static uint32_t group_of_numbers(const void *object) {
     (void)object;
@@ -249,7 +341,8 @@ const struct estate_kind kept_kinds[KEPT_KINDS] = {
     [KEPT_SEGMENT] = KIND(segment), [KEPT_SESSION] = KIND(session), [KEPT_MAPPED] = KIND(mapped),
     [KEPT_BLOCK] = KIND(block),     [KEPT_RANGE] = KIND(range),     [KEPT_LEASE] = KIND(lease),
     [KEPT_FENCES] = KIND(fences),   [KEPT_PARCEL] = KIND(parcel),   [KEPT_REQUEST] = KIND(request),
-    [KEPT_NUMBERS] = KIND(numbers),
+    [KEPT_NUMBERS] = KIND(numbers), [KEPT_NAME] = KIND(name),       [KEPT_EDITION] = KIND(edition),
+    [KEPT_NAMED] = KIND(named),     [KEPT_DIRECTORY] = KIND(directory), [KEPT_NAME_WAIT] = KIND(name_wait),
 };
 
 #define IS_WHOLE(type) _Static_assert(sizeof(struct type) % 8 == 0, "a payload is whole words")
@@ -263,3 +356,8 @@ IS_WHOLE(kept_fences);
 IS_WHOLE(kept_parcel);
 IS_WHOLE(kept_request);
 IS_WHOLE(kept_numbers);
+IS_WHOLE(kept_name);
+IS_WHOLE(kept_edition);
+IS_WHOLE(kept_named);
+IS_WHOLE(kept_directory);
+IS_WHOLE(kept_name_wait);

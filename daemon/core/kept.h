@@ -31,6 +31,11 @@ enum kept_kind {
     KEPT_PARCEL,
     KEPT_REQUEST,
     KEPT_NUMBERS, /* one: those that the core has given last */
+    KEPT_NAME,
+    KEPT_EDITION,
+    KEPT_NAMED, /* a parcel that is a part of an edition: it has no KEPT_PARCEL */
+    KEPT_DIRECTORY, /* a part of an edition's */
+    KEPT_NAME_WAIT,
     KEPT_KINDS,   /* none: one more than the last */
 };
 
@@ -115,6 +120,41 @@ struct kept_request {
 
 struct kept_numbers {
     uint64_t session, segment, request, generation;
+};
+
+struct kept_name {
+    struct kept_tenant tenant;
+    uint64_t id;
+    uint32_t builder; /* 0: none */
+    uint32_t reserved;
+    char text[PROTO_NAME_TEXT_SIZE];
+};
+
+struct kept_edition {
+    uint64_t generation, layout, publisher, published_ns;
+    uint32_t name, flags, n_parcels, directory_bytes;
+    int32_t pid;
+    uint32_t session; /* the publisher; 0: it is gone */
+};
+
+struct kept_named {
+    uint32_t edition, block, number; /* which of the edition's parcels */
+    uint32_t has_fence;
+    struct proto_board_fence fence;
+    uint8_t token[PROTO_TOKEN_BYTES];
+};
+
+#define KEPT_DIRECTORY_BYTES 960u
+
+struct kept_directory {
+    uint32_t edition, offset_bytes;
+    uint8_t bytes[KEPT_DIRECTORY_BYTES];
+};
+
+struct kept_name_wait {
+    uint32_t session, name, flags;
+    uint8_t state, error, reserved[2];
+    uint64_t id, number, generation, deadline_ns;
 };
 
 /* The group of a user's records: a number that few others have, and not 0. */

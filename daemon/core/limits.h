@@ -41,6 +41,9 @@
 #define PARCELS_CLOSED_MAX 1024u
 /* With their ranges about 40 MiB of bookkeeping for a session. */
 #define SESSION_LEASES_DEFAULT 65536u
+/* Names of a user: models and datasets of a machine by the thousand, with some 400 bytes of bookkeeping each,
+ * and what they keep. */
+#define NAMES_MAX 4096u
 /* Ranges of a block after parts came back: finding a part among them takes some 40 us, in which other clients
  * wait for the loop. */
 #define BLOCK_RANGES_MAX 8192u

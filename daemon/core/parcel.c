@@ -89,6 +89,13 @@ static void extract(struct parcel_table *table, const struct parcel *parcel) {
 
 /* --- parcels --- */
 
+/* The parcel holds its block, and counts as its tenant's. */
+static void hold(struct parcel *parcel, struct tenant *tenant) {
+    charge_force(&parcel->charge, &tenant->quota, QUOTA_LEASES, 1);
+    block_hold(parcel->block);
+    tenant->n_parcels++;
+}
+
 int parcel_open(struct session *session, struct block *block, const struct proto_token *token,
                 const struct proto_send *send, uint64_t now_ns) {
     struct tenant *tenant = session->tenant;
@@ -115,9 +122,7 @@ int parcel_open(struct session *session, struct block *block, const struct proto
         kept_end(session->core, &parcel->record);
         return -ENOMEM;
     }
-    charge_force(&parcel->charge, &tenant->quota, QUOTA_LEASES, 1);
-    block_hold(block);
-    tenant->n_parcels++;
+    hold(parcel, tenant);
     if ((send->flags & PROTO_SEND_HELD) != 0)
         list_append(&session->held, &parcel->held_link);
     else
@@ -127,6 +132,66 @@ int parcel_open(struct session *session, struct block *block, const struct proto
                                              .pool = block->segment->pool,
                                              .session = session,
                                              .bytes = block->held_bytes});
+    return 0;
+}
+
+/* The parcel, which is entered by its token, is the edition's next part. */
+static void join_edition(struct parcel_table *table, struct parcel *parcel, struct edition *edition) {
+    parcel->edition = edition;
+    edition->parcels[edition->n_parcels++] = parcel;
+    table->n_named++;
+    insert(table, parcel);
+}
+
+int parcel_open_part(struct edition *edition, struct session *session, struct block *block,
+                     const struct proto_token *token, const struct proto_publish_buffer *buffer,
+                     uint64_t now_ns) {
+    struct core *core = session->core;
+    struct parcel_table *table = &core->parcels;
+
+    if (reserve(table) < 0)
+        return -ENOMEM;
+    _cleanup_(freep) struct parcel *parcel = calloc(1, sizeof *parcel);
+    if (parcel == NULL)
+        return -ENOMEM;
+    *parcel = (struct parcel){.block = block,
+                              .token = *token,
+                              .takers = UINT32_MAX,
+                              .sent_ns = now_ns,
+                              .deadline_ns = NS_FOREVER,
+                              .sender = session->id,
+                              .pid = session->peer.pid,
+                              .fence = buffer->fence,
+                              .has_fence = buffer->has_fence != 0};
+    list_init(&parcel->held_link);
+    if (kept_add(core, KEPT_NAMED, parcel, &parcel->record) < 0)
+        return -ENOMEM;
+    if (tsearch(parcel, &table->by_token, parcel_compare_tokens) == NULL) {
+        kept_end(core, &parcel->record);
+        return -ENOMEM;
+    }
+    hold(parcel, session->tenant);
+    join_edition(table, take_ptr(&parcel), edition);
+    return 0;
+}
+
+int parcel_restore_part(struct core *core, const struct parcel *wanted, struct edition *edition,
+                        struct parcel **ret_parcel) {
+    struct parcel_table *table = &core->parcels;
+
+    if (reserve(table) < 0)
+        return -ENOMEM;
+    _cleanup_(freep) struct parcel *parcel = malloc(sizeof *parcel);
+    if (parcel == NULL)
+        return -ENOMEM;
+    *parcel = *wanted;
+    list_init(&parcel->held_link);
+    struct parcel **found = tsearch(parcel, &table->by_token, parcel_compare_tokens);
+    if (found == NULL || *found != parcel)
+        return found == NULL ? -ENOMEM : -EBADMSG;
+    hold(parcel, parcel_tenant(parcel));
+    *ret_parcel = parcel;
+    join_edition(table, take_ptr(&parcel), edition);
     return 0;
 }
 
@@ -145,9 +210,7 @@ int parcel_restore(struct core *core, const struct parcel *wanted, struct sessio
     struct parcel **found = tsearch(parcel, &table->by_token, parcel_compare_tokens);
     if (found == NULL || *found != parcel)
         return found == NULL ? -ENOMEM : -EBADMSG;
-    charge_force(&parcel->charge, &tenant->quota, QUOTA_LEASES, 1);
-    block_hold(parcel->block);
-    tenant->n_parcels++;
+    hold(parcel, tenant);
     if (sender != NULL)
         list_append(&sender->held, &parcel->held_link);
     *ret_parcel = parcel;
@@ -162,6 +225,8 @@ struct parcel *parcel_find(const struct core *core, const struct proto_token *to
 }
 
 void parcel_take(struct core *core, struct parcel *parcel) {
+    if (parcel->edition != NULL)
+        return;
     kept_change(core, parcel->record);
     if (--parcel->takers == 0)
         parcel_close(core, parcel);
@@ -169,10 +234,12 @@ void parcel_take(struct core *core, struct parcel *parcel) {
 
 /* Frees a parcel that is not in the heap any more. */
 static void parcel_free(struct core *core, struct parcel *parcel) {
-    record(core, &(struct recorded){.kind = PROTO_RECORD_ARRIVE,
-                                    .pool = parcel->block->segment->pool,
-                                    .bytes = parcel->block->held_bytes,
-                                    .value = parcel->sender});
+    if (parcel->edition == NULL)
+        record(core, &(struct recorded){.kind = PROTO_RECORD_ARRIVE,
+                                        .pool = parcel->block->segment->pool,
+                                        .bytes = parcel->block->held_bytes,
+                                        .value = parcel->sender});
+    core->parcels.n_named -= parcel->edition != NULL;
     parcel_tenant(parcel)->n_parcels--;
     list_remove(&parcel->held_link);
     tdelete(parcel, &core->parcels.by_token, parcel_compare_tokens);
@@ -195,7 +262,7 @@ unsigned parcels_close(struct core *core, uint64_t sender, const struct tenant *
     for (size_t i = 0; i < n_all; i++) {
         struct parcel *parcel = table->entries[i];
         const struct block *block = parcel->block;
-        if ((sender != 0 && parcel->sender != sender) ||
+        if (parcel->edition != NULL || (sender != 0 && parcel->sender != sender) ||
             (tenant != NULL && parcel_tenant(parcel) != tenant)) {
             put(table, n_kept++, parcel);
             continue;
@@ -231,6 +298,7 @@ uint64_t parcels_next_ns(const struct core *core) {
 bool parcels_are_valid(const struct core *core) {
     const struct parcel_table *table = &core->parcels;
     uint64_t in_pools = 0, of_tenants = 0;
+    size_t n_named = 0;
 
     for (unsigned i = 0; i < core->n_pools; i++)
         in_pools += core->pools[i]->n_parcels;
@@ -243,10 +311,14 @@ bool parcels_are_valid(const struct core *core) {
             parcel->block->n_parcels == 0 || parcel_find(core, &parcel->token) != parcel ||
             parcel->charge.item != QUOTA_LEASES || parcel->charge.amount != 1 ||
             parcel->charge.quota != &parcel_tenant(parcel)->quota ||
-            list_is_empty(&parcel->held_link) == (parcel->deadline_ns == NS_FOREVER))
+            (parcel->edition == NULL &&
+             list_is_empty(&parcel->held_link) == (parcel->deadline_ns == NS_FOREVER)) ||
+            (parcel->edition != NULL &&
+             (!list_is_empty(&parcel->held_link) || parcel->deadline_ns != NS_FOREVER)))
             return false;
+        n_named += parcel->edition != NULL;
         if (i > 0 && table->entries[(i - 1) / 2]->deadline_ns > parcel->deadline_ns)
             return false;
     }
-    return in_pools == table->count && of_tenants == table->count;
+    return in_pools == table->count && of_tenants == table->count && n_named == table->n_named;
 }

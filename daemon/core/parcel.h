@@ -15,6 +15,9 @@
  * A taker gets a lease on the block before the parcel goes. With the last holder, lease or parcel, the block
  * goes back to the heap.
  *
+ * A parcel may be a part of an edition (edition.h). Then it has no deadline, its takers are not counted, and it
+ * ends with the edition alone.
+ *
  * A parcel counts as a lease of its tenant (QUOTA_LEASES), and its block's bytes stay charged to the tenant.
  */
 #include <stdint.h>
@@ -32,6 +35,16 @@ int parcel_open(struct session *session, struct block *block, const struct proto
 int parcel_restore(struct core *core, const struct parcel *wanted, struct session *sender,
                    struct parcel **ret_parcel);
 
+/* Opens a parcel that is the edition's next part, on a shared block that the session holds, behind the fence
+ * of the buffer. Otherwise as parcel_open(). */
+int parcel_open_part(struct edition *edition, struct session *session, struct block *block,
+                     const struct proto_token *token, const struct proto_publish_buffer *buffer,
+                     uint64_t now_ns);
+
+/* For heir.h. Opens the edition's next part as a predecessor's: wanted. As parcel_restore(). */
+int parcel_restore_part(struct core *core, const struct parcel *wanted, struct edition *edition,
+                        struct parcel **ret_parcel);
+
 /* The parcel of a token, or NULL. */
 struct parcel *parcel_find(const struct core *core, const struct proto_token *token);
 
@@ -46,7 +59,7 @@ void parcels_let_go(struct session *session, uint64_t now_ns);
 /* Closes parcels whose time is up, a bounded number of them. */
 void parcels_expire(struct core *core, uint64_t now_ns);
 
-/* Closes those that a session sent (0: any), of a tenant (NULL: any). Returns how many, and the bytes that
+/* Closes those that a session sent (0: any), of a tenant (NULL: any), but for parts of editions. Returns how many, and the bytes that
  * only they held. */
 unsigned parcels_close(struct core *core, uint64_t sender, const struct tenant *tenant, uint64_t *ret_bytes);
 

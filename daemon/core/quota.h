@@ -33,7 +33,10 @@ enum quota_item {
     QUOTA_POOLS, /* bytes in the first pool: leased, fenced, in quarantine or to be closed; then those in the
                     others */
 };
-#define QUOTA_ITEMS     (QUOTA_POOLS + PROTO_POOLS_MAX)
+/* Bytes of what names keep beyond their publishers. Behind the pools: records of earlier daemons have the others'
+ * numbers. */
+#define QUOTA_KEPT      (QUOTA_POOLS + PROTO_POOLS_MAX)
+#define QUOTA_ITEMS     (QUOTA_KEPT + 1)
 #define QUOTA_UNLIMITED UINT64_MAX
 
 struct quota {

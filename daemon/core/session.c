@@ -24,6 +24,9 @@ void session_enter(struct session *session, struct tenant *tenant) {
     list_init(&session->leases);
     list_init(&session->requests);
     list_init(&session->held);
+    list_init(&session->editions);
+    list_init(&session->builds);
+    list_init(&session->name_waits);
     list_init(&session->fenced);
     list_init(&session->reclaim_link);
     list_append(&tenant->members, &session->tenant_link);

@@ -7,10 +7,10 @@
  * above its own:
  *
  *   inherit                             a core that begins with what another one kept
- *   heir_segments, heir_sessions, heir_blocks, heir_leases, heir_requests   its parts
+ *   heir_segments, heir_sessions, heir_blocks, heir_leases, heir_requests, heir_names   its parts
  *   heir                                what they have in common
  *   inherit_shell                       the shell's part
- *   core, core_sessions, core_leases, core_valid
+ *   core, core_sessions, core_leases, core_names, core_valid
  *                                       entry points; validators of all objects
  *   explain                             texts for people: they read all objects
  *   waiting, closing                    which request is served when; which segments processes close
@@ -18,6 +18,9 @@
  *   plan                                growth, retirement, and the questions to sessions
  *   idle_wait                           requests that wait for idle memory alone
  *   collect                             memory that comes back behind fences
+ *   name_wait                           requests that wait for a name
+ *   name                                names, what they stand for, and which sessions build it
+ *   edition                             sets of blocks that were published
  *   lease, parcel, request              what a session has, what it sends, and what it asks for
  *   reach                               what a request could get of other processes
  *   fence, wait_queue, pool, undelivered
@@ -43,6 +46,7 @@
 #include "daemon/core/quota.h"
 #include "daemon/core/tenant_id.h"
 #include "heap/heap.h"
+#include "proto/board.h"
 #include "proto/limits.h"
 #include "proto/page.h"
 #include "proto/proto.h"
@@ -50,9 +54,11 @@
 
 struct account;
 struct core;
+struct edition;
 struct estate;
 struct fence_queue;
 struct lease;
+struct name;
 struct parcel;
 struct policy;
 struct pool;
@@ -149,6 +155,16 @@ struct session {
     unsigned n_segments;               /* that it has mapped */
     struct proto_page *page;           /* shared with its client; NULL: none yet */
     uint32_t board_slot;               /* plus 1, on its user's board; 0: none */
+    const struct proto_board_slot *board_words; /* of that slot; NULL: none, or not known yet */
+    struct list editions;              /* edition.session_link: those that it has published */
+    struct list builds;                /* name.builder_link */
+    struct list name_waits;            /* name_wait.session_link: not answered, or their answer is not taken */
+    unsigned n_name_waits;
+    struct draft {                     /* the directory that it is writing: edition.h */
+        uint8_t *bytes;
+        uint32_t n_bytes;
+        struct charge charge;
+    } draft;
     struct fence_queue **fence_queues; /* by word, each the first of a chain */
     uint32_t n_fence_words;
     struct list fenced;       /* fence_queue.session_link: queues with leases, in turns */
@@ -209,6 +225,8 @@ struct tenant {
     struct list undelivered; /* struct undelivered.link */
     unsigned n_undelivered;
     unsigned n_parcels;
+    struct tree names, names_by_id; /* name.text_node, name.id_node */
+    unsigned n_names;
     uint64_t sessions_bytes[PROTO_POOLS_MAX]; /* by id - 1: what its sessions hold and are told to close */
     struct list link; /* in core->tenants */
 };
@@ -517,6 +535,9 @@ struct parcel {
     pid_t pid;            /* the sender's */
     uint32_t record;      /* kept.h */
     size_t place;         /* in core->parcels.entries */
+    struct edition *edition; /* that it is a part of, by which it lives; NULL: none */
+    struct proto_board_fence fence; /* of such a one: behind it the contents are there */
+    bool has_fence;
     struct list held_link; /* in session->held of the sender */
     struct charge charge; /* one lease, to the tenant */
 };
@@ -525,7 +546,78 @@ struct parcel {
 struct parcel_table {
     struct parcel **entries;
     size_t count, room;
+    size_t n_named; /* of these, the parts of editions */
     void *by_token; /* tsearch tree */
+};
+
+/* See edition.h. */
+struct directory_part {
+    const struct edition *edition;
+    uint32_t offset_bytes;
+    uint32_t record; /* kept.h */
+};
+
+struct edition {
+    struct core *core;
+    struct name *name;
+    uint64_t generation; /* unique in the daemon's life */
+    uint32_t flags;      /* PROTO_PUBLISH_…, but for SAME_LAYOUT */
+    uint64_t layout;
+    uint64_t publisher; /* the session's id; it may be gone */
+    pid_t pid;          /* the publisher's */
+    uint64_t published_ns;
+    uint64_t bytes;          /* of its blocks */
+    struct session *session; /* the publisher while it is there: its GPU work may not be over. NULL: it is */
+    struct list session_link;
+    unsigned n_parcels;
+    struct parcel *parcels[PROTO_NAME_BUFFERS_MAX];
+    uint8_t *directory; /* NULL: it has none */
+    uint32_t directory_bytes;
+    struct directory_part *parts; /* of the directory, a record each */
+    unsigned n_parts;
+    struct charge kept; /* bytes, to the tenant, if it is KEEP */
+    uint64_t n_opens;   /* since the daemon started */
+    uint32_t record;    /* kept.h */
+};
+
+/* See name.h. */
+struct name {
+    struct tenant *tenant;
+    uint64_t id; /* unique in the daemon's life: names are listed in its order */
+    char text[PROTO_NAME_TEXT_SIZE];
+    struct edition *edition; /* NULL: nothing is published */
+    struct session *builder; /* the session that is to publish; NULL: none */
+    struct list waits;       /* name_wait.link, in order of arrival */
+    unsigned n_waits;        /* these, and those whose answers are not taken */
+    struct tree_node text_node, id_node; /* in tenant->names, by a hash; in tenant->names_by_id */
+    struct list builder_link;            /* in builder->builds */
+    uint32_t record;                     /* kept.h */
+};
+
+/* See name_wait.h. */
+enum name_wait_state {
+    NAME_WAIT_WAITING,
+    NAME_WAIT_THERE,
+    NAME_WAIT_BUILDS,
+    NAME_WAIT_GONE,
+    NAME_WAIT_REFUSED,
+};
+
+struct name_wait {
+    struct session *session;
+    struct name *name;
+    uint64_t id;
+    uint64_t number; /* in order of arrival, over all requests since the start */
+    uint64_t deadline_ns;
+    uint64_t generation;
+    uint32_t flags; /* PROTO_OPEN_NAME_… */
+    enum name_wait_state state;
+    enum proto_error error;         /* REFUSED */
+    struct charge charge;           /* one waiting request, to the tenant, while it waits */
+    struct tree_node deadline_node; /* in core->name_deadlines while it waits */
+    struct list link;               /* in name->waits while it waits, then in core->names_answered */
+    struct list session_link;
+    uint32_t record; /* kept.h */
 };
 
 /* See request.h. */
@@ -614,6 +706,8 @@ struct core {
     struct list ready;      /* pool.ready_link: for core_serve() */
     struct list answered;   /* request.link: for core_next_answer */
     struct list retiring;   /* segment.link: for core_next_retirement */
+    struct list names_answered; /* name_wait.link: for core_next_name_answer */
+    struct tree name_deadlines; /* name_wait.deadline_node */
     struct list reclaiming; /* session.reclaim_link: for core_next_reclaim */
     struct list long_waits; /* request.long_link: for core_next_long_wait */
     uint64_t next_session_id, next_segment_id, next_request_number;

@@ -130,12 +130,16 @@ static void client_watch_living(struct client *client) {
     client_changed(client);
 }
 
+static const struct proto_board_slot *board_words(const struct client *client) {
+    return &client->board->memory->slots[client->board_slot];
+}
+
 int client_join_board(struct client *client) {
     int r =
         board_join(&client->clients->boards, peer_tenant(&client->peer), &client->board, &client->board_slot);
     if (r < 0)
         return r;
-    core_session_set_board(client->session, client->board_slot);
+    core_session_set_board(client->session, client->board_slot, board_words(client));
     if (client->session->n_segments == 0)
         client_watch_living(client);
     return 0;
@@ -481,7 +485,7 @@ bool client_begin(struct clients *clients, int fd, uint32_t scope, void (*serve)
 
 /* --- of the daemon before --- */
 
-static int take_stored(const struct client *client, const struct kept_name *name,
+static int take_stored(const struct client *client, const struct kept_stored *name,
                        char ret_name[STORE_NAME_SIZE]) {
     int fd = name->text[0] != '\0' ? store_take(client->clients->terms.store, name->text) : -1;
 
@@ -662,6 +666,8 @@ void client_inherit_board(struct client *client) {
     client->board_slot = session->board_slot - 1;
     client->board = board_of(&client->clients->boards, peer_tenant(&client->peer), client->board_slot);
     client->has_lost_memory |= client->board == NULL;
+    if (client->board != NULL)
+        client->session->board_words = board_words(client);
 }
 
 void client_resume(struct client *client) {

@@ -38,10 +38,10 @@ static void write_client(const void *object, void *payload) {
 
     *kept = (struct kept_client){
         .session = client->session != NULL ? client->session->id : 0,
-        .socket = kept_name(client->stored.socket),
-        .process = kept_name(client->stored.process),
-        .page = kept_name(client->stored.page),
-        .reclaim = kept_name(client->stored.reclaim),
+        .socket = kept_stored(client->stored.socket),
+        .process = kept_stored(client->stored.process),
+        .page = kept_stored(client->stored.page),
+        .reclaim = kept_stored(client->stored.reclaim),
         .awaited_segment = client->connection.outbox.awaited_segment,
         .scope = client->scope,
         .version = client->version,
@@ -70,7 +70,7 @@ static void write_board(const void *object, void *payload) {
     const struct board *board = object;
 
     *(struct kept_board *)payload = (struct kept_board){
-        .uid = board->tenant.uid, .scope = board->tenant.scope, .stored = kept_name(board->stored)};
+        .uid = board->tenant.uid, .scope = board->tenant.scope, .stored = kept_stored(board->stored)};
 }
 
 static void write_board_slot(const void *object, void *payload) {

@@ -24,7 +24,7 @@ enum kept_data_kind {
 };
 
 /* The name of a descriptor in the store; "": it has none. */
-struct kept_name {
+struct kept_stored {
     char text[8];
 };
 
@@ -45,7 +45,7 @@ struct kept_process {
 
 struct kept_client {
     uint64_t session;
-    struct kept_name socket, process, page, reclaim;
+    struct kept_stored socket, process, page, reclaim;
     uint64_t awaited_segment;
     uint32_t scope, version;
     struct kept_process dead;
@@ -64,7 +64,7 @@ struct kept_reply {
 
 struct kept_board {
     uint32_t uid, scope;
-    struct kept_name stored;
+    struct kept_stored stored;
 };
 
 struct kept_board_slot {
@@ -84,8 +84,8 @@ struct kept_pool {
 /* Enters these kinds into a table of ESTATE_KINDS_MAX. */
 void kept_data_kinds(struct estate_kind *kinds);
 
-static inline struct kept_name kept_name(const char stored[STORE_NAME_SIZE]) {
-    struct kept_name name = {{0}};
+static inline struct kept_stored kept_stored(const char stored[STORE_NAME_SIZE]) {
+    struct kept_stored name = {{0}};
 
     for (unsigned i = 0; i < STORE_NAME_SIZE - 1 && stored[i] != '\0'; i++)
         name.text[i] = stored[i];

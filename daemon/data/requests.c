@@ -17,25 +17,14 @@
 #include "daemon/core/tenant.h"
 #include "daemon/data/client.h"
 #include "daemon/data/clients.h"
+#include "daemon/data/name_requests.h"
+#include "daemon/data/reply.h"
 #include "daemon/loop/descriptors.h"
 #include "daemon/loop/identity.h"
 #include "daemon/loop/log.h"
 #include "daemon/loop/peer.h"
 #include "daemon/supply/backing.h"
 #include "daemon/supply/pools.h"
-
-/* Begins a reply. Its body is for the caller to fill in whole: zeroing all of the union would cost more than
- * the rest. */
-static void reply_begin(struct proto_message *reply, enum proto_operation operation, uint64_t request) {
-    reply->header = (struct proto_header){.operation = operation, .request = request};
-}
-
-static int send_error(struct client *client, uint64_t request, int error, const char *text) {
-    struct proto_message message;
-    reply_begin(&message, PROTO_ERROR, request);
-    proto_failure_set(&message.failure, (enum proto_error)error, "%s", text);
-    return client_send(client, &message, -1);
-}
 
 /* Sends a LEASE whose body is filled in, with the descriptor of its segment if it describes one. is_new: it
  * is the first one in the session that lies there. */
@@ -125,42 +114,6 @@ int request_send_answer(struct client *client, const struct answer *answer) {
     return client_send(client, &message, -1);
 }
 
-/* Answers a failed call of the core that is the client's fault. Returns the daemon's own errors, which end
- * the connection. */
-static int refuse(struct client *client, uint64_t request, int error) {
-    const struct tenant *tenant = client->session->tenant;
-    const char *reason = proto_error_text((unsigned)error);
-    char text[PROTO_TEXT_MAX / 2];
-
-    if (error < 0 && error != -ENOMEM)
-        return error;
-    if (error == -ENOMEM) {
-        error = PROTO_E_NO_MEMORY;
-        reason = "the daemon has no memory for its bookkeeping: try again later";
-    } else if (error == PROTO_E_STALE) {
-        reason = "this session has no such lease: it was released before, or belongs to another";
-    } else if (error == PROTO_E_SHARED) {
-        reason = "the block is shared: release it whole, or do not share what is to be divided";
-    } else if (error == PROTO_E_DRIVER) {
-        reason = "the pool's device is lost, and nothing of it is lent until the daemon restarts; or the "
-                 "memory is of "
-                 "a daemon before, which cannot be mapped anew (export = ipc)";
-    } else if (error == PROTO_E_NO_TOKEN) {
-        reason = "nothing is shared under this token with this user: the holder may have released it before "
-                 "you attached, or what was sent was taken, was revoked, or its time was up";
-    } else if (error == PROTO_E_LIMIT && quota_left(&tenant->quota, QUOTA_LEASES) == 0) {
-        tenant_explain_quota(tenant, QUOTA_LEASES, text, sizeof text);
-        reason = text;
-    } else if (error == PROTO_E_LIMIT && quota_left(&tenant->quota, QUOTA_RANGES) < LEASE_PART_RANGES_MAX) {
-        tenant_explain_quota(tenant, QUOTA_RANGES, text, sizeof text);
-        reason = text;
-    } else if (error == PROTO_E_LIMIT) {
-        reason = "this session has as many leases as it may, or has divided one into as many parts: release "
-                 "some, or raise session_leases_limit in the daemon's configuration";
-    }
-    return send_error(client, request, error, reason);
-}
-
 /* Takes the client's wish to be asked for idle memory. Without a descriptor it is not asked, and that is all.
  */
 static void want_reclaim(struct client *client) {
@@ -198,14 +151,14 @@ static int open_session(struct client *client, const struct proto_message *messa
 
     reply_begin(&reply, PROTO_HELLO_REPLY, message->header.request);
     if (message->hello.version_min > PROTO_VERSION_MAX || message->hello.version_max < PROTO_VERSION_MIN) {
-        send_error(client, message->header.request, PROTO_E_VERSION,
+        reply_error(client, message->header.request, PROTO_E_VERSION,
                    message->hello.version_min > PROTO_VERSION_MAX
                        ? "the client library is newer than the daemon: update gpupoold"
                        : "the client library is older than the daemon: update libgpupool-client");
         return -EPROTO;
     }
     if (clients->stopping) {
-        send_error(client, message->header.request, PROTO_E_SHUTDOWN, "the daemon is stopping");
+        reply_error(client, message->header.request, PROTO_E_SHUTDOWN, "the daemon is stopping");
         return -ESHUTDOWN;
     }
     uint16_t version =
@@ -217,7 +170,7 @@ static int open_session(struct client *client, const struct proto_message *messa
         return r < 0 ? r : -ESHUTDOWN;
     }
     if (peer_is_unmapped(&client->peer)) {
-        send_error(
+        reply_error(
             client, message->header.request, PROTO_E_DRIVER,
             "the daemon runs in a user namespace in which this process's user has no number, and cannot "
             "tell it from other such users: add the user to the namespace's uid_map (newuidmap), or run "
@@ -231,7 +184,7 @@ static int open_session(struct client *client, const struct proto_message *messa
         core_session_refused(core);
         core_explain_sessions(core, &peer, &failure);
         session_log_session_refused(&clients->log, core, &client->peer, failure.text);
-        send_error(client, message->header.request, failure.error, failure.text);
+        reply_error(client, message->header.request, failure.error, failure.text);
         return -EPERM;
     }
     int r = PROTO_E_LIMIT;
@@ -251,7 +204,7 @@ static int open_session(struct client *client, const struct proto_message *messa
             core_explain_sessions(core, &client->peer, &failure);
         if (r > 0)
             session_log_session_refused(&clients->log, core, &client->peer, failure.text);
-        send_error(client, message->header.request, r > 0 ? failure.error : PROTO_E_NO_MEMORY,
+        reply_error(client, message->header.request, r > 0 ? failure.error : PROTO_E_NO_MEMORY,
                    r > 0 ? failure.text : "the daemon has no memory for its bookkeeping");
         return r > 0 ? -EUSERS : r;
     }
@@ -270,19 +223,10 @@ static int open_session(struct client *client, const struct proto_message *messa
     return client_send(client, &reply, client->reclaim_fd);
 }
 
-/* Ends a request. r: what its call of the core returned; 0: reply, whose body is filled in, is the answer. */
-static int conclude(struct client *client, const struct proto_message *message, int r,
-                    struct proto_message *reply) {
-    if (r != 0)
-        return refuse(client, message->header.request, r);
-    reply_begin(reply, proto_reply_to(message->header.operation), message->header.request);
-    return client_send(client, reply, -1);
-}
-
-/* As conclude(), where the answer is a lease. */
+/* As reply_conclude(), where the answer is a lease. */
 static int conclude_with_lease(struct client *client, const struct proto_message *message, int r,
                                struct lease *lease) {
-    return r != 0 ? refuse(client, message->header.request, r)
+    return r != 0 ? reply_refuse(client, message->header.request, r)
                   : send_lease(client, message->header.request, lease);
 }
 
@@ -317,7 +261,7 @@ static int handle_list_pools(struct client *client, const struct proto_message *
         memcpy(wire->uuid, pool->uuid, sizeof wire->uuid);
         memcpy(wire->name, pool->name, sizeof wire->name);
     }
-    return conclude(client, message, 0, &reply);
+    return reply_conclude(client, message, 0, &reply);
 }
 
 /* SHARE and SEND. */
@@ -327,13 +271,13 @@ static int give_token(struct client *client, const struct proto_message *message
     struct lease *lease = NULL;
 
     if (getrandom(fresh, sizeof fresh, 0) != (ssize_t)sizeof fresh)
-        return send_error(client, message->header.request, PROTO_E_DRIVER, "the kernel gave no random bytes");
+        return reply_error(client, message->header.request, PROTO_E_DRIVER, "the kernel gave no random bytes");
     int r = message->header.operation == PROTO_SHARE ? core_share(client->session, &message->share, &fresh[0],
                                                                   clock_now_ns(), &lease, &reply.token.token)
                                                      : core_send(client->session, &message->send, fresh,
                                                                  clock_now_ns(), &lease, &reply.token.token);
     if (r == PROTO_E_LIMIT && client->session->tenant->n_parcels >= PARCELS_MAX)
-        return send_error(
+        return reply_error(
             client, message->header.request, r,
             "65,536 buffers of this user were sent and not taken yet, which is as many as may be: "
             "take or revoke some");
@@ -341,7 +285,7 @@ static int give_token(struct client *client, const struct proto_message *message
         reply.token.lease = lease->id;
         reply.token.generation = lease->generation;
     }
-    return conclude(client, message, r, &reply);
+    return reply_conclude(client, message, r, &reply);
 }
 _Static_assert(PARCELS_MAX == 65536, "the text above names it");
 
@@ -385,12 +329,12 @@ static int refuse_memory(struct client *client, uint64_t request, int error, con
              : error == -ENOBUFS
                  ? ": the service manager stores no more descriptors; raise FileDescriptorStoreMax"
                  : "");
-    return send_error(client, request, PROTO_E_DRIVER, text);
+    return reply_error(client, request, PROTO_E_DRIVER, text);
 }
 
 /* Refuses to send a descriptor once more, while an earlier one may be unread: the kernel counts those. */
 static int refuse_until_read(struct client *client, uint64_t request) {
-    return send_error(client, request, PROTO_E_EXHAUSTED,
+    return reply_error(client, request, PROTO_E_EXHAUSTED,
                       "this was sent before, and replies are unread: read them, and ask again");
 }
 
@@ -414,7 +358,7 @@ static int handle_ask_board(struct client *client, const struct proto_message *m
         return refuse_until_read(client, message->header.request);
     int r = client->board == NULL ? client_join_board(client) : 0;
     if (r == -ENOSPC)
-        return send_error(client, message->header.request, PROTO_E_LIMIT,
+        return reply_error(client, message->header.request, PROTO_E_LIMIT,
                           "1,024 sessions of this user have fences that others wait for: more have none");
     if (r < 0)
         return refuse_memory(client, message->header.request, r, "the user's board");
@@ -455,7 +399,7 @@ static int handle_describe(struct client *client, const struct proto_message *me
 
     reply_begin(&reply, PROTO_LEASE, message->header.request);
     int r = core_describe_part(client->session, &message->describe, &reply.lease, &segment, &describe);
-    return r != 0 ? refuse(client, message->header.request, r)
+    return r != 0 ? reply_refuse(client, message->header.request, r)
                   : send_described(client, &reply, segment, describe);
 }
 
@@ -467,13 +411,13 @@ static int handle_hello(struct client *client, const struct proto_message *messa
 static int handle_acquire(struct client *client, const struct proto_message *message) {
     uint64_t request = message->header.request;
     int r = core_acquire(client->session, request, &message->acquire, clock_now_ns());
-    return r == 0 ? 0 : refuse(client, request, r);
+    return r == 0 ? 0 : reply_refuse(client, request, r);
 }
 
 static int handle_acquire_segments(struct client *client, const struct proto_message *message) {
     uint64_t request = message->header.request;
     int r = core_acquire_segments(client->session, request, &message->acquire_segments, clock_now_ns());
-    return r == 0 ? 0 : refuse(client, request, r);
+    return r == 0 ? 0 : reply_refuse(client, request, r);
 }
 
 static int handle_cancel(struct client *client, const struct proto_message *message) {
@@ -502,7 +446,7 @@ static int handle_release(struct client *client, const struct proto_message *mes
 
     if (message->header.request == 0)
         return release_one_way(client, message);
-    return conclude(client, message, core_release(client->session, &message->release, clock_now_ns()),
+    return reply_conclude(client, message, core_release(client->session, &message->release, clock_now_ns()),
                     &reply);
 }
 
@@ -518,7 +462,7 @@ static int handle_merge(struct client *client, const struct proto_message *messa
 
     if (message->header.request == 0)
         return merge_one_way(client, message);
-    return conclude(client, message, core_merge(client->session, &message->merge), &reply);
+    return reply_conclude(client, message, core_merge(client->session, &message->merge), &reply);
 }
 
 static int handle_share(struct client *client, const struct proto_message *message) {
@@ -531,7 +475,7 @@ static int handle_send(struct client *client, const struct proto_message *messag
 
 static int handle_revoke(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
-    return conclude(client, message, core_revoke(client->session, &message->revoke, clock_now_ns()), &reply);
+    return reply_conclude(client, message, core_revoke(client->session, &message->revoke, clock_now_ns()), &reply);
 }
 
 static int handle_attach(struct client *client, const struct proto_message *message) {
@@ -546,33 +490,33 @@ static int handle_query(struct client *client, const struct proto_message *messa
     struct proto_message reply;
 
     int r = core_query(client->session, &message->query, &reply.info);
-    return conclude(client, message, r, &reply);
+    return reply_conclude(client, message, r, &reply);
 }
 
 static int handle_ask_holders(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 
     int r = core_ask_holders(client->session, &message->ask_holders, &reply.holders);
-    return conclude(client, message, r, &reply);
+    return reply_conclude(client, message, r, &reply);
 }
 
 static int handle_ask_parts(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 
     int r = core_ask_parts(client->session, &message->ask_parts, &reply.parts);
-    return conclude(client, message, r, &reply);
+    return reply_conclude(client, message, r, &reply);
 }
 
 static int handle_idle(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
     int r = core_idle(client->session, &message->idle, clock_now_ns(), &reply.segments);
-    return conclude(client, message, r, &reply);
+    return reply_conclude(client, message, r, &reply);
 }
 
 static int handle_offer(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
     int r = core_offer(client->session, &message->offer, clock_now_ns(), &reply.segments);
-    return conclude(client, message, r, &reply);
+    return reply_conclude(client, message, r, &reply);
 }
 
 static int handle_closed(struct client *client, const struct proto_message *message) {
@@ -581,7 +525,7 @@ static int handle_closed(struct client *client, const struct proto_message *mess
     int r = outbox_keeps_segment(&client->connection.outbox, message->closed.segment)
                 ? PROTO_E_INVALID
                 : core_closed(client->session, &message->closed, clock_now_ns());
-    return conclude(client, message, r, &reply);
+    return reply_conclude(client, message, r, &reply);
 }
 
 static int handle_opened(struct client *client, const struct proto_message *message) {

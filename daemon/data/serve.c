@@ -5,6 +5,7 @@
 
 #include "daemon/data/client.h"
 #include "daemon/data/clients.h"
+#include "daemon/data/name_requests.h"
 #include "daemon/data/requests.h"
 #include "daemon/loop/desk.h"
 
@@ -96,11 +97,20 @@ void serve_turn(struct turn *turn) {
         connection_unpark(connection);
 }
 
-void serve_answer(struct client *client, const struct answer *answer) {
-    if (client->state != CLIENT_OPEN)
-        return;
-    if (request_send_answer(client, answer) < 0)
+/* An answer was sent. r: 0, or a negative errno. */
+static void answered(struct client *client, int r) {
+    if (r < 0)
         client_end(client, "did not read its replies");
     else
         connection_watch(&client->connection);
+}
+
+void serve_answer(struct client *client, const struct answer *answer) {
+    if (client->state == CLIENT_OPEN)
+        answered(client, request_send_answer(client, answer));
+}
+
+void serve_name_answer(struct client *client, const struct name_answer *answer) {
+    if (client->state == CLIENT_OPEN)
+        answered(client, name_request_send_answer(client, answer));
 }

@@ -10,6 +10,7 @@
 #include "daemon/core/core.h"
 
 struct client;
+struct name_answer;
 struct turn;
 
 /* Packets of a process that has ended which are still read. A child that has the socket may go on writing. */
@@ -23,5 +24,8 @@ void serve_turn(struct turn *turn);
 
 /* Sends the core's answer to an acquire. */
 void serve_answer(struct client *client, const struct answer *answer);
+
+/* Sends the core's answer to an OPEN_NAME. */
+void serve_name_answer(struct client *client, const struct name_answer *answer);
 
 #endif

@@ -65,7 +65,7 @@ void joint_peer_leave_socket(struct joint_peer *peer) {
     estate_change(client->clients->terms.desk->estate, client->record);
 }
 
-static int take_stored(const struct client *client, const struct kept_name *name,
+static int take_stored(const struct client *client, const struct kept_stored *name,
                        char ret_name[STORE_NAME_SIZE]) {
     int fd = name->text[0] != '\0' ? store_take(client->clients->terms.store, name->text) : -1;
 
@@ -148,7 +148,8 @@ int client_join_board(struct client *client) {
     int r =
         board_join(&client->clients->boards, peer_tenant(&client->peer), &client->board, &client->board_slot);
     if (r == 0)
-        core_session_set_board(client->session, client->board_slot);
+        core_session_set_board(client->session, client->board_slot,
+                               &client->board->memory->slots[client->board_slot]);
     return r;
 }
 

@@ -59,7 +59,7 @@ static void a_fence_on_the_board_is_named_until_the_one_in_the_page_is_ready(voi
 
     expect_holders(one, lease, 1, 0, 0);
     expect_holders(two, attached, 1, 0, 0);
-    core_session_set_board(two, 9);
+    core_session_set_board(two, 9, NULL);
     assert_int_equal(release_on_board(two, attached, 3, 1, 7, 50), 0);
     struct proto_holders holders = holders_of(one, lease);
     assert_int_equal(holders.n_holding, 0);
@@ -90,7 +90,7 @@ static void what_is_released_without_a_fence_is_nobodys(void **state) {
     struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
     struct lease *lease, *attached = share(one, two, pool, &lease);
 
-    core_session_set_board(two, 0);
+    core_session_set_board(two, 0, NULL);
     assert_int_equal(release_on_board(two, attached, 0, 0, 7, 50), 0);
     expect_holders(one, lease, 0, 0, 0);
 }
@@ -101,7 +101,7 @@ static void the_dead_hold_what_is_in_quarantine(void **state) {
     struct session *one = open_with_page(core, 1, UID_A), *two = open_with_page(core, 2, UID_A);
     struct lease *lease, *attached = share(one, two, pool, &lease);
 
-    core_session_set_board(two, 3);
+    core_session_set_board(two, 3, NULL);
     assert_int_equal(release_on_board(two, attached, 3, 1, 7, 50), 0);
     core_session_lose(two, 0, "a test");
     assert_true(core_is_valid(core));
@@ -120,7 +120,7 @@ static void more_fences_than_an_answer_has_room_for_are_counted(void **state) {
     struct lease *lease = take_shared(one, pool, &token), *attached;
 
     for (unsigned i = 0; i < PROTO_HOLDERS_MAX + 5; i++) {
-        core_session_set_board(two, 3 + i / PROTO_BOARD_WORDS);
+        core_session_set_board(two, 3 + i / PROTO_BOARD_WORDS, NULL);
         assert_int_equal(core_attach(two, &token, &attached), 0);
         assert_int_equal(release_on_board(two, attached, 3, i + 1, i % PROTO_BOARD_WORDS, i), 0);
     }
@@ -138,7 +138,7 @@ static void of_the_fences_in_a_word_the_last_is_named(void **state) {
     struct proto_token token;
     struct lease *lease = take_shared(one, pool, &token), *attached;
 
-    core_session_set_board(two, 3);
+    core_session_set_board(two, 3, NULL);
     for (unsigned i = 0; i < 10; i++) {
         assert_int_equal(core_attach(two, &token, &attached), 0);
         assert_int_equal(release_on_board(two, attached, 3, i + 1, i % 2, UINT64_MAX - 4 + i), 0);
@@ -180,7 +180,7 @@ static void wrong_names_and_sessions_without_a_slot_are_refused(void **state) {
 
     assert_int_equal(core_ask_holders(one, &other, &holders), PROTO_E_STALE);
     assert_int_equal(release_on_board(two, attached, 3, 1, 7, 50), PROTO_E_INVALID);
-    core_session_set_board(one, 3);
+    core_session_set_board(one, 3, NULL);
     assert_int_equal(release_on_board(one, attached, 3, 1, 7, 50), PROTO_E_STALE);
     expect_holders(one, lease, 1, 0, 0);
     /* without a page there are no fences, and the lease stays as it is */

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef DAEMON_DATA_NAME_REQUESTS_H
+#define DAEMON_DATA_NAME_REQUESTS_H
+/*
+ * What a client asks of names (daemon/core/name.h): a function for each of its messages, for requests.c. Each
+ * returns 0, or a negative errno that ends the connection.
+ */
+struct client;
+struct name_answer;
+struct proto_message;
+
+int handle_write_directory(struct client *client, const struct proto_message *message);
+int handle_publish(struct client *client, const struct proto_message *message);
+int handle_unpublish(struct client *client, const struct proto_message *message);
+int handle_open_name(struct client *client, const struct proto_message *message);
+int handle_read_directory(struct client *client, const struct proto_message *message);
+int handle_list_names(struct client *client, const struct proto_message *message);
+
+/* Sends the core's answer to an OPEN_NAME. */
+int name_request_send_answer(struct client *client, const struct name_answer *answer);
+
+#endif
