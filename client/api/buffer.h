@@ -14,6 +14,7 @@ struct grant;
 struct miss;
 struct piece;
 struct pool;
+struct shared_fence;
 
 /* Finds a pool, and checks what can be checked before the daemon is asked for memory: the pool's device is
  * visible in this process, and a stream that is to zero the memory (flag GPUPOOL_ZERO) is not being captured.
@@ -73,6 +74,16 @@ struct gpupool_buffer buffer_of_grant(struct gpupool_client *client, const struc
 
 /* Gives such a buffer back, which nothing used. Does not fail, as buffer_give_back(). */
 void buffer_end_lease(struct gpupool_client *client, const struct gpupool_buffer *buffer);
+
+/* gpupool_share(), for what goes by the lease in place of a token: *ret_lease is the buffer's own by then, and
+ * *ret_fence the one that readers wait for (session 0: none). call: the public function. */
+int buffer_share(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                 const char *call, struct proto_lease_name *ret_lease, struct shared_fence *ret_fence);
+
+/* gpupool_attach(), by the daemon's name of a block and the fence of its writer. */
+int buffer_attach(struct gpupool_client *client, const struct proto_token *name,
+                  const struct shared_fence *fence, void *stream, uint32_t flags,
+                  struct gpupool_buffer *ret_buffer);
 
 /* INVALID, with its text: a call does not take GPUPOOL_OWN_STREAM. */
 int buffer_refuse_own_stream(const char *call);

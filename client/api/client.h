@@ -51,6 +51,7 @@ struct gpupool_client {
     char *socket_path;
     struct copy_options copying;
     _Atomic(struct client_attachment *) attachments; /* one of each kind */
+    pthread_mutex_t publishing; /* over the parts of a directory and the publication that has it */
     bool has_no_thread;                          /* GPUPOOL_OPEN_NO_THREAD */
     struct requests requests;
     struct list link; /* among the open ones (farewell.h) */

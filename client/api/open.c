@@ -25,6 +25,7 @@ const char *gpupool_version(void) {
 
 static void client_free(struct gpupool_client *client) {
     pthread_mutex_destroy(&client->joins.lock);
+    pthread_mutex_destroy(&client->publishing);
     recorded_deinit(&client->recorded);
     shared_deinit(&client->shared);
     requests_deinit(&client->requests);
@@ -93,6 +94,7 @@ static int client_new(const struct gpupool_options *options, struct gpupool_clie
     pthread_mutex_init(&client->joins.lock, NULL);
     pthread_mutex_init(&client->recorded.lock, NULL);
     pthread_mutex_init(&client->shared.lock, NULL);
+    pthread_mutex_init(&client->publishing, NULL);
     requests_init(&client->requests);
     client->has_no_thread = (options->flags & GPUPOOL_OPEN_NO_THREAD) != 0;
     client->session.devices.forbidden = (options->flags & GPUPOOL_OPEN_NO_CUDA) != 0;

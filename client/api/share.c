@@ -117,16 +117,26 @@ static int leave_for_readers(struct gpupool_client *client, const struct gpupool
 
 /* sending: NULL: the buffer is shared, and not sent. */
 static int share(struct gpupool_client *client, const struct gpupool_buffer *buffer, struct piece *piece,
-                 void *stream, const struct sending *sending, struct gpupool_token *ret_token) {
-    struct shared_fence fence;
-    struct proto_token name;
-    int r = leave_for_readers(client, buffer, stream, &fence);
+                 void *stream, const struct sending *sending, struct proto_token *ret_name,
+                 struct shared_fence *ret_fence) {
+    int r = leave_for_readers(client, buffer, stream, ret_fence);
 
-    if (r == 0 && (sending != NULL || !find_token(client, buffer, piece, &name)))
-        r = name_block(client, buffer, piece, sending, &name);
+    return r == 0 && (sending != NULL || !find_token(client, buffer, piece, ret_name))
+               ? name_block(client, buffer, piece, sending, ret_name)
+               : r;
+}
+
+/* Begins a call that shares a buffer. */
+static int enter(struct gpupool_client *client, const struct gpupool_buffer *buffer, const char *call,
+                 struct piece **ret_piece) {
+    int r = buffer_enter(client, buffer, call, ret_piece);
     if (r == 0)
-        token_make(&name, &fence, ret_token);
-    return r;
+        r = shared_check(client);
+    if (r < 0)
+        return r;
+    return buffer->size_bytes > buffer->capacity_bytes || buffer->capacity_bytes > PROTO_SIZE_MAX
+               ? error_set(GPUPOOL_E_INVALID, "%s: not a buffer: size %" PRIu64, call, buffer->size_bytes)
+               : 0;
 }
 
 /* call: the public function; doing: what it does, for its errors. */
@@ -134,17 +144,30 @@ static int enter_and_share(struct gpupool_client *client, const struct gpupool_b
                            const struct sending *sending, const char *call, const char *doing,
                            struct gpupool_token *ret_token) {
     struct piece *piece = NULL;
-    int r = buffer_enter(client, buffer, call, &piece);
-    if (r == 0)
-        r = shared_check(client);
+    struct shared_fence fence;
+    struct proto_token name;
+    int r = enter(client, buffer, call, &piece);
     if (r < 0)
         return r;
     if (ret_token == NULL)
         return error_set(GPUPOOL_E_INVALID, "%s: ret_token is NULL", call);
-    if (buffer->size_bytes > buffer->capacity_bytes || buffer->capacity_bytes > PROTO_SIZE_MAX)
-        return error_set(GPUPOOL_E_INVALID, "%s: not a buffer: size %" PRIu64, call, buffer->size_bytes);
-    r = share(client, buffer, piece, stream, sending, ret_token);
+    r = share(client, buffer, piece, stream, sending, &name, &fence);
+    if (r == 0)
+        token_make(&name, &fence, ret_token);
     return error_end(r < 0 ? buffer_fail(r, doing, buffer) : 0);
+}
+
+int buffer_share(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                 const char *call, struct proto_lease_name *ret_lease, struct shared_fence *ret_fence) {
+    struct piece *piece = NULL;
+    struct proto_token name;
+    int r = enter(client, buffer, call, &piece);
+    if (r == 0)
+        r = share(client, buffer, piece, stream, NULL, &name, ret_fence);
+    if (r < 0)
+        return buffer_fail(r, "publishing", buffer);
+    *ret_lease = buffer_lease(buffer, piece);
+    return 0;
 }
 
 int gpupool_share(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
@@ -239,7 +262,7 @@ static int wait_for_writer(struct gpupool_client *client, const struct gpupool_b
     return 0;
 }
 
-static int attach(struct gpupool_client *client, const struct proto_token *name,
+int buffer_attach(struct gpupool_client *client, const struct proto_token *name,
                   const struct shared_fence *fence, void *stream, uint32_t flags,
                   struct gpupool_buffer *ret_buffer) {
     _cleanup_(call_time_end) struct call_time time = call_time_begin(client->alloc_timeout_ns);
@@ -288,7 +311,7 @@ int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *to
         return error_set(GPUPOOL_E_INVALID, "gpupool_attach: unknown flags: %#" PRIx32, flags);
     if (!token_read(token, &name, &fence))
         return error_set(GPUPOOL_E_NO_TOKEN, "attaching a shared buffer: these bytes are no token");
-    r = attach(client, &name, &fence, stream, flags, &buffer);
+    r = buffer_attach(client, &name, &fence, stream, flags, &buffer);
     if (r < 0)
         return error_prefix(r, "attaching a shared buffer"); /* the token is a secret: not into any log */
     *ret_buffer = buffer;

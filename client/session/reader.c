@@ -16,8 +16,8 @@ static bool reply_fits(enum proto_operation request, unsigned reply) {
     return reply == PROTO_ERROR || reply == proto_reply_to(request);
 }
 
-/* Copies a message as far as its operation goes: POOLS and PARTS are long, and are rare. LEASES has been
- * entered by then. */
+/* Copies a message as far as its operation goes: some are long, and are rare. LEASES has been entered by then.
+ */
 static void message_copy(struct proto_message *to, const struct proto_message *from) {
     union rest { /* the largest of the other replies */
         struct proto_failure failure;
@@ -25,9 +25,19 @@ static void message_copy(struct proto_message *to, const struct proto_message *f
         struct proto_segments segments;
         struct proto_lease lease;
     };
-    size_t bytes = from->header.operation == PROTO_POOLS || from->header.operation == PROTO_PARTS
-                       ? sizeof *to
-                       : offsetof(struct proto_message, failure) + sizeof(union rest);
+    size_t bytes = offsetof(struct proto_message, failure) + sizeof(union rest);
+
+    switch (from->header.operation) {
+    case PROTO_POOLS:
+    case PROTO_PARTS:
+    case PROTO_NAMED:
+    case PROTO_DIRECTORY:
+    case PROTO_NAMES:
+        bytes = sizeof *to;
+        break;
+    default:
+        break;
+    }
     memcpy(to, from, bytes);
 }
 
@@ -90,6 +100,7 @@ static const struct {
     [PROTO_ACQUIRE_SEGMENTS] = {LATE_UNDO, 0}, /* leases are released one by one, as they come */
     [PROTO_ATTACH] = {LATE_UNDO, PROTO_RELEASE},
     [PROTO_SEND] = {LATE_UNDO, PROTO_REVOKE},
+    [PROTO_OPEN_NAME] = {LATE_UNDO, PROTO_UNPUBLISH}, /* where the session is to build */
     [PROTO_IDLE] = {LATE_CLOSE, 0},
     [PROTO_OFFER] = {LATE_CLOSE, 0},
     [PROTO_SPLIT] = {LATE_NOBODY, 0},
@@ -103,7 +114,22 @@ static void make_revoke(struct proto_message *message, const struct proto_token 
     message->revoke = *token;
 }
 
-/* Sends the RELEASE or the REVOKE that an abandoned request was turned into when its reply came. */
+/* The session does not build a name that it has asked for by this message. */
+static void make_abandon(struct proto_message *message, uint64_t request_id) {
+    struct proto_unpublish abandon = {.flags = PROTO_UNPUBLISH_BUILD};
+
+    memcpy(abandon.name, message->open_name.name, sizeof abandon.name);
+    message->header = (struct proto_header){.operation = PROTO_UNPUBLISH, .request = request_id};
+    message->unpublish = abandon;
+}
+
+/* Whether a late reply is undone. */
+static bool is_to_be_undone(const struct request *request, const struct proto_message *reply) {
+    return reply->header.operation != PROTO_ERROR && late_replies[request->operation].undoing != 0 &&
+           (reply->header.operation != PROTO_NAMED || reply->named.state == PROTO_NAME_BUILD);
+}
+
+/* Sends the message that undoes what an abandoned request did, into which it was turned when its reply came. */
 static void request_give_back(struct request *request) {
     struct connection *connection = request->connection;
     const struct proto_lease *lease = &connection->message.lease;
@@ -111,6 +137,8 @@ static void request_give_back(struct request *request) {
 
     if (request->operation == PROTO_RELEASE) {
         reader_make_release(message, lease->lease, lease->generation, request->id);
+    } else if (request->operation == PROTO_UNPUBLISH) {
+        make_abandon(message, request->id);
     } else {
         make_revoke(message, &connection->message.token.token, request->id);
     }
@@ -267,9 +295,8 @@ static const char *reader_deliver(struct connection *connection, int *fds, bool 
             if (request->asleep)
                 pthread_cond_signal(&request->wake);
         }
-    } else if (flaw == NULL && message->header.operation != PROTO_ERROR &&
-               late_replies[request->operation].undoing != 0) {
-        /* Stays abandoned, until the answer to its RELEASE or REVOKE comes. */
+    } else if (flaw == NULL && is_to_be_undone(request, message)) {
+        /* Stays abandoned, until the answer to what undoes it comes. */
         late = request;
         late->operation = late_replies[request->operation].undoing;
         late->id = ++connection->last_id;

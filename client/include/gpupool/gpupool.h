@@ -39,7 +39,7 @@ extern "C" {
 #define GPUPOOL_API
 #endif
 
-/** Errors. The numbers down to -13 are also the wire's. */
+/** Errors. The numbers down to -14 are also the wire's. */
 enum gpupool_error {
     GPUPOOL_OK = 0,
     GPUPOOL_E_INVALID = -1,       /**< an argument is out of its range */
@@ -56,6 +56,7 @@ enum gpupool_error {
     GPUPOOL_E_SHUTDOWN = -11,     /**< the daemon is stopping */
     GPUPOOL_E_NO_MEMORY = -12,    /**< no memory for bookkeeping, here or in the daemon */
     GPUPOOL_E_CANCELLED = -13,    /**< the request was cancelled, see gpupool_request_cancel() */
+    GPUPOOL_E_NO_NAME = -14,      /**< nothing is published under this name: <gpupool/names.h> */
     GPUPOOL_E_CONNECT = -32,      /**< no daemon answers at the socket */
     GPUPOOL_E_DISCONNECTED = -33, /**< the daemon is gone. Buffers stay usable; the client has what is idle
                                    * beside them. Close it, and open another: gpupool_is_connected() */
