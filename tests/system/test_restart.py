@@ -11,6 +11,9 @@ from gpupool_restart import CONFIG, MIB, NO_CACHE, Restarts
 from gpupool_system import DAEMON, Daemon, WAIT_S, ctl, holding, wait_until
 
 
+KEEP = 1  # GPUPOOL_NAME_KEEP
+
+
 class Restart(Restarts):
     def test_clients_see_the_pause(self):
         daemon = self.start()
@@ -161,6 +164,70 @@ class Restart(Restarts):
         second.do("attach", 0, sent)
         second.do("check", 0, 66)
         second.end()
+        self.nothing_is_left(daemon)
+
+    def test_names_and_their_readers(self):
+        daemon = self.start()
+        first, second = self.worker(daemon), self.worker(daemon, **NO_CACHE)
+        first.do("acquire", 0, "device", 20 * MIB, WAIT_S * 1000)
+        first.do("fill", 0, 7)
+        first.do("publish", 0, "weights/kept", KEEP)
+        first.do("acquire", 1, "host", MIB, WAIT_S * 1000)
+        first.do("fill", 1, 8)
+        first.do("publish", 1, "weights/mine", 0)
+        second.do("open-name", 0, "weights/kept", 0)
+        daemon.restart()
+        second.do("check", 0, 7)
+        second.do("open-name", 1, "weights/mine", 0)
+        second.do("open-name", 2, "weights/kept", 0)
+        daemon.restart()
+        for number, byte in ((0, 7), (1, 8), (2, 7)):
+            second.do("check", number, byte)
+        first.end()
+        daemon.restart()
+        with self.assertRaises(AssertionError):
+            second.do("open-name", 3, "weights/mine", 0)
+        second.do("open-name", 3, "weights/kept", 0)
+        second.do("check", 3, 7)
+        for number in range(4):
+            second.do("close-name", number)
+        second.end()
+        daemon.restart()
+        third = self.worker(daemon)
+        third.do("open-name", 0, "weights/kept", 0)
+        third.do("check", 0, 7)
+        third.do("unpublish", 0, "weights/kept")
+        daemon.restart()
+        third.do("check", 0, 7)
+        with self.assertRaises(AssertionError):
+            third.do("open-name", 1, "weights/kept", 0)
+        third.do("close-name", 0)
+        third.end()
+        self.nothing_is_left(daemon)
+
+    def test_a_name_is_built_and_waited_for(self):
+        daemon = self.start()
+        builder, other, watcher = self.worker(daemon), self.worker(daemon), self.worker(daemon, **NO_CACHE)
+        self.assertEqual(builder.do("build", 0, "built", 0), "builds")
+        other.say("build", 0, "built", WAIT_S * 1000)
+        watcher.say("open-name", 0, "built", WAIT_S * 1000)
+        wait_until(lambda: daemon.ask("quota")["quotas"][0]["waiting"] == 2, "two wait")
+        daemon.restart()
+        builder.kill()  # also while the next daemon begins
+        self.assertEqual(other.answer(), "builds")
+        with daemon.away():
+            other.say("acquire", 0, "device", MIB, WAIT_S * 1000)
+        other.answer()
+        other.do("fill", 0, 9)
+        daemon.restart()
+        other.do("publish", 0, "built", 0)
+        watcher.answer()
+        watcher.do("check", 0, 9)
+        watcher.say("watch", 1, "built", WAIT_S * 1000, 1 << 40)
+        self.assertNotEqual(watcher.answer(), "0")
+        watcher.do("close-name", 0)
+        for worker in (other, watcher):
+            worker.end()
         self.nothing_is_left(daemon)
 
     def test_a_process_dies_while_no_daemon_is_there(self):

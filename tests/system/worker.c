@@ -14,6 +14,8 @@
  *
  *   stream-release N   stream-share N   stream-attach N TOKEN   stream-reuse N
  *
+ * Commands about names are in worker_names.h.
+ *
  * attach and query go on where they say that a process was lost, which they say once for each.
  */
 #include <gpupool/gpupool.h>
@@ -24,6 +26,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+
+#include "tests/system/worker_names.h"
 
 #define BUFFERS     10u
 #define NS_PER_MS   UINT64_C(1000000)
@@ -262,7 +266,8 @@ static void serve(char *line) {
     int n = sscanf(line, "%31s %159s %159s %llu %llu", word, second, third, &bytes, &milliseconds);
     unsigned number = n > 1 ? (unsigned)(second[0] - '0') % BUFFERS : 0;
     struct gpupool_buffer *buffer = &buffers[number];
-    if (serve_behind(word, buffer, third))
+    if (serve_behind(word, buffer, third) ||
+        serve_names(client, word, number, buffer, third, bytes, milliseconds))
         return;
     if (strcmp(word, "acquire") == 0) {
         answer(acquire(buffer, third, bytes, milliseconds));
