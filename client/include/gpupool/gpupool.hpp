@@ -43,6 +43,7 @@ struct CUstream_st; /* a cudaStream_t and a CUstream point to one */
 namespace gpupool {
 
 class client;
+class opened_name; /* <gpupool/names.hpp> */
 class stream;
 
 /* --- times and streams as arguments --- */
@@ -550,6 +551,7 @@ class client {
 #endif
 
   private:
+    friend class opened_name;
     friend class buffer;
     friend class pool;
     friend class stream;
