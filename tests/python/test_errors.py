@@ -19,7 +19,7 @@ from gpupool import _errors  # noqa: F401, as mock.patch.dict() drops what is im
 HEADER = pathlib.Path(os.environ["GPUPOOL_SOURCE"]) / "client/include/gpupool/gpupool.h"
 PYTHONS = {"InvalidError": ValueError, "TooLargeError": MemoryError, "ExhaustedError": MemoryError, "NoMemoryError": MemoryError,
            "LimitError": MemoryError, "TimedOutError": TimeoutError, "ConnectError": ConnectionError, "DisconnectedError": ConnectionError,
-           "ShutdownError": ConnectionError, "StaleError": ValueError, "NoPoolError": LookupError, "NoTokenError": LookupError,
+           "ShutdownError": ConnectionError, "StaleError": ValueError, "NoPoolError": LookupError, "NoNameError": LookupError, "NoTokenError": LookupError,
            "SharedError": BufferError, "CancelledError": gpupool.Error, "VersionError": RuntimeError, "DriverError": RuntimeError,
            "ProtocolError": RuntimeError, "ForkedError": RuntimeError, "CapturingError": RuntimeError, "NoGpuError": RuntimeError,
            "LostError": RuntimeError}

@@ -27,6 +27,7 @@ from gpupool._gpupool import (  # noqa: F401
     LostError,
     NoGpuError,
     NoMemoryError,
+    NoNameError,
     NoPoolError,
     NoTokenError,
     Pool,

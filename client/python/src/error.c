@@ -51,6 +51,8 @@ static const struct error_kind kinds[ERROR_KINDS] = {
     {GPUPOOL_E_LOST, "LostError", &PyExc_RuntimeError,
      "A process that shared a buffer ended before its GPU work on it was done."},
     {GPUPOOL_E_CANCELLED, "CancelledError", NULL, "The request was cancelled."},
+    {GPUPOOL_E_NO_NAME, "NoNameError", &PyExc_LookupError,
+     "Nothing is published under this name, or not in the time."},
 };
 
 static int set_attributes(PyObject *class, int number, const char *name) {

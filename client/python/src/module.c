@@ -7,6 +7,7 @@
 #include "client/python/src/dlpack.h"
 #include "client/python/src/error.h"
 #include "client/python/src/hooks.h"
+#include "client/python/src/names.h"
 #include "client/python/src/pool.h"
 #include "client/python/src/share.h"
 #include "client/python/src/stream.h"
@@ -99,6 +100,16 @@ static PyMethodDef methods[] = {
      "revoke(token, *, client=None)\n--\n\nTakes back a token of Buffer.send(): no process can attach by it "
      "any more.\n\n"
      "Raises NoTokenError if it was taken, or its time is up."},
+    {"_publish", (PyCFunction)(void (*)(void))names_publish, METH_FASTCALL | METH_KEYWORDS,
+     "_publish(name, buffers, stream, directory, flags)\n--\n\nFor gpupool.names."},
+    {"_open_name", (PyCFunction)(void (*)(void))names_open, METH_FASTCALL | METH_KEYWORDS,
+     "_open_name(name, generation, may_build, flags, stream, timeout, client)\n--\n\nFor gpupool.names."},
+    {"_watch_name", (PyCFunction)(void (*)(void))names_watch, METH_FASTCALL | METH_KEYWORDS,
+     "_watch_name(name, generation, timeout, client)\n--\n\nFor gpupool.names."},
+    {"_end_name", (PyCFunction)(void (*)(void))names_end, METH_FASTCALL | METH_KEYWORDS,
+     "_end_name(name, generation, client)\n--\n\nFor gpupool.names."},
+    {"_list_names", (PyCFunction)(void (*)(void))names_list, METH_FASTCALL | METH_KEYWORDS,
+     "_list_names(client)\n--\n\nFor gpupool.names."},
     {NULL, NULL, 0, NULL},
 };
 

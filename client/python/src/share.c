@@ -129,9 +129,8 @@ static int read_token(PyObject *value, struct gpupool_token *ret_token) {
     return r;
 }
 
-/* The Buffer of what was attached by a client in use. On failure the memory goes back. */
-static PyObject *wrap(struct client_object *client, struct gpupool_buffer *attached, struct stream stream,
-                      bool has_stream, bool is_read_only) {
+PyObject *share_wrap(struct client_object *client, struct gpupool_buffer *attached, struct stream stream,
+                     bool has_stream, bool is_read_only) {
     PyObject *pool = pool_new(client, attached->pool);
     struct buffer_object *self = NULL;
 
@@ -177,7 +176,7 @@ PyObject *share_attach(PyObject *module, PyObject *const *given, Py_ssize_t coun
     }
     WITHOUT_LOCK(r = gpupool_attach(client->handle, &token, stream.handle, read_only ? GPUPOOL_READ_ONLY : 0,
                                     &attached));
-    PyObject *self = r < 0 ? NULL : wrap(client, &attached, stream, has_stream, read_only != 0);
+    PyObject *self = r < 0 ? NULL : share_wrap(client, &attached, stream, has_stream, read_only != 0);
     client_unuse(client);
     if (r < 0) {
         error_raise(state, r);

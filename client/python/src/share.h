@@ -22,6 +22,11 @@ PyObject *share_attach(PyObject *module, PyObject *const *given, Py_ssize_t coun
 /* gpupool.revoke() */
 PyObject *share_revoke(PyObject *module, PyObject *const *given, Py_ssize_t count, PyObject *names);
 
+/* The Buffer of what was attached by a client in use. Takes stream.object, also on failure: then the memory
+ * goes back. has_stream: false: it is released on its pool's own stream. */
+PyObject *share_wrap(struct client_object *client, struct gpupool_buffer *attached, struct stream stream,
+                     bool has_stream, bool is_read_only);
+
 /* A function of gpupool._transfer, which unpickles. Returns a new reference; NULL with an exception. */
 PyObject *share_function(const char *name);
 
