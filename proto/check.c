@@ -252,12 +252,6 @@ static const char *check_reclaimed(const struct proto_message *message) {
     return NULL;
 }
 
-/* Whether a text that is not empty ends within its array, with NULs behind it. */
-static bool text_is_filled_up(const char *text, size_t size) {
-    size_t length = strnlen(text, size);
-    return length > 0 && length < size && bytes_are_zero(text + length, size - length);
-}
-
 /* The flaw of a member `name`. */
 #define NAME_FLAW(message, text)                                                                             \
     (!text_is_filled_up((text), sizeof(text)) ? message ".name: empty, or not ended and filled up by NUL"    \

@@ -114,13 +114,18 @@ static int add_parcels(struct session *session, struct edition *edition, const s
         r = block_share(core, block, &tokens[2 * i], &old);
         if (r == 0)
             r = parcel_open_part(edition, session, block, &tokens[2 * i + 1], &publish->buffers[i], now_ns);
-        if (r < 0)
-            break;
-        block->size_bytes = publish->buffers[i].size_bytes;
-        kept_change(core, block->record);
-        edition->bytes += block->held_bytes;
     }
     return r;
+}
+
+/* Nothing can fail any more: the blocks have the sizes that readers are told. */
+static void set_sizes(struct edition *edition, const struct proto_publish *publish) {
+    for (unsigned i = 0; i < edition->n_parcels; i++) {
+        struct block *block = edition->parcels[i]->block;
+        block->size_bytes = publish->buffers[i].size_bytes;
+        kept_change(edition->core, block->record);
+        edition->bytes += block->held_bytes;
+    }
 }
 
 int edition_make(struct session *session, const struct proto_publish *publish, struct lease *const *leases,
@@ -146,6 +151,7 @@ int edition_make(struct session *session, const struct proto_publish *publish, s
         edition_free(edition);
         return r;
     }
+    set_sizes(edition, publish);
     edition->generation = ++core->leases.next_generation;
     kept_number(core);
     if ((edition->flags & PROTO_PUBLISH_KEEP) != 0)
