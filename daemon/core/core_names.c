@@ -39,7 +39,8 @@ static int find_leases(struct session *session, const struct proto_publish *publ
         const struct block *block = leases[i]->block;
         if (buffer->size_bytes > block->capacity_bytes || block->held_bytes != block->capacity_bytes ||
             leases[i]->withheld_bytes > 0 ||
-            (buffer->has_fence != 0 && buffer->fence.slot + 1 != session->board_slot))
+            (buffer->has_fence != 0 &&
+             (session->board_slot == 0 || buffer->fence.slot != session->board_slot - 1)))
             return PROTO_E_INVALID;
         *ret_bytes += block->held_bytes;
     }
