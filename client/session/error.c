@@ -15,7 +15,7 @@
 
 /* The library hands the wire's numbers on unchanged. */
 _Static_assert(GPUPOOL_E_INVALID == -PROTO_E_INVALID && GPUPOOL_E_STALE == -PROTO_E_STALE &&
-                   GPUPOOL_E_CANCELLED == -PROTO_E_MAX,
+                   GPUPOOL_E_NO_NAME == -PROTO_E_MAX,
                "GPUPOOL_E_… are the wire's errors, negated");
 _Static_assert(ERROR_TEXT_SIZE > PROTO_TEXT_MAX, "the daemon's text fits");
 
@@ -119,6 +119,7 @@ const char *gpupool_error_name(int error) {
         NAME(GPUPOOL_E_SHUTDOWN);
         NAME(GPUPOOL_E_NO_MEMORY);
         NAME(GPUPOOL_E_CANCELLED);
+        NAME(GPUPOOL_E_NO_NAME);
         NAME(GPUPOOL_E_CONNECT);
         NAME(GPUPOOL_E_DISCONNECTED);
         NAME(GPUPOOL_E_TIMED_OUT);

@@ -56,6 +56,7 @@ enum gpupool_error {
     GPUPOOL_E_SHUTDOWN = -11,     /**< the daemon is stopping */
     GPUPOOL_E_NO_MEMORY = -12,    /**< no memory for bookkeeping, here or in the daemon */
     GPUPOOL_E_CANCELLED = -13,    /**< the request was cancelled, see gpupool_request_cancel() */
+    GPUPOOL_E_NO_NAME = -14,      /**< nothing is published under this name */
     GPUPOOL_E_CONNECT = -32,      /**< no daemon answers at the socket */
     GPUPOOL_E_DISCONNECTED = -33, /**< the daemon is gone. Buffers stay usable; the client has what is idle
                                    * beside them. Close it, and open another: gpupool_is_connected() */
