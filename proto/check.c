@@ -254,7 +254,8 @@ static const char *check_reclaimed(const struct proto_message *message) {
 
 /* The flaw of a member `name`. */
 #define NAME_FLAW(message, text)                                                                             \
-    (!text_is_filled_up((text), sizeof(text)) ? message ".name: empty, or not ended and filled up by NUL"    \
+    ((text)[0] == '\0'                           ? message ".name: empty"                                    \
+     : !text_is_filled_up((text), sizeof(text))  ? message ".name: not ended and filled up by NUL"           \
      : !text_is_printable((text), strlen(text)) ? message ".name: not printable UTF-8"                       \
                                                 : NULL)
 
@@ -508,10 +509,10 @@ static const char *check_publish(const struct proto_message *message) {
     if (publish->reserved != 0)
         return "PUBLISH.reserved: not 0";
     for (uint32_t i = 0; flaw == NULL && i < PROTO_NAME_BUFFERS_MAX; i++)
-        flaw = i < publish->count ? check_publish_buffer(&publish->buffers[i])
-               : bytes_are_zero(&publish->buffers[i], sizeof publish->buffers[i])
-                   ? NULL
-                   : "PUBLISH.count: not the buffers that are there";
+        flaw = bytes_are_zero(&publish->buffers[i], sizeof publish->buffers[i]) == (i < publish->count)
+                   ? "PUBLISH.count: not the buffers that are there"
+               : i < publish->count ? check_publish_buffer(&publish->buffers[i])
+                                  : NULL;
     return flaw;
 }
 
@@ -573,10 +574,10 @@ static const char *check_named(const struct proto_message *message) {
     if (named->directory_bytes > PROTO_DIRECTORY_BYTES_MAX)
         return "NAMED.directory_bytes: above 65536";
     for (uint32_t i = 0; flaw == NULL && i < PROTO_NAME_BUFFERS_MAX; i++)
-        flaw = i < named->count ? check_named_buffer(&named->buffers[i])
-               : bytes_are_zero(&named->buffers[i], sizeof named->buffers[i])
-                   ? NULL
-                   : "NAMED.count: not the buffers that are there";
+        flaw = bytes_are_zero(&named->buffers[i], sizeof named->buffers[i]) == (i < named->count)
+                   ? "NAMED.count: not the buffers that are there"
+               : i < named->count ? check_named_buffer(&named->buffers[i])
+                                  : NULL;
     return flaw;
 }
 
@@ -597,10 +598,10 @@ static const char *check_names(const struct proto_message *message) {
     if (names->count > PROTO_NAMES_PER_MESSAGE)
         return "NAMES.count: above 64";
     for (uint32_t i = 0; flaw == NULL && i < PROTO_NAMES_PER_MESSAGE; i++)
-        flaw = i < names->count ? check_listed_name(&names->names[i])
-               : bytes_are_zero(&names->names[i], sizeof names->names[i])
-                   ? NULL
-                   : "NAMES.count: not the names that are there";
+        flaw = bytes_are_zero(&names->names[i], sizeof names->names[i]) == (i < names->count)
+                   ? "NAMES.count: not the names that are there"
+               : i < names->count ? check_listed_name(&names->names[i])
+                                  : NULL;
     return flaw;
 }
 
