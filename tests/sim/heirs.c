@@ -208,6 +208,7 @@ static void compare_use(const struct world *world, struct core *core) {
 void heirs_empty(struct core *core, uint64_t now_ns) {
     static struct proto_page scratch;
     struct answer answer;
+    struct name_answer named;
     struct session *session;
     uint64_t bytes;
 
@@ -225,6 +226,9 @@ void heirs_empty(struct core *core, uint64_t now_ns) {
         core_session_gone(other, now_ns);
     }
     core_revoke_all(core, 0, now_ns, &bytes);
+    core_unpublish_all(core, now_ns);
+    while (core_next_name_answer(core, &named))
+        ;
     while (core_next_answer(core, &answer))
         ;
     while (core_next_reclaim(core, &session))
