@@ -1,0 +1,5 @@
+# What a process was to write when it died stays published.
+set(SOURCE daemon/core/edition.c)
+set(FIND [==[    return is_whole;]==])
+set(REPLACE [==[    return true;]==])
+set(EXPECTED "a parcel has ended too early, or not at all")
