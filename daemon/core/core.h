@@ -256,7 +256,7 @@ int core_write_directory(struct session *session, const struct proto_directory_p
  * - PROTO_E_STALE: a lease is not the session's; or the directory is not the one that was written
  * - PROTO_E_INVALID: a size above the block's; a block of which a part has come back; a fence of another slot on
  *   the board; or SAME_LAYOUT, and something with another layout is published, or nothing
- * - PROTO_E_LIMIT: names, parcels, leases, or kept bytes of the tenant. What is replaced does not count
+ * - PROTO_E_LIMIT: names, parcels, leases, or kept bytes of the tenant. The edition that is replaced does not count
  * - -ENOMEM */
 int core_publish(struct session *session, const struct proto_publish *publish,
                  const struct proto_token *tokens, uint64_t now_ns, uint64_t *ret_generation);

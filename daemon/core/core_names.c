@@ -47,14 +47,14 @@ static int find_leases(struct session *session, const struct proto_publish *publ
     return 0;
 }
 
-/* What is published under a name. NULL: nothing is. */
+/* The edition that is published under a name. NULL: there is none. */
 static const struct edition *find_published(const struct tenant *tenant, const char *text) {
     const struct name *name = name_find(tenant, text);
     return name != NULL ? name->edition : NULL;
 }
 
-/* Whether the limits of the tenant leave room for an edition of so many bytes in the place of another one (NULL: of
- * none), whose parcels and bytes come back. */
+/* Whether the limits of the tenant leave room for an edition of so many bytes. before: the edition that it replaces, whose
+ * parcels and bytes come back; NULL: none. */
 static bool has_room(struct tenant *tenant, const struct proto_publish *publish, uint64_t bytes,
                      const struct edition *before) {
     unsigned n_before = before != NULL ? before->n_parcels : 0;

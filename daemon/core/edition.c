@@ -83,6 +83,8 @@ static int take_draft(struct session *session, struct edition *edition) {
         return r;
     }
     edition->directory = take_ptr(&session->draft.bytes);
+    if (edition->directory_bytes > 0)
+        charge_move(&session->draft.charge, &edition->directory_charge, edition->directory_bytes);
     draft_drop(session);
     return 0;
 }
@@ -97,6 +99,7 @@ void edition_free(struct edition *edition) {
         parcel_close(edition->core, edition->parcels[--edition->n_parcels]);
     free_parts(edition->core, edition);
     charge_free(&edition->kept);
+    charge_free(&edition->directory_charge);
     kept_end(edition->core, &edition->record);
     list_remove(&edition->session_link);
     free(edition->directory);
@@ -230,6 +233,7 @@ void edition_restored(struct edition *edition, struct tenant *tenant) {
         edition->bytes += edition->parcels[i]->block->held_bytes;
     if ((edition->flags & PROTO_PUBLISH_KEEP) != 0)
         charge_force(&edition->kept, &tenant->quota, QUOTA_KEPT, edition->bytes);
+    charge_force(&edition->directory_charge, &tenant->quota, QUOTA_REPLIES, edition->directory_bytes);
 }
 
 bool edition_is_valid(const struct edition *edition) {
@@ -248,6 +252,7 @@ bool edition_is_valid(const struct edition *edition) {
            edition->n_parts == parts_of(edition->directory_bytes) &&
            (edition->directory != NULL) == (edition->directory_bytes > 0) &&
            edition->kept.amount == (is_kept ? bytes : 0) &&
+           edition->directory_charge.amount == edition->directory_bytes &&
            (edition->session == NULL || (edition->session->id == edition->publisher &&
                                          edition->session->tenant == tenant)) &&
            list_is_empty(&edition->session_link) == (edition->session == NULL) &&

@@ -154,7 +154,8 @@ bool names_are_valid(const struct tenant *tenant, uint64_t *sums) {
             continue;
         if (edition->name != name || !edition_is_valid(edition) ||
             edition->parcels[0]->block->segment->owner->tenant != tenant ||
-            !charge_add_up(&edition->kept, &tenant->quota, sums))
+            !charge_add_up(&edition->kept, &tenant->quota, sums) ||
+            !charge_add_up(&edition->directory_charge, &tenant->quota, sums))
             return false;
     }
     return true;

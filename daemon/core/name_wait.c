@@ -97,7 +97,7 @@ void name_wait_refuse(struct name_wait *wait, enum proto_error error) {
     answer(wait, NAME_WAIT_REFUSED);
 }
 
-/* What the request is answered as the name is; WAITING: nothing yet. */
+/* The answer to the request while the name is as it is; WAITING: none yet. */
 static enum name_wait_state answer_to(const struct name_wait *wait) {
     const struct name *name = wait->name;
     uint64_t generation = name->edition != NULL ? name->edition->generation : 0;

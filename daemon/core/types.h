@@ -576,6 +576,7 @@ struct edition {
     struct directory_part *parts; /* of the directory, a record each */
     unsigned n_parts;
     struct charge kept; /* bytes, to the tenant, if it is KEEP */
+    struct charge directory_charge; /* directory_bytes, to the tenant */
     uint64_t n_opens;   /* since the daemon started */
     uint32_t record;    /* kept.h */
 };

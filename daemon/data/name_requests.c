@@ -32,6 +32,10 @@ static const char *reason_of(const struct client *client, const struct proto_mes
     case PROTO_WRITE_DIRECTORY:
         if (error == PROTO_E_INVALID)
             return "this part of the directory does not follow the one before: begin anew at 0";
+        if (error == PROTO_E_LIMIT)
+            return "the daemon keeps as many bytes for this user as it may, of directories and of unread replies: "
+                   "unpublish names, or have the administrator raise 'replies' of [quota] in the daemon's "
+                   "configuration";
         break;
     case PROTO_READ_DIRECTORY:
         if (error == PROTO_E_STALE)

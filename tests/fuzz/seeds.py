@@ -252,7 +252,7 @@ def operations():
     hasty = begin + acquire(0, HOST, 4096) + jobs() + acquire(0, HOST, 4096) + jobs() + plain(0, LIST)
     yield hasty + bytes([9, 0, 15]) + passes(0)
     yield hasty + bytes([9, 0, 15]) + plain(0, OPENED, 0) + bytes([9, 0, 15]) + plain(0, OPENED, 0) + bytes([9, 0, 15])
-    # Names a, b, c; what chooses one chooses flags and timeout, too.
+    # Names a, b, c; the byte that chooses one chooses flags and timeout, too.
     built, awaited, changed, kept, withdrawn, given_up = 6, 18, 24, 4, 0, 66
     for pool in (DEVICE, HOST):
         published = two + plain(0, OPEN_NAME, built) + behave(0) + plain(1, OPEN_NAME, awaited) + lease(0, pool, 8)

@@ -170,7 +170,7 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
     case PROTO_WRITE_DIRECTORY:
         message.write_directory.n_bytes = (uint32_t)(1 + test_random(random) % 500);
         break;
-    case PROTO_PUBLISH: /* mostly no lease of its own; what ends with it is not kept */
+    case PROTO_PUBLISH: /* mostly no lease of its own; without KEEP it ends with its session */
         make_text(random, message.publish.name);
         message.publish.flags = (uint32_t)(test_random(random) % 2) * PROTO_PUBLISH_LIVE;
         message.publish.count = (uint32_t)(1 + test_random(random) % 3);

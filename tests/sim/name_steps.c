@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What sessions do with names: publish, withdraw, open, build, wait, cancel, read and list. */
+/* The steps of sessions that are about names: publish, withdraw, open, build, wait, cancel, read and list. */
 #include <stdio.h>
 #include <string.h>
 
@@ -44,7 +44,7 @@ static void step_write_directory(struct world *world) {
 
 /* --- publishing --- */
 
-/* Draws a buffer, mostly of the session. Returns what PUBLISH is answered because of it. */
+/* Draws a buffer, mostly of the session. Returns the error of a PUBLISH with it; 0: none. */
 static int draw_buffer(struct world *world, unsigned s, struct proto_publish_buffer *ret_buffer,
                        struct model_named_part *ret_part) {
     unsigned l = pick_row_or_lease(world);
@@ -78,7 +78,7 @@ static int draw_buffer(struct world *world, unsigned s, struct proto_publish_buf
                : 0;
 }
 
-/* What a PUBLISH with good buffers is answered. */
+/* The answer to a PUBLISH with good buffers. */
 static int judge_publish(const struct world *world, unsigned s, const struct proto_publish *publish,
                          const struct model_edition *edition, const struct model_edition *before) {
     unsigned tenant = world->sessions[s].tenant;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Names, as the model has them: what is published, which session builds, and which requests wait. It knows the rules of
+ * Names, as the model has them: the editions, the sessions that build, and the requests that wait. It knows the rules of
  * daemon/core/name.h, edition.h and name_wait.h, and follows none of their pointers. Names are in one world of four,
  * and draw from numbers of their own, so that all other worlds are what they were without names.
  */
@@ -91,6 +91,14 @@ uint64_t names_kept(const struct world *world, unsigned tenant) {
         const struct model_edition *edition = &world->names.names[tenant][text].edition;
         bytes += is_there(edition) && (edition->flags & PROTO_PUBLISH_KEEP) != 0 ? names_bytes(world, edition) : 0;
     }
+    return bytes;
+}
+
+uint64_t names_directory_bytes(const struct world *world, unsigned tenant) {
+    uint64_t bytes = 0;
+
+    for (unsigned text = 0; text < SIM_NAMES; text++)
+        bytes += world->names.names[tenant][text].edition.directory_bytes;
     return bytes;
 }
 
@@ -300,7 +308,8 @@ static void check_described(const struct world *world, const struct model_editio
     }
 }
 
-/* The request for a name that was answered first. What is not true any more waits again. NULL: there is none. */
+/* The request for a name that was answered first. A request whose answer is not true any more waits again. NULL: there is
+ * none. */
 static struct model_name_wait *next_answer(struct world *world, unsigned tenant, unsigned text) {
     for (;;) {
         struct model_name_wait *first = NULL;
@@ -399,7 +408,7 @@ const struct proto_board_slot *names_slot(const struct world *world, unsigned s)
     return world->names.boards[s].is_there ? &slots[s] : NULL;
 }
 
-/* What the successor's core has of a name is what the model has. */
+/* The successor's core has a name as the model has it. */
 static void compare_name(const struct world *world, unsigned tenant, unsigned text) {
     const struct model_name *own = &world->names.names[tenant][text];
     const struct tenant *there = tenant_find(world->core, model_tenant_id(world, tenant));

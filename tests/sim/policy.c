@@ -63,6 +63,7 @@ void model_add_up(const struct world *world, struct model_use *ret_use) {
         ret_use->used[tenant][QUOTA_RANGES] = model_ranges(world, tenant);
         ret_use->used[tenant][QUOTA_SEGMENTS] = model_segments(world, tenant);
         ret_use->used[tenant][QUOTA_WAITING] = names_waiting(world, tenant);
+        ret_use->used[tenant][QUOTA_REPLIES] += names_directory_bytes(world, tenant);
     }
     for (unsigned r = 0; r < SIM_REQUESTS; r++)
         if (world->requests[r].used && !world->requests[r].answered)

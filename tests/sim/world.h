@@ -6,8 +6,8 @@
  *
  *   client.c   requests of living clients: take, release, split, merge, share, attach, misuse
  *   parcels.c  buffers on their way between sessions: sent, taken, revoked, too late
- *   names.c    what is published under names, which session builds, and which requests wait
- *   name_steps.c  what sessions do with names
+ *   names.c    editions, the sessions that build names, and the requests that wait for names
+ *   name_steps.c  the steps of sessions that are about names
  *   ends.c     how sessions begin and end: farewell, end of file, kill, with and without a forked child
  *   kernel.c   processes, pidfds, the driver's list of processes, GPU work that goes on after a death
  *   shell.c    the work of the daemon's shell: answers, growth, retirement, time
@@ -706,9 +706,11 @@ const char *names_text(unsigned text);
 void names_give_board(struct world *world, unsigned s);
 /* Streams get on with the words of the board, or not. */
 void names_move_streams(struct world *world);
-/* The bytes of an edition's blocks; those that the tenant's names keep; the parts of all editions of the tenant. */
+/* The bytes of an edition's blocks. Of the tenant's editions: the bytes that are kept, those of the directories, and the
+ * number of parts. */
 uint64_t names_bytes(const struct world *world, const struct model_edition *edition);
 uint64_t names_kept(const struct world *world, unsigned tenant);
+uint64_t names_directory_bytes(const struct world *world, unsigned tenant);
 unsigned names_parts(const struct world *world, unsigned tenant);
 /* The block that is published under the token; SIM_BLOCKS: none is. */
 unsigned names_block_of(const struct world *world, uint64_t token);

@@ -7,7 +7,7 @@
 #include "core_fixture.h"
 #include "daemon/core/name.h"
 
-/* What a test publishes: see publish(). */
+/* An edition that a test publishes: see publish(). */
 struct wish {
     const char *name;
     struct lease *leases[4];
@@ -150,7 +150,7 @@ static inline void expect_no_name_answer(struct core *core) {
     assert_false(core_next_name_answer(core, &answer));
 }
 
-/* What is there now, without waiting. */
+/* Opens a name that is there, without waiting. */
 static inline struct proto_named open_now(struct session *session, const char *name, uint64_t generation) {
     assert_int_equal(try_open(session, 900, name, 0, 0, 0, 0), 0);
     return expect_there(session->core, session, 900, generation);

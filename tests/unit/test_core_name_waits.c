@@ -247,7 +247,7 @@ static void when_a_builder_ends_the_next_one_builds(void **state) {
     }
 }
 
-/* Publishing asks nobody. The builder may still publish, in the place of that. */
+/* The builder may still publish afterwards, in the place of that. */
 static void another_session_may_publish_meanwhile(void **state) {
     struct scene scene = scene_of(state);
     struct lease *own = take_growing(scene.one, scene.pool, MIB, 0);

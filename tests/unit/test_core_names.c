@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names: what is published, what replaces it, and what ends it. The requests for names are test_core_name_waits.c. */
+/* Names: how editions are published, replaced and ended. Requests for names are in test_core_name_waits.c. */
 #include <stdatomic.h>
 
 #include "daemon/core/scope.h"
@@ -136,7 +136,7 @@ static void what_is_published_replaces_what_was(void **state) {
     open_now(scene.reader, "a", second);
 }
 
-/* The same blocks with other contents: they are never without a holder. */
+/* With other contents. The blocks are never without a holder. */
 static void the_same_blocks_are_published_again(void **state) {
     struct scene scene = scene_of(state);
     uint64_t first = publish_one(scene.publisher, "a", scene.lease, 0);
@@ -291,7 +291,7 @@ static void a_directory_is_read_in_parts(void **state) {
     }
     assert_int_equal(used(scene.publisher, QUOTA_REPLIES), sizeof bytes);
     assert_int_equal(publish(scene.publisher, &wish, &generation), 0);
-    assert_int_equal(used(scene.publisher, QUOTA_REPLIES), 0);
+    assert_int_equal(used(scene.publisher, QUOTA_REPLIES), sizeof bytes); /* as long as it is published */
     for (uint32_t at = 0; at < sizeof bytes; at += part.n_bytes) {
         assert_int_equal(read_at(scene.reader, "a", generation, at, &part), 0);
         assert_int_equal(part.offset_bytes, at);
@@ -304,6 +304,7 @@ static void a_directory_is_read_in_parts(void **state) {
     assert_int_equal(read_at(scene.reader, "a", generation + 1, 0, &part), PROTO_E_STALE);
     wish.directory_bytes = 0; /* the draft was used up */
     assert_int_equal(publish(scene.publisher, &wish, &generation), 0);
+    assert_int_equal(used(scene.publisher, QUOTA_REPLIES), 0);
     assert_int_equal(read_at(scene.reader, "a", generation - 1, 0, &part), PROTO_E_STALE);
     assert_int_equal(read_at(scene.reader, "a", generation, 0, &part), PROTO_E_INVALID);
 }
@@ -439,7 +440,7 @@ static void without_its_words_a_fence_was_not_reached(void **state) {
     expect_nothing(scene.reader, "a");
 }
 
-/* What the dead session published was replaced meanwhile, or withdrawn: its end says nothing of what is there. */
+/* The edition of the dead session was replaced meanwhile, or withdrawn. */
 static void the_end_of_a_publisher_leaves_later_editions_alone(void **state) {
     for (unsigned is_replaced = 0; is_replaced < 2; is_replaced++) {
         struct scene scene = scene_of(state);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a successor has of names: the editions with their directories, fences and tokens, the sessions that build, and
- * the requests with their answers. And what it does not take: records of names that contradict each other, and what
- * lies in memory that no further process can map.
+ * A successor has the names of its predecessor: the editions with their directories, fences and tokens, the sessions that
+ * build, and the requests with their answers. It refuses records of names that contradict each other, and withdraws
+ * editions in memory that no further process can map.
  */
 #include <stdatomic.h>
 
@@ -68,6 +68,7 @@ static void editions_are_as_they_were(void **state) {
     assert_null(left->session);
     assert_int_equal(left->pid, 43);
     assert_int_equal(used(one, QUOTA_KEPT), 2 * MIB + MIB + MIB);
+    assert_int_equal(used(one, QUOTA_REPLIES), NAMES_DIRECTORY);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(attach_to(one, &loose->parcels[i]->token, &attached), 0);
     assert_ptr_equal(attached->block, loose->parcels[1]->block);

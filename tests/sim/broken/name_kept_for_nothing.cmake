@@ -1,4 +1,4 @@
-# What names keep is not charged.
+# The bytes that names keep are not charged.
 set(SOURCE daemon/core/edition.c)
 set(FIND [==[    if ((edition->flags & PROTO_PUBLISH_KEEP) != 0)
         charge_force(&edition->kept, &session->tenant->quota, QUOTA_KEPT, edition->bytes);]==])

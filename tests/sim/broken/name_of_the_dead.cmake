@@ -1,4 +1,4 @@
-# What is not kept stays when its publisher dies.
+# An edition without KEEP stays when its publisher dies.
 set(SOURCE daemon/core/core_sessions.c)
 set(FIND [==[        if ((edition->flags & PROTO_PUBLISH_KEEP) == 0)
             name_withdraw(edition->name);]==])

@@ -1,4 +1,4 @@
-# What a process was to write when it died stays published.
+# An edition stays whose publisher died before it had written the contents.
 set(SOURCE daemon/core/edition.c)
 set(FIND [==[    return is_whole;]==])
 set(REPLACE [==[    return true;]==])
