@@ -254,8 +254,8 @@ static const char *check_reclaimed(const struct proto_message *message) {
 
 /* The flaw of a member `name`. */
 #define NAME_FLAW(message, text)                                                                             \
-    ((text)[0] == '\0'                           ? message ".name: empty"                                    \
-     : !text_is_filled_up((text), sizeof(text))  ? message ".name: not ended and filled up by NUL"           \
+    ((text)[0] == '\0'                          ? message ".name: empty"                                     \
+     : !text_is_filled_up((text), sizeof(text)) ? message ".name: not ended and filled up by NUL"            \
      : !text_is_printable((text), strlen(text)) ? message ".name: not printable UTF-8"                       \
                                                 : NULL)
 
@@ -473,7 +473,7 @@ static bool fence_is_sane(const struct proto_board_fence *fence, uint32_t has_fe
 
 /* n_bytes is known to be no more than a message may have. */
 #define DIRECTORY_FLAW(message, part)                                                                        \
-    ((part)->n_bytes == 0 ? message ".n_bytes: 0"                                                            \
+    ((part)->n_bytes == 0                                                 ? message ".n_bytes: 0"            \
      : (part)->offset_bytes > PROTO_DIRECTORY_BYTES_MAX - (part)->n_bytes ? message                          \
          ".offset_bytes + n_bytes: above 65536"                                                              \
                                                                           : NULL)
@@ -512,7 +512,7 @@ static const char *check_publish(const struct proto_message *message) {
         flaw = bytes_are_zero(&publish->buffers[i], sizeof publish->buffers[i]) == (i < publish->count)
                    ? "PUBLISH.count: not the buffers that are there"
                : i < publish->count ? check_publish_buffer(&publish->buffers[i])
-                                  : NULL;
+                                    : NULL;
     return flaw;
 }
 

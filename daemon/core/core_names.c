@@ -269,7 +269,8 @@ void core_list_names(const struct session *session, uint64_t after, struct proto
     const struct name *name = name_after(session->tenant, after);
 
     *ret_names = (struct proto_names){0};
-    for (; name != NULL && ret_names->count < PROTO_NAMES_PER_MESSAGE; name = name_after(name->tenant, name->id))
+    for (; name != NULL && ret_names->count < PROTO_NAMES_PER_MESSAGE;
+         name = name_after(name->tenant, name->id))
         list_one(name, &ret_names->names[ret_names->count++]);
     for (; name != NULL; name = name_after(name->tenant, name->id))
         ret_names->n_left++;

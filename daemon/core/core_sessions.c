@@ -296,7 +296,8 @@ static void session_free(struct session *session, uint64_t now_ns) {
     session_clear(session, now_ns);
     assert(session->n_leases == 0 && session->n_requests == 0 && session->leased_bytes == 0 &&
            session->fenced_bytes == 0 && session->n_segments == 0 && list_is_empty(&session->held) &&
-           list_is_empty(&session->editions) && list_is_empty(&session->builds) && session->n_name_waits == 0);
+           list_is_empty(&session->editions) && list_is_empty(&session->builds) &&
+           session->n_name_waits == 0);
     list_remove(&session->reclaim_link);
     list_remove(&session->link);
     list_remove(&session->tenant_link);

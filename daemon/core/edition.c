@@ -174,9 +174,10 @@ bool edition_settle(struct edition *edition, bool is_done) {
         struct parcel *parcel = edition->parcels[i];
         if (!parcel->has_fence)
             continue;
-        is_whole = is_whole && (is_done || (words != NULL && proto_board_state(words, parcel->fence.word,
-                                                                               parcel->fence.value) ==
-                                                                 PROTO_BOARD_READY));
+        is_whole =
+            is_whole &&
+            (is_done || (words != NULL && proto_board_state(words, parcel->fence.word, parcel->fence.value) ==
+                                              PROTO_BOARD_READY));
         parcel->has_fence = false;
         parcel->fence = (struct proto_board_fence){0};
         kept_change(core, parcel->record);
@@ -253,8 +254,8 @@ bool edition_is_valid(const struct edition *edition) {
            (edition->directory != NULL) == (edition->directory_bytes > 0) &&
            edition->kept.amount == (is_kept ? bytes : 0) &&
            edition->directory_charge.amount == edition->directory_bytes &&
-           (edition->session == NULL || (edition->session->id == edition->publisher &&
-                                         edition->session->tenant == tenant)) &&
+           (edition->session == NULL ||
+            (edition->session->id == edition->publisher && edition->session->tenant == tenant)) &&
            list_is_empty(&edition->session_link) == (edition->session == NULL) &&
            (is_kept || (edition->session != NULL && edition->session->state == SESSION_ACTIVE));
 }

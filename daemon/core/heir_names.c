@@ -110,8 +110,7 @@ static int add_part(struct heir *heir, const struct found_record *found) {
     struct parcel *parcel;
 
     if (edition == NULL || block == NULL || !block->shared || kept->number != edition->n_parcels ||
-        kept->number >= PROTO_NAME_BUFFERS_MAX ||
-        block->segment->owner->tenant != edition->name->tenant)
+        kept->number >= PROTO_NAME_BUFFERS_MAX || block->segment->owner->tenant != edition->name->tenant)
         return heir_refuse(heir, "a block is published that is not there");
     if (!has_sane_fence(kept, edition))
         return heir_refuse(heir, "what is published is behind a fence that is not there");

@@ -31,8 +31,8 @@ static void enter(struct name_wait *wait) {
     await_deadline(wait);
 }
 
-int name_wait_new(struct session *session, struct name *name, uint64_t id,
-                  const struct proto_open_name *open, uint64_t now_ns, struct name_wait **ret_wait) {
+int name_wait_new(struct session *session, struct name *name, uint64_t id, const struct proto_open_name *open,
+                  uint64_t now_ns, struct name_wait **ret_wait) {
     struct core *core = session->core;
 
     if (session->n_name_waits >= SESSION_WAITING_MAX ||
@@ -214,7 +214,8 @@ bool name_waits_are_valid(const struct core *core) {
         n_answered++;
     }
     list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
-        for (const struct name *name = name_after(tenant, 0); name != NULL; name = name_after(tenant, name->id))
+        for (const struct name *name = name_after(tenant, 0); name != NULL;
+             name = name_after(tenant, name->id))
             n_of_names += name->n_waits;
     }
     return tree_count(&core->name_deadlines) == n_waiting && n_waiting + n_answered == n_all &&

@@ -18,8 +18,8 @@
 #include "daemon/core/types.h"
 
 /* Makes a request of the session for the name. Returns 0, PROTO_E_LIMIT or -ENOMEM. */
-int name_wait_new(struct session *session, struct name *name, uint64_t id,
-                  const struct proto_open_name *open, uint64_t now_ns, struct name_wait **ret_wait);
+int name_wait_new(struct session *session, struct name *name, uint64_t id, const struct proto_open_name *open,
+                  uint64_t now_ns, struct name_wait **ret_wait);
 
 /* For heir.h. Makes a request as a predecessor's: wanted. They come in the order of their numbers. Returns 0
  * or -ENOMEM. */

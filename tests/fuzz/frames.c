@@ -137,7 +137,8 @@ static void check_fence(const struct proto_board_fence *fence, uint32_t has_fenc
 static void check_directory(const struct proto_directory_part *part, size_t length) {
     MUST(part->n_bytes > 0 && part->n_bytes <= PROTO_DIRECTORY_PART_MAX);
     MUST((uint64_t)part->offset_bytes + part->n_bytes <= PROTO_DIRECTORY_BYTES_MAX);
-    MUST(length == sizeof(struct proto_header) + offsetof(struct proto_directory_part, bytes) + part->n_bytes);
+    MUST(length ==
+         sizeof(struct proto_header) + offsetof(struct proto_directory_part, bytes) + part->n_bytes);
 }
 
 static void check_publish(const struct proto_publish *publish) {

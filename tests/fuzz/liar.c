@@ -325,7 +325,8 @@ static int compose(const struct proto_message *request) {
     case PROTO_LIST_NAMES:
         liar.reply.header.operation = PROTO_NAMES;
         liar.reply.names.count = 1;
-        liar.reply.names.names[0] = (struct proto_listed_name){.id = request->list_names.after % 1024 + 1, .name = "a"};
+        liar.reply.names.names[0] =
+            (struct proto_listed_name){.id = request->list_names.after % 1024 + 1, .name = "a"};
         return -1;
     default: /* RELEASE, MERGE, CLOSED, BYE, WRITE_DIRECTORY, UNPUBLISH */
         liar.reply.header.operation = PROTO_OK;

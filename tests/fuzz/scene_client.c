@@ -58,7 +58,8 @@ static void note(struct puppet *client, const uint8_t *packet, size_t size) {
             entry->attached = true;
         return;
     case PROTO_SEND:
-        entry = ledger_find(&scene.ledger, client->number, message->send.share.lease, message->send.share.generation);
+        entry = ledger_find(&scene.ledger, client->number, message->send.share.lease,
+                            message->send.share.generation);
         if (entry != NULL)
             entry->attached = true;
         return;

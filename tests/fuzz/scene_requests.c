@@ -80,7 +80,8 @@ static void choose_publish(struct input *input, const struct puppet *client, str
     for (uint32_t i = 0; i < publish->count; i++) {
         struct proto_lease_name name = choose_name(input, client, &index);
         unsigned fence = input_below(input, 8);
-        publish->buffers[i] = (struct proto_publish_buffer){.lease = name.lease, .generation = name.generation};
+        publish->buffers[i] =
+            (struct proto_publish_buffer){.lease = name.lease, .generation = name.generation};
         publish->buffers[i].size_bytes = fence == 7 ? input_edgy(input) : 1 + client->capacities[index] / 2;
         publish->buffers[i].has_fence = fence >= 4;
         publish->buffers[i].fence.slot = fence >= 4 ? fence % 4 : 0;
@@ -90,14 +91,15 @@ static void choose_publish(struct input *input, const struct puppet *client, str
 
 void puppet_send_request(struct input *input) {
     static const uint8_t operations[] = {
-        PROTO_ACQUIRE,  PROTO_RELEASE,   PROTO_ACQUIRE,    PROTO_RELEASE,     PROTO_SHARE,
-        PROTO_ATTACH,   PROTO_QUERY,     PROTO_OPENED,     PROTO_SPLIT,       PROTO_MERGE,
-        PROTO_ASK_PAGE, PROTO_BYE,       PROTO_LIST_POOLS, PROTO_HELLO,       PROTO_OPENED,
-        PROTO_IDLE,     PROTO_CLOSED,    PROTO_ASK_PARTS,  PROTO_DESCRIBE,    PROTO_ACQUIRE_SEGMENTS,
-        PROTO_OFFER,    PROTO_ASK_BOARD, PROTO_RELEASE,    PROTO_ASK_HOLDERS, PROTO_SEND,
-        PROTO_REVOKE,   PROTO_CANCEL,    PROTO_RECLAIMED,  PROTO_NAME,        PROTO_ASK_ALIVE,
-        PROTO_WRITE_DIRECTORY, PROTO_PUBLISH, PROTO_UNPUBLISH, PROTO_OPEN_NAME, PROTO_READ_DIRECTORY,
-        PROTO_LIST_NAMES};
+        PROTO_ACQUIRE,    PROTO_RELEASE,   PROTO_ACQUIRE,         PROTO_RELEASE,
+        PROTO_SHARE,      PROTO_ATTACH,    PROTO_QUERY,           PROTO_OPENED,
+        PROTO_SPLIT,      PROTO_MERGE,     PROTO_ASK_PAGE,        PROTO_BYE,
+        PROTO_LIST_POOLS, PROTO_HELLO,     PROTO_OPENED,          PROTO_IDLE,
+        PROTO_CLOSED,     PROTO_ASK_PARTS, PROTO_DESCRIBE,        PROTO_ACQUIRE_SEGMENTS,
+        PROTO_OFFER,      PROTO_ASK_BOARD, PROTO_RELEASE,         PROTO_ASK_HOLDERS,
+        PROTO_SEND,       PROTO_REVOKE,    PROTO_CANCEL,          PROTO_RECLAIMED,
+        PROTO_NAME,       PROTO_ASK_ALIVE, PROTO_WRITE_DIRECTORY, PROTO_PUBLISH,
+        PROTO_UNPUBLISH,  PROTO_OPEN_NAME, PROTO_READ_DIRECTORY,  PROTO_LIST_NAMES};
     static const uint64_t timeouts[] = {0, NS_FOREVER, NS_PER_MS, NS_PER_S};
     struct puppet *client = scene_choose_client(input);
     struct proto_message *message = &scene.message;
@@ -214,7 +216,9 @@ void puppet_send_request(struct input *input) {
         break;
     case PROTO_WRITE_DIRECTORY:
         choice = input_below(input, 256);
-        message->write_directory.offset_bytes = choice < 128 ? 0 : choice < 240 ? 8 : (uint32_t)input_edgy(input);
+        message->write_directory.offset_bytes = choice < 128   ? 0
+                                                : choice < 240 ? 8
+                                                               : (uint32_t)input_edgy(input);
         message->write_directory.n_bytes = choice % 8 == 7 ? 7 : 8; /* 8 follow */
         break;
     case PROTO_PUBLISH:
@@ -266,7 +270,8 @@ void puppet_send_request(struct input *input) {
                                      [PROTO_RECLAIMED] = sizeof(struct proto_reclaimed),
                                      [PROTO_NAME] = sizeof(struct proto_name),
                                      [PROTO_ASK_ALIVE] = 0,
-                                     [PROTO_WRITE_DIRECTORY] = offsetof(struct proto_directory_part, bytes) + 8,
+                                     [PROTO_WRITE_DIRECTORY] =
+                                         offsetof(struct proto_directory_part, bytes) + 8,
                                      [PROTO_PUBLISH] = sizeof(struct proto_publish),
                                      [PROTO_UNPUBLISH] = sizeof(struct proto_unpublish),
                                      [PROTO_OPEN_NAME] = sizeof(struct proto_open_name),

@@ -134,7 +134,8 @@ static void the_field_of_a_broken_packet_is_named_before_the_session_ends(void *
             message.write_directory = (struct proto_directory_part){0, 3, {1, 2, 3}};
             break;
         case PROTO_PUBLISH:
-            message.publish = (struct proto_publish){.name = "name", .count = 1, .buffers = {{.size_bytes = 1}}};
+            message.publish =
+                (struct proto_publish){.name = "name", .count = 1, .buffers = {{.size_bytes = 1}}};
             break;
         case PROTO_UNPUBLISH:
             message.unpublish.name[0] = 'n';

@@ -72,8 +72,8 @@ static int draw_buffer(struct world *world, unsigned s, struct proto_publish_buf
     }
     if (lease->session != s)
         return PROTO_E_STALE;
-    return ret_buffer->size_bytes > block->capacity || block->held != block->capacity || lease->withheld > 0 ||
-                   is_foreign_slot
+    return ret_buffer->size_bytes > block->capacity || block->held != block->capacity ||
+                   lease->withheld > 0 || is_foreign_slot
                ? PROTO_E_INVALID
                : 0;
 }
@@ -101,8 +101,8 @@ static int judge_publish(const struct world *world, unsigned s, const struct pro
 }
 
 /* The core has published it. */
-static void note_published(struct world *world, unsigned s, unsigned text, const struct proto_publish *publish,
-                           struct model_edition *edition) {
+static void note_published(struct world *world, unsigned s, unsigned text,
+                           const struct proto_publish *publish, struct model_edition *edition) {
     unsigned tenant = world->sessions[s].tenant;
     struct model_draft *draft = &world->names.drafts[s];
 
@@ -191,7 +191,7 @@ static void step_unpublish(struct world *world) {
         return;
     unsigned tenant = world->sessions[s].tenant;
     const struct model_name *name = &world->names.names[tenant][text];
-    struct proto_unpublish wanted = {.generation = one_in(world, 2) ? 0
+    struct proto_unpublish wanted = {.generation = one_in(world, 2)   ? 0
                                                    : one_in(world, 4) ? world->last_generation
                                                                       : name->edition.generation,
                                      .flags = one_in(world, 3) ? PROTO_UNPUBLISH_BUILD : 0};
@@ -239,15 +239,15 @@ static void step_open_name(struct world *world) {
     must(r == (fits ? 0 : PROTO_E_LIMIT), "a request for a name is not taken, or against the quota");
     if (r != 0)
         return;
-    world->names.waits[w] = (struct model_name_wait){.used = true,
-                                                     .session = s,
-                                                     .text = text,
-                                                     .id = id,
-                                                     .number = ++world->names.next_number,
-                                                     .generation = open.generation,
-                                                     .deadline_ns =
-                                                         clock_deadline_ns(world->now_ns, open.timeout_ns),
-                                                     .flags = open.flags};
+    world->names.waits[w] =
+        (struct model_name_wait){.used = true,
+                                 .session = s,
+                                 .text = text,
+                                 .id = id,
+                                 .number = ++world->names.next_number,
+                                 .generation = open.generation,
+                                 .deadline_ns = clock_deadline_ns(world->now_ns, open.timeout_ns),
+                                 .flags = open.flags};
     names_serve(world, tenant, text);
     names_pass(world);
 }
@@ -269,20 +269,23 @@ static void step_read_directory(struct world *world) {
         return;
     const struct model_edition *edition = &world->names.names[world->sessions[s].tenant][text].edition;
     struct proto_read_directory read = {.generation = edition->generation + one_in(world, 8),
-                                        .offset_bytes = (uint32_t)random_below(world, edition->directory_bytes + 2)};
+                                        .offset_bytes =
+                                            (uint32_t)random_below(world, edition->directory_bytes + 2)};
     snprintf(read.name, sizeof read.name, "%s", names_text(text));
     int r = core_read_directory(world->sessions[s].session, &read, &part);
-    must(r == (edition->generation == 0                              ? PROTO_E_NO_NAME
-               : read.generation != edition->generation              ? PROTO_E_STALE
-               : read.offset_bytes >= edition->directory_bytes       ? PROTO_E_INVALID
-                                                                     : 0),
+    must(r == (edition->generation == 0                        ? PROTO_E_NO_NAME
+               : read.generation != edition->generation        ? PROTO_E_STALE
+               : read.offset_bytes >= edition->directory_bytes ? PROTO_E_INVALID
+                                                               : 0),
          "a directory is read otherwise than is right");
     if (r != 0)
         return;
-    must(part.offset_bytes == read.offset_bytes && part.n_bytes == edition->directory_bytes - read.offset_bytes,
+    must(part.offset_bytes == read.offset_bytes &&
+             part.n_bytes == edition->directory_bytes - read.offset_bytes,
          "another part of a directory is read");
     for (uint32_t i = 0; i < part.n_bytes; i++)
-        must(part.bytes[i] == byte_of(edition->content, part.offset_bytes + i), "a directory has other bytes");
+        must(part.bytes[i] == byte_of(edition->content, part.offset_bytes + i),
+             "a directory has other bytes");
     world->tally->names_read++;
 }
 
@@ -350,9 +353,9 @@ static void step_attach_name(struct world *world) {
 
 void step_names(struct world *world) {
     static void (*const steps[])(struct world * world) = {
-        step_write_directory, step_publish,     step_publish,       step_publish,    step_unpublish,  step_open_name,
-        step_open_name,       step_open_name,   step_cancel_name,   step_attach_name, step_attach_name, step_read_directory,
-        step_list_names,      names_move_streams};
+        step_write_directory, step_publish,        step_publish,    step_publish,      step_unpublish,
+        step_open_name,       step_open_name,      step_open_name,  step_cancel_name,  step_attach_name,
+        step_attach_name,     step_read_directory, step_list_names, names_move_streams};
     uint64_t random_state = world->random_state;
 
     if (!world->names.are_there || world->is_restarting || names_draw(world, 3) > 0)
@@ -360,7 +363,7 @@ void step_names(struct world *world) {
     model_see(world);
     world->step_name = "names";
     world->random_state = world->names.random_state; /* whatever draws here draws from the names' numbers */
-    do { /* several before the shell takes the answers */
+    do {                                             /* several before the shell takes the answers */
         steps[random_below(world, sizeof steps / sizeof *steps)](world);
         model_see(world);
     } while (one_in(world, 2));

@@ -31,7 +31,8 @@ static void show_words(const struct world *world) {
 void names_begin(struct world *world) {
     uint64_t state = random_seed(world->seed ^ NAMES_SALT);
 
-    world->names = (struct model_names){.are_there = random_next(&state) % WORLDS_WITH == 0, .random_state = state};
+    world->names =
+        (struct model_names){.are_there = random_next(&state) % WORLDS_WITH == 0, .random_state = state};
     memset(slots, 0, sizeof slots);
 }
 
@@ -89,7 +90,8 @@ uint64_t names_kept(const struct world *world, unsigned tenant) {
 
     for (unsigned text = 0; text < SIM_NAMES; text++) {
         const struct model_edition *edition = &world->names.names[tenant][text].edition;
-        bytes += is_there(edition) && (edition->flags & PROTO_PUBLISH_KEEP) != 0 ? names_bytes(world, edition) : 0;
+        bytes +=
+            is_there(edition) && (edition->flags & PROTO_PUBLISH_KEEP) != 0 ? names_bytes(world, edition) : 0;
     }
     return bytes;
 }
@@ -148,8 +150,7 @@ void names_end_all(struct world *world, unsigned tenant) {
 /* --- requests --- */
 
 static enum name_wait_state answer_to(const struct world *world, const struct model_name_wait *wait) {
-    const struct model_name *name =
-        &world->names.names[world->sessions[wait->session].tenant][wait->text];
+    const struct model_name *name = &world->names.names[world->sessions[wait->session].tenant][wait->text];
     uint64_t generation = name->edition.generation;
     bool is_change = (wait->flags & PROTO_OPEN_NAME_CHANGE) != 0;
 
@@ -201,7 +202,8 @@ unsigned names_waiting(const struct world *world, unsigned tenant) {
 
     for (unsigned w = 0; w < SIM_NAME_WAITS; w++) {
         const struct model_name_wait *wait = &world->names.waits[w];
-        n += wait->used && wait->state == NAME_WAIT_WAITING && world->sessions[wait->session].tenant == tenant;
+        n +=
+            wait->used && wait->state == NAME_WAIT_WAITING && world->sessions[wait->session].tenant == tenant;
     }
     return n;
 }
@@ -209,7 +211,8 @@ unsigned names_waiting(const struct world *world, unsigned tenant) {
 void names_pass(struct world *world) {
     for (;;) {
         struct model_name_wait *due = NULL;
-        for (struct model_name_wait *wait = next_wait(world, 0); wait != NULL; wait = next_wait(world, wait->number))
+        for (struct model_name_wait *wait = next_wait(world, 0); wait != NULL;
+             wait = next_wait(world, wait->number))
             if (wait->state == NAME_WAIT_WAITING && wait->deadline_ns <= world->now_ns &&
                 (due == NULL || wait->deadline_ns < due->deadline_ns))
                 due = wait;
@@ -316,7 +319,8 @@ static struct model_name_wait *next_answer(struct world *world, unsigned tenant,
         for (unsigned w = 0; w < SIM_NAME_WAITS; w++) {
             struct model_name_wait *wait = &world->names.waits[w];
             if (wait->used && wait->state != NAME_WAIT_WAITING && wait->text == text &&
-                world->sessions[wait->session].tenant == tenant && (first == NULL || wait->order < first->order))
+                world->sessions[wait->session].tenant == tenant &&
+                (first == NULL || wait->order < first->order))
                 first = wait;
         }
         if (first == NULL || first->state == NAME_WAIT_REFUSED)
@@ -336,8 +340,7 @@ static struct model_name_wait *next_answer(struct world *world, unsigned tenant,
 static struct model_name_wait *find_answered(struct world *world, const struct name_answer *answer) {
     unsigned w = 0;
 
-    while (w < SIM_NAME_WAITS &&
-           !(world->names.waits[w].used && world->names.waits[w].id == answer->request))
+    while (w < SIM_NAME_WAITS && !(world->names.waits[w].used && world->names.waits[w].id == answer->request))
         w++;
     must(w < SIM_NAME_WAITS, "a request for a name is answered that is not there");
     struct model_name_wait *wait = &world->names.waits[w];
@@ -364,8 +367,7 @@ void names_drain(struct world *world) {
             must(answer.failure.error == wait->error && answer.failure.text_length > 0,
                  "a refusal of a name says nothing");
         } else {
-            must(answer.named.state ==
-                     (wait->state == NAME_WAIT_BUILDS ? PROTO_NAME_BUILD : PROTO_NAME_GONE),
+            must(answer.named.state == (wait->state == NAME_WAIT_BUILDS ? PROTO_NAME_BUILD : PROTO_NAME_GONE),
                  "a request for a name gets another answer than is right");
             world->tally->names_built += wait->state == NAME_WAIT_BUILDS;
             world->tally->names_gone += wait->state == NAME_WAIT_GONE;
@@ -374,7 +376,8 @@ void names_drain(struct world *world) {
     }
     for (unsigned tenant = 0; tenant < SIM_TENANTS; tenant++)
         for (unsigned text = 0; text < SIM_NAMES; text++)
-            must(next_answer(world, tenant, text) == NULL, "a request for a name waits that could be answered");
+            must(next_answer(world, tenant, text) == NULL,
+                 "a request for a name waits that could be answered");
 }
 
 /* --- what holds between steps --- */
@@ -433,7 +436,8 @@ void names_bind(struct world *world) {
     for (unsigned tenant = 0; tenant < SIM_TENANTS; tenant++)
         for (unsigned text = 0; text < SIM_NAMES; text++)
             compare_name(world, tenant, text);
-    for (unsigned w = 0; w < SIM_NAME_WAITS; w++) /* answers that were not taken come in the order of the requests */
+    for (unsigned w = 0; w < SIM_NAME_WAITS;
+         w++) /* answers that were not taken come in the order of the requests */
         world->names.waits[w].order = world->names.waits[w].number;
     if (world->names.next_number > world->names.next_order)
         world->names.next_order = world->names.next_number;

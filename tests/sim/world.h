@@ -66,10 +66,10 @@
 #define SIM_GROUPS    3u
 #define SIM_WORDS     4u /* of each page; the last is never written */
 #define SIM_UID       1000u
-#define SIM_NAMES       3u /* texts, for each tenant */
-#define SIM_NAME_PARTS  3u
-#define SIM_NAME_WAITS  32u
-#define SIM_BOARD_WORDS 2u
+#define SIM_NAMES        3u /* texts, for each tenant */
+#define SIM_NAME_PARTS   3u
+#define SIM_NAME_WAITS   32u
+#define SIM_BOARD_WORDS  2u
 
 /* The kinds of steps. Each world has its own weights, many of them 0. */
 enum step {
@@ -331,8 +331,8 @@ struct tally {
         policies, quota_refusals, held, devices_lost, drains, out_of_memory, segments, closings, offered,
         answered_early, closed, passes, overdue, turns, cancels, alone, long_waits, scopes, heirs, successors,
         steps_lost, reads_died, reads_failed, makers_died, growths_died, names_published, names_replaced,
-        names_withdrawn, names_opened, names_built, names_given_up, names_gone, names_late, names_again, names_read,
-        names_attached, names_outlived, names_spoiled;
+        names_withdrawn, names_opened, names_built, names_given_up, names_gone, names_late, names_again,
+        names_read, names_attached, names_outlived, names_spoiled;
 };
 
 /* The last lease of which a part was released behind a fence, and that fence (0: none was). */

@@ -70,7 +70,7 @@ static inline struct session *open_scoped(struct core *core, pid_t pid) {
 }
 
 static inline void send_to_others(struct session *session, const struct lease *lease, uint8_t token,
-                           uint32_t flags) {
+                                  uint32_t flags) {
     const struct proto_token fresh[2] = {token_of(token), token_of((uint8_t)(token + 1))};
     const struct proto_send send = {{lease->id, lease->generation, 0, 0, 0}, NS_PER_S, 2, flags};
     struct proto_token sent;
@@ -177,10 +177,10 @@ static inline void leave_segments(struct core *core) {
     assert_int_equal(segment_find(core, kept)->state, SEGMENT_ASSIGNED);
 }
 
-#define NAMES_SLOT       6u
-#define NAMES_DIRECTORY  1000u /* bytes: two records */
-#define NAMES_WAIT_NS    (5000 * NS_PER_S)
-#define NAMES_VALUE      (proto_board_first(3) + 1)
+#define NAMES_SLOT      6u
+#define NAMES_DIRECTORY 1000u /* bytes: two records */
+#define NAMES_WAIT_NS   (5000 * NS_PER_S)
+#define NAMES_VALUE     (proto_board_first(3) + 1)
 
 /* The bytes of the directory of "kept". */
 static inline const uint8_t *directory_bytes(void) {
@@ -420,7 +420,8 @@ static inline struct estate patch_begin(void) {
 }
 
 /* Bytes of a record, which is whole otherwise, and is written with a right sum. */
-static inline void patch(struct estate *estate, uint32_t record, size_t at, const void *bytes, size_t size_bytes) {
+static inline void patch(struct estate *estate, uint32_t record, size_t at, const void *bytes,
+                         size_t size_bytes) {
     static struct patched patched[8];
     static unsigned next;
     struct patched *own = &patched[next++ % 8];
@@ -440,7 +441,6 @@ static inline void patch_end(struct estate *estate) {
     estate_end_step(estate);
     estate_deinit(estate);
 }
-
 
 /* The n-th record of a kind, from 0. */
 static inline struct estate_found find_nth(const struct estate *estate, enum kept_kind kind, unsigned n) {
@@ -462,7 +462,8 @@ static inline void expect_refused_for(const char *reason) {
 #define MEMBER(type, member) offsetof(struct type, member), sizeof(((struct type *)NULL)->member)
 
 /* A member of one record has the value that it has in the record before it. */
-static inline void expect_twins_refused(enum kept_kind kind, size_t at, size_t size_bytes, const char *reason) {
+static inline void expect_twins_refused(enum kept_kind kind, size_t at, size_t size_bytes,
+                                        const char *reason) {
     struct estate estate = patch_begin();
     struct estate_found first = find_nth(&estate, kind, 0), second = find_nth(&estate, kind, 1);
 
@@ -473,7 +474,7 @@ static inline void expect_twins_refused(enum kept_kind kind, size_t at, size_t s
 
 /* The first record of a kind whose member has the value. */
 static inline struct estate_found find_with(const struct estate *estate, enum kept_kind kind, size_t at,
-                                     size_t size_bytes, const void *value) {
+                                            size_t size_bytes, const void *value) {
     struct estate_found found = {0};
 
     while (estate_next(estate, kind, found.record, &found))
@@ -484,8 +485,9 @@ static inline struct estate_found find_with(const struct estate *estate, enum ke
 }
 
 /* Whether one number alone is refused, in the first record of a kind whose member has a value. */
-static inline void expect_number_refused(enum kept_kind kind, size_t where, size_t where_bytes, uint64_t found_value,
-                                  size_t at, size_t size_bytes, uint64_t value, const char *reason) {
+static inline void expect_number_refused(enum kept_kind kind, size_t where, size_t where_bytes,
+                                         uint64_t found_value, size_t at, size_t size_bytes, uint64_t value,
+                                         const char *reason) {
     struct estate estate = patch_begin();
     struct estate_found found = find_with(&estate, kind, where, where_bytes, &found_value);
 

@@ -34,7 +34,8 @@ static inline struct proto_publish publish_of(const struct session *session, con
         };
         if (wish->has_fence) {
             publish.buffers[i].has_fence = 1;
-            publish.buffers[i].fence = (struct proto_board_fence){session->board_slot - 1, 1, wish->fence_value};
+            publish.buffers[i].fence =
+                (struct proto_board_fence){session->board_slot - 1, 1, wish->fence_value};
         }
     }
     return publish;

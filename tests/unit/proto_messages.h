@@ -190,7 +190,8 @@ static inline void random_publish(struct proto_publish *publish) {
     publish->layout = random64();
     for (uint32_t i = 0; i < publish->count; i++) {
         struct proto_publish_buffer *buffer = &publish->buffers[i];
-        *buffer = (struct proto_publish_buffer){random64(), random64(), random_size(PROTO_SIZE_MAX), {0}, 0, 0};
+        *buffer =
+            (struct proto_publish_buffer){random64(), random64(), random_size(PROTO_SIZE_MAX), {0}, 0, 0};
         buffer->has_fence = random_fence(&buffer->fence);
     }
 }

@@ -90,7 +90,8 @@ static void name_scenario(struct session *one, struct session *two, const struct
     struct lease *lease = take_one(one, pool, 64 * KIB), *other = take_one(one, pool, 64 * KIB);
     struct proto_directory_part part = {.n_bytes = 3000};
     struct proto_open_name open = {.name = "a", .timeout_ns = NS_FOREVER, .flags = PROTO_OPEN_NAME_BUILD};
-    struct proto_publish publish = {.name = "a", .flags = PROTO_PUBLISH_KEEP, .count = 2, .directory_bytes = 6000};
+    struct proto_publish publish = {
+        .name = "a", .flags = PROTO_PUBLISH_KEEP, .count = 2, .directory_bytes = 6000};
     const struct proto_token tokens[4] = {token_of(20), token_of(21), token_of(22), token_of(23)},
                              others[4] = {token_of(24), token_of(25), token_of(26), token_of(27)};
     struct proto_unpublish unpublish = {.name = "a"};

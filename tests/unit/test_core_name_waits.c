@@ -74,7 +74,8 @@ static void a_request_has_a_deadline(void **state) {
     tick(scene.core, 3 * NS_PER_S - 1);
     expect_no_name_answer(scene.core);
     tick(scene.core, 3 * NS_PER_S);
-    expect_text(expect_name_refused(scene.core, scene.two, 2, PROTO_E_NO_NAME), "nothing is published under 'a'");
+    expect_text(expect_name_refused(scene.core, scene.two, 2, PROTO_E_NO_NAME),
+                "nothing is published under 'a'");
     assert_int_equal(core_next_tick_ns(scene.core), 6 * NS_PER_S);
     tick(scene.core, 6 * NS_PER_S);
     expect_name_refused(scene.core, scene.one, 1, PROTO_E_NO_NAME);
@@ -212,7 +213,8 @@ static void the_first_that_asks_builds(void **state) {
     open_name(scene.two, 3, "a", 0, BUILD);
     expect_state(scene.core, scene.publisher, 2, PROTO_NAME_BUILD);
     expect_no_name_answer(scene.core);
-    assert_int_equal(unpublish(scene.two, "a", 0, PROTO_UNPUBLISH_BUILD), PROTO_E_NO_NAME); /* it does not build */
+    assert_int_equal(unpublish(scene.two, "a", 0, PROTO_UNPUBLISH_BUILD),
+                     PROTO_E_NO_NAME); /* it does not build */
     uint64_t generation = publish_one(scene.publisher, "a", scene.lease, 0);
     expect_there(scene.core, scene.one, 1, generation);
     expect_there(scene.core, scene.two, 3, generation);

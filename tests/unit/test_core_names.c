@@ -132,7 +132,7 @@ static void what_is_published_replaces_what_was(void **state) {
     struct lease *late;
     assert_int_equal(attach_to(scene.reader, &before.buffers[0].token, &late), PROTO_E_NO_TOKEN);
     assert_int_equal(query(scene.reader, attached).size_bytes, 2 * MIB); /* the old one is still mapped */
-    close_session(scene.publisher, 0); /* not its edition any more */
+    close_session(scene.publisher, 0);                                   /* not its edition any more */
     open_now(scene.reader, "a", second);
 }
 
@@ -141,8 +141,9 @@ static void the_same_blocks_are_published_again(void **state) {
     struct scene scene = scene_of(state);
     uint64_t first = publish_one(scene.publisher, "a", scene.lease, 0);
 
-    assert_int_equal(release(scene.reader, (struct proto_lease_name){scene.lease->id, scene.lease->generation}, 0),
-                     PROTO_E_STALE);
+    assert_int_equal(
+        release(scene.reader, (struct proto_lease_name){scene.lease->id, scene.lease->generation}, 0),
+        PROTO_E_STALE);
     uint64_t second = publish_one(scene.publisher, "a", scene.lease, 0);
     uint64_t other = publish_one(scene.publisher, "b", scene.lease, 0);
     assert_true(first < second && second < other);
@@ -179,11 +180,8 @@ static void an_operator_withdraws_a_name(void **state) {
 
 static void a_layout_may_be_the_condition(void **state) {
     struct scene scene = scene_of(state);
-    struct wish wish = {.name = "a",
-                        .leases = {scene.lease},
-                        .count = 1,
-                        .layout = 4,
-                        .flags = PROTO_PUBLISH_SAME_LAYOUT};
+    struct wish wish = {
+        .name = "a", .leases = {scene.lease}, .count = 1, .layout = 4, .flags = PROTO_PUBLISH_SAME_LAYOUT};
     uint64_t generation;
 
     assert_int_equal(publish(scene.publisher, &wish, NULL), PROTO_E_INVALID); /* nothing is there */
@@ -231,7 +229,8 @@ static void what_cannot_be_published_is_refused(void **state) {
     message.buffers[0].fence = (struct proto_board_fence){SLOT + 1, 0, VALUE};
     assert_int_equal(publish_message(scene.publisher, &message, NULL), PROTO_E_INVALID);
     struct session *slotless = open_session(scene.core, 5, UID_A);
-    const struct wish theirs = {.name = "a", .leases = {take_growing(slotless, scene.pool, MIB, 0)}, .count = 1};
+    const struct wish theirs = {
+        .name = "a", .leases = {take_growing(slotless, scene.pool, MIB, 0)}, .count = 1};
     struct proto_publish from_slotless = publish_of(slotless, &theirs);
     from_slotless.buffers[0].has_fence = 1;
     for (unsigned i = 0; i < 2; i++) {
@@ -512,11 +511,13 @@ static void a_user_keeps_so_many_bytes_and_no_more(void **state) {
     assert_int_equal(publish(scene.publisher, &larger, NULL), PROTO_E_LIMIT);
     assert_int_equal(scene.publisher->tenant->quota.n_refusals, 2);
     assert_int_equal(publish(scene.publisher, &loose, NULL), 0); /* nothing is kept of it */
-    uint64_t again = publish_one(scene.publisher, "a", second, PROTO_PUBLISH_KEEP); /* in the place of its own */
+    uint64_t again =
+        publish_one(scene.publisher, "a", second, PROTO_PUBLISH_KEEP); /* in the place of its own */
     assert_int_equal(used(scene.publisher, QUOTA_KEPT), 2 * MIB);
     limit_all(scene.core, QUOTA_KEPT, MIB, 0); /* takes nothing away */
     open_now(scene.reader, "a", again);
-    publish_one(scene.publisher, "a", second, PROTO_PUBLISH_KEEP); /* and the bytes are not more than before */
+    publish_one(scene.publisher, "a", second,
+                PROTO_PUBLISH_KEEP); /* and the bytes are not more than before */
     close_session(scene.publisher, 0);
     assert_int_equal(used(scene.reader, QUOTA_KEPT), 2 * MIB);
     assert_int_equal(unpublish(scene.reader, "a", 0, 0), 0);

@@ -192,7 +192,8 @@ static void impossible_names_are_refused(void **state) {
         else
             memcpy(text, i == 3 ? full : behind, sizeof text);
         struct estate estate = patch_begin();
-        patch(&estate, find_name(&estate, "kept").record, offsetof(struct kept_name, text), text, sizeof text);
+        patch(&estate, find_name(&estate, "kept").record, offsetof(struct kept_name, text), text,
+              sizeof text);
         patch_end(&estate);
         expect_refused_for(numbers);
     }
@@ -203,9 +204,12 @@ static void impossible_names_are_refused(void **state) {
     expect_twins_refused(KEPT_NAME, MEMBER(kept_name, text), "two names are one");
     expect_twins_refused(KEPT_NAME, MEMBER(kept_name, id), "two names are one");
     const uint32_t none = 0;
-    struct estate estate = patch_begin(); /* a name that stands for nothing, and that no session builds or awaits */
-    patch(&estate, find_name(&estate, "told").record, offsetof(struct kept_name, builder), &none, sizeof none);
-    estate_remove(&estate, find_with(&estate, KEPT_NAME_WAIT, MEMBER(kept_name_wait, id), &(uint64_t){67}).record);
+    struct estate estate =
+        patch_begin(); /* a name that stands for nothing, and that no session builds or awaits */
+    patch(&estate, find_name(&estate, "told").record, offsetof(struct kept_name, builder), &none,
+          sizeof none);
+    estate_remove(&estate,
+                  find_with(&estate, KEPT_NAME_WAIT, MEMBER(kept_name_wait, id), &(uint64_t){67}).record);
     patch_end(&estate);
     expect_refused_for("its records contradict each other");
 }
@@ -226,8 +230,8 @@ static void impossible_editions_are_refused(void **state) {
     expect_number_refused(KEPT_EDITION, ANY, MEMBER(kept_edition, directory_bytes), 65537, numbers);
     expect_number_refused(KEPT_EDITION, WITH(kept_edition, layout, 5), MEMBER(kept_edition, directory_bytes),
                           NAMES_DIRECTORY + KEPT_DIRECTORY_BYTES, "a part of a directory is missing");
-    expect_number_refused(KEPT_EDITION, WITH(kept_edition, layout, 5), MEMBER(kept_edition, directory_bytes), 1,
-                          place);
+    expect_number_refused(KEPT_EDITION, WITH(kept_edition, layout, 5), MEMBER(kept_edition, directory_bytes),
+                          1, place);
     expect_number_refused(KEPT_EDITION, ANY, MEMBER(kept_edition, flags), 8, numbers);
     expect_number_refused(KEPT_EDITION, ANY, MEMBER(kept_edition, flags), PROTO_PUBLISH_SAME_LAYOUT, numbers);
     expect_number_refused(KEPT_EDITION, ANY, MEMBER(kept_edition, name), 1,
@@ -236,17 +240,21 @@ static void impossible_editions_are_refused(void **state) {
                          "what is published has no name, or another one's");
     expect_number_refused(KEPT_EDITION, WITH(kept_edition, layout, 5), MEMBER(kept_edition, publisher), 1,
                           "what is published is of a session that is not there");
-    expect_number_refused(KEPT_EDITION, WITH(kept_edition, layout, 5), MEMBER(kept_edition, session), 0, fence);
+    expect_number_refused(KEPT_EDITION, WITH(kept_edition, layout, 5), MEMBER(kept_edition, session), 0,
+                          fence);
     expect_number_refused(KEPT_EDITION, WITH(kept_edition, flags, 0), MEMBER(kept_edition, session), 0,
                           "its records contradict each other"); /* not kept, and its publisher is gone */
     expect_number_refused(KEPT_NAMED, ANY, MEMBER(kept_named, has_fence), 2, fence);
-    expect_number_refused(KEPT_NAMED, WITH(kept_named, has_fence, 1), MEMBER(kept_named, has_fence), 0, fence);
+    expect_number_refused(KEPT_NAMED, WITH(kept_named, has_fence, 1), MEMBER(kept_named, has_fence), 0,
+                          fence);
     expect_number_refused(KEPT_NAMED, WITH(kept_named, has_fence, 1), MEMBER(kept_named, fence.slot),
                           NAMES_SLOT + 9, fence);
     expect_number_refused(KEPT_NAMED, WITH(kept_named, has_fence, 1), MEMBER(kept_named, fence.word),
                           PROTO_BOARD_WORDS, fence);
-    expect_number_refused(KEPT_NAMED, ANY, MEMBER(kept_named, number), 1, "a block is published that is not there");
-    expect_number_refused(KEPT_NAMED, ANY, MEMBER(kept_named, block), 1, "a block is published that is not there");
+    expect_number_refused(KEPT_NAMED, ANY, MEMBER(kept_named, number), 1,
+                          "a block is published that is not there");
+    expect_number_refused(KEPT_NAMED, ANY, MEMBER(kept_named, block), 1,
+                          "a block is published that is not there");
     expect_twins_refused(KEPT_NAMED, MEMBER(kept_named, token), "two parcels have one token");
     expect_number_refused(KEPT_DIRECTORY, ANY, MEMBER(kept_directory, offset_bytes), 1, place);
     expect_number_refused(KEPT_DIRECTORY, ANY, MEMBER(kept_directory, offset_bytes), KEPT_DIRECTORY_BYTES * 2,
@@ -263,7 +271,8 @@ static void a_session_without_a_slot_has_no_fence(void **state) {
     (void)state;
     make_scene();
     struct estate estate = patch_begin();
-    patch(&estate, find_with(&estate, KEPT_SESSION, MEMBER(kept_session, board_slot), &(uint32_t){NAMES_SLOT + 1})
+    patch(&estate,
+          find_with(&estate, KEPT_SESSION, MEMBER(kept_session, board_slot), &(uint32_t){NAMES_SLOT + 1})
               .record,
           offsetof(struct kept_session, board_slot), &no_slot, sizeof no_slot);
     patch(&estate,
@@ -286,7 +295,8 @@ static void impossible_requests_for_names_are_refused(void **state) {
     struct estate_found lost = find_with(&estate, KEPT_SESSION, MEMBER(kept_session, pid), &(int32_t){44});
     estate_deinit(&estate);
     expect_number_refused(KEPT_NAME_WAIT, ANY, MEMBER(kept_name_wait, session), lost.record, session);
-    expect_number_refused(KEPT_NAME_WAIT, ANY, MEMBER(kept_name_wait, state), NAME_WAIT_REFUSED + 1, stateless);
+    expect_number_refused(KEPT_NAME_WAIT, ANY, MEMBER(kept_name_wait, state), NAME_WAIT_REFUSED + 1,
+                          stateless);
     expect_number_refused(KEPT_NAME_WAIT, WITH(kept_name_wait, id, 62), MEMBER(kept_name_wait, error), 1,
                           stateless);
     expect_number_refused(KEPT_NAME_WAIT, WITH(kept_name_wait, id, 64), MEMBER(kept_name_wait, error), 0,
