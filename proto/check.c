@@ -252,15 +252,10 @@ static const char *check_reclaimed(const struct proto_message *message) {
     return NULL;
 }
 
-/* Whether a text that is not empty ends within its array, with NULs behind it. */
-static bool text_is_filled_up(const char *text, size_t size) {
-    size_t length = strnlen(text, size);
-    return length > 0 && length < size && bytes_are_zero(text + length, size - length);
-}
-
 /* The flaw of a member `name`. */
 #define NAME_FLAW(message, text)                                                                             \
-    (!text_is_filled_up((text), sizeof(text)) ? message ".name: empty, or not ended and filled up by NUL"    \
+    ((text)[0] == '\0'                          ? message ".name: empty"                                     \
+     : !text_is_filled_up((text), sizeof(text)) ? message ".name: not ended and filled up by NUL"            \
      : !text_is_printable((text), strlen(text)) ? message ".name: not printable UTF-8"                       \
                                                 : NULL)
 
@@ -478,7 +473,7 @@ static bool fence_is_sane(const struct proto_board_fence *fence, uint32_t has_fe
 
 /* n_bytes is known to be no more than a message may have. */
 #define DIRECTORY_FLAW(message, part)                                                                        \
-    ((part)->n_bytes == 0 ? message ".n_bytes: 0"                                                            \
+    ((part)->n_bytes == 0                                                 ? message ".n_bytes: 0"            \
      : (part)->offset_bytes > PROTO_DIRECTORY_BYTES_MAX - (part)->n_bytes ? message                          \
          ".offset_bytes + n_bytes: above 65536"                                                              \
                                                                           : NULL)
@@ -514,10 +509,10 @@ static const char *check_publish(const struct proto_message *message) {
     if (publish->reserved != 0)
         return "PUBLISH.reserved: not 0";
     for (uint32_t i = 0; flaw == NULL && i < PROTO_NAME_BUFFERS_MAX; i++)
-        flaw = i < publish->count ? check_publish_buffer(&publish->buffers[i])
-               : bytes_are_zero(&publish->buffers[i], sizeof publish->buffers[i])
-                   ? NULL
-                   : "PUBLISH.count: not the buffers that are there";
+        flaw = bytes_are_zero(&publish->buffers[i], sizeof publish->buffers[i]) == (i < publish->count)
+                   ? "PUBLISH.count: not the buffers that are there"
+               : i < publish->count ? check_publish_buffer(&publish->buffers[i])
+                                    : NULL;
     return flaw;
 }
 
@@ -579,10 +574,10 @@ static const char *check_named(const struct proto_message *message) {
     if (named->directory_bytes > PROTO_DIRECTORY_BYTES_MAX)
         return "NAMED.directory_bytes: above 65536";
     for (uint32_t i = 0; flaw == NULL && i < PROTO_NAME_BUFFERS_MAX; i++)
-        flaw = i < named->count ? check_named_buffer(&named->buffers[i])
-               : bytes_are_zero(&named->buffers[i], sizeof named->buffers[i])
-                   ? NULL
-                   : "NAMED.count: not the buffers that are there";
+        flaw = bytes_are_zero(&named->buffers[i], sizeof named->buffers[i]) == (i < named->count)
+                   ? "NAMED.count: not the buffers that are there"
+               : i < named->count ? check_named_buffer(&named->buffers[i])
+                                  : NULL;
     return flaw;
 }
 
@@ -603,10 +598,10 @@ static const char *check_names(const struct proto_message *message) {
     if (names->count > PROTO_NAMES_PER_MESSAGE)
         return "NAMES.count: above 64";
     for (uint32_t i = 0; flaw == NULL && i < PROTO_NAMES_PER_MESSAGE; i++)
-        flaw = i < names->count ? check_listed_name(&names->names[i])
-               : bytes_are_zero(&names->names[i], sizeof names->names[i])
-                   ? NULL
-                   : "NAMES.count: not the names that are there";
+        flaw = bytes_are_zero(&names->names[i], sizeof names->names[i]) == (i < names->count)
+                   ? "NAMES.count: not the names that are there"
+               : i < names->count ? check_listed_name(&names->names[i])
+                                  : NULL;
     return flaw;
 }
 

@@ -29,11 +29,12 @@
 #define PROTO_HOLDERS_MAX 64u      /* fences that one HOLDERS names */
 #define PROTO_PARCEL_NS_MAX                                                                                  \
     (UINT64_C(86400) * 1000000000u) /* a day: a queue that nothing was read from for longer is abandoned */
-#define PROTO_NAME_TEXT_SIZE 128u  /* of a name, with NUL: a path of a few parts */
-#define PROTO_NAME_BUFFERS_MAX 64u /* that one name stands for: a few for each GPU of a machine; fits one packet */
+#define PROTO_NAME_TEXT_SIZE 128u   /* of a name, with NUL: a path of a few parts */
+#define PROTO_NAME_BUFFERS_MAX                                                                               \
+    64u /* that one name stands for: a few for each GPU of a machine; fits one packet */
 #define PROTO_DIRECTORY_BYTES_MAX 65536u /* of a name: keys and places of some thousand tensors, packed */
 #define PROTO_DIRECTORY_PART_MAX  15360u /* of these, that one message has: fits one packet */
-#define PROTO_NAMES_PER_MESSAGE 64u /* that one NAMES tells: fits one packet */
+#define PROTO_NAMES_PER_MESSAGE   64u    /* that one NAMES tells: fits one packet */
 #define PROTO_ONE_WAY_MAX                                                                                    \
     4096u /* leases merged one-way between two answers: a socket holds some hundred packets */
 

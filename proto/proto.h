@@ -413,11 +413,12 @@ struct proto_directory_part {
 #define PROTO_PUBLISH_FLAGS       (PROTO_PUBLISH_KEEP | PROTO_PUBLISH_LIVE | PROTO_PUBLISH_SAME_LAYOUT)
 
 struct proto_publish_buffer {
-    uint64_t lease, generation;     /* a whole lease of this session */
-    uint64_t size_bytes;            /* that readers are told, up to the block's capacity */
-    struct proto_board_fence fence; /* in this session's slot on the board: behind it the contents are there */
-    uint32_t has_fence;             /* 1: readers wait for it; 0: the fence is 0 */
-    uint32_t reserved;              /* 0 */
+    uint64_t lease, generation; /* a whole lease of this session */
+    uint64_t size_bytes;        /* that readers are told, up to the block's capacity */
+    struct proto_board_fence
+        fence;          /* in this session's slot on the board: behind it the contents are there */
+    uint32_t has_fence; /* 1: readers wait for it; 0: the fence is 0 */
+    uint32_t reserved;  /* 0 */
 };
 
 struct proto_publish {
@@ -444,7 +445,8 @@ struct proto_unpublish {
     uint32_t reserved;   /* 0 */
 };
 
-#define PROTO_OPEN_NAME_BUILD  UINT32_C(1) /* where nothing is published and no session builds, this one does */
+#define PROTO_OPEN_NAME_BUILD                                                                                \
+    UINT32_C(1) /* where nothing is published and no session builds, this one does */
 #define PROTO_OPEN_NAME_CHANGE UINT32_C(2) /* waits until the generation is another one than named */
 #define PROTO_OPEN_NAME_FLAGS  (PROTO_OPEN_NAME_BUILD | PROTO_OPEN_NAME_CHANGE)
 

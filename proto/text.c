@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/utf8.h"
 #include "proto/proto.h"
@@ -26,6 +27,15 @@ bool text_is_printable(const char *text, size_t size) {
         size -= length;
     }
     return true;
+}
+
+bool text_is_filled_up(const char *text, size_t size) {
+    size_t length = strnlen(text, size);
+
+    for (size_t i = length; i < size; i++)
+        if (text[i] != '\0')
+            return false;
+    return length > 0 && length < size;
 }
 
 const char *proto_error_text(unsigned error) {

@@ -14,4 +14,7 @@ size_t text_whole_characters(const char *text, size_t length);
 /* Whether size bytes are printable characters, none of them cut. */
 bool text_is_printable(const char *text, size_t size);
 
+/* Whether a text that is not empty ends within its array of size bytes, and NULs fill the rest. */
+bool text_is_filled_up(const char *text, size_t size);
+
 #endif

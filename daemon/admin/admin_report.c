@@ -377,12 +377,12 @@ void report_parcels(cJSON *reply, const struct core *core, uid_t uid) {
 
     for (size_t i = 0; i < core->parcels.count && i < PARCELS_LOOKED_AT && n_told < PARCELS_TOLD; i++) {
         const struct parcel *parcel = core->parcels.entries[i];
-        if (!may_be_told(uid, parcel->block->segment->owner->tenant->id))
+        if (parcel->edition != NULL || !may_be_told(uid, parcel->block->segment->owner->tenant->id))
             continue;
         cJSON_AddItemToArray(parcels, describe_parcel(parcel, now_ns));
         n_told++;
     }
-    report_integer(reply, "total", core->parcels.count);
+    report_integer(reply, "total", core->parcels.count - core->parcels.n_named);
 }
 
 /* Leases that one reply names: some 150 KiB. And that one looks at for shared ones: some 300 us. */

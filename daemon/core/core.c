@@ -64,7 +64,8 @@ struct core *core_free(struct core *core) {
     if (core == NULL)
         return NULL;
     assert(list_is_empty(&core->sessions) && list_is_empty(&core->answered) &&
-           list_is_empty(&core->reclaiming) && list_is_empty(&core->names_answered) && list_is_empty(&core->long_waits));
+           list_is_empty(&core->reclaiming) && list_is_empty(&core->names_answered) &&
+           list_is_empty(&core->long_waits));
     assert(core->parcels.count == 0);
     free(core->parcels.entries);
     for (size_t slot = 0; slot < core->segment_slots; slot++) {

@@ -49,7 +49,7 @@ struct long_wait {
 /* Returns 0 or -ENOMEM. */
 int core_new(struct core **ret_core);
 
-/* Frees the core. All sessions and parcels must be gone. Segments that are left are dropped; their backing is
+/* Frees the core. All sessions and parcels must be gone, and nothing may be published. Segments that are left are dropped; their backing is
  * the shell's. Accepts NULL, returns NULL. */
 struct core *core_free(struct core *core);
 
@@ -162,8 +162,8 @@ int core_acquire(struct session *session, uint64_t request, const struct proto_a
 int core_acquire_segments(struct session *session, uint64_t request,
                           const struct proto_acquire_segments *acquire, uint64_t now_ns);
 
-/* Cancels a request of the session that waits: it leaves its wait queue and is refused with
- * PROTO_E_CANCELLED, and the requests behind it are served. Where the session has several requests with this
+/* Cancels a request of the session that waits, for memory or for a name: it leaves its wait queue and is refused
+ * with PROTO_E_CANCELLED, and the requests behind it are served. Where the session has several requests with this
  * id, that is the oldest one that waits. Does nothing where none waits: its answer may be under way. Linear
  * in the session's requests (SESSION_WAITING_MAX). */
 void core_cancel(struct session *session, uint64_t request, uint64_t now_ns);
@@ -256,7 +256,7 @@ int core_write_directory(struct session *session, const struct proto_directory_p
  * - PROTO_E_STALE: a lease is not the session's; or the directory is not the one that was written
  * - PROTO_E_INVALID: a size above the block's; a block of which a part has come back; a fence of another slot on
  *   the board; or SAME_LAYOUT, and something with another layout is published, or nothing
- * - PROTO_E_LIMIT: names, parcels, leases, or kept bytes of the tenant
+ * - PROTO_E_LIMIT: names, parcels, leases, or kept bytes of the tenant. The edition that is replaced does not count
  * - -ENOMEM */
 int core_publish(struct session *session, const struct proto_publish *publish,
                  const struct proto_token *tokens, uint64_t now_ns, uint64_t *ret_generation);
@@ -267,6 +267,9 @@ int core_unpublish(struct session *session, const struct proto_unpublish *unpubl
 
 /* As core_unpublish(), for an operator. */
 int core_unpublish_of(struct core *core, struct tenant_id owner, const char *text, uint64_t now_ns);
+
+/* Withdraws all that is published, of all tenants. No session is left, or all are to end. */
+void core_unpublish_all(struct core *core, uint64_t now_ns);
 
 /* Asks for a name. Every answer comes from core_next_name_answer(). Returns 0 or -ENOMEM (no answer will come),
  * or PROTO_E_LIMIT: names, or waiting requests. */

@@ -9,6 +9,7 @@
 #include "daemon/core/fence.h"
 #include "daemon/core/kept.h"
 #include "daemon/core/lease.h"
+#include "daemon/core/name_wait.h"
 #include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/question.h"
@@ -69,16 +70,27 @@ int core_acquire_segments(struct session *session, uint64_t request_id,
     return acquire_either(session, request_id, &together, acquire, now_ns);
 }
 
-void core_cancel(struct session *session, uint64_t request_id, uint64_t now_ns) {
-    recorder_set_time(session->core, now_ns);
+/* The session's oldest request for memory of this id that waits. NULL: there is none. */
+static struct request *find_waiting(const struct session *session, uint64_t request_id) {
     list_for_each_entry(struct request, request, &session->requests, session_link) {
-        if (request->id != request_id || request->state != REQUEST_WAITING)
-            continue;
+        if (request->id == request_id && request->state == REQUEST_WAITING)
+            return request;
+    }
+    return NULL;
+}
+
+void core_cancel(struct session *session, uint64_t request_id, uint64_t now_ns) {
+    struct request *request = find_waiting(session, request_id);
+    struct name_wait *wait = name_wait_find(session, request_id);
+
+    recorder_set_time(session->core, now_ns);
+    if (wait != NULL && (request == NULL || wait->number < request->number)) {
+        name_wait_refuse(wait, PROTO_E_CANCELLED);
+    } else if (request != NULL) {
         struct pool *pool = request->pool;
         request_refuse(request, PROTO_E_CANCELLED);
         pool_mark_ready(pool); /* the request may have held others up */
         core_serve(session->core, now_ns);
-        return;
     }
 }
 
@@ -343,8 +355,7 @@ int core_revoke(struct session *session, const struct proto_token *token, uint64
     struct parcel *parcel = parcel_find(session->core, token);
 
     recorder_set_time(session->core, now_ns);
-    if (parcel == NULL || parcel->edition != NULL ||
-        parcel->block->segment->owner->tenant != session->tenant)
+    if (parcel == NULL || parcel->edition != NULL || parcel->block->segment->owner->tenant != session->tenant)
         return PROTO_E_NO_TOKEN;
     parcel_close(session->core, parcel);
     core_serve(session->core, now_ns);

@@ -39,22 +39,40 @@ static int find_leases(struct session *session, const struct proto_publish *publ
         const struct block *block = leases[i]->block;
         if (buffer->size_bytes > block->capacity_bytes || block->held_bytes != block->capacity_bytes ||
             leases[i]->withheld_bytes > 0 ||
-            (buffer->has_fence != 0 && buffer->fence.slot + 1 != session->board_slot))
+            (buffer->has_fence != 0 &&
+             (session->board_slot == 0 || buffer->fence.slot != session->board_slot - 1)))
             return PROTO_E_INVALID;
         *ret_bytes += block->held_bytes;
     }
     return 0;
 }
 
-/* Whether the limits of the tenant leave room for an edition of so many bytes. */
-static bool has_room(struct tenant *tenant, const struct proto_publish *publish, uint64_t bytes) {
-    return tenant->n_parcels + publish->count <= PARCELS_MAX && tenant_may_have(tenant, publish->count, 0) &&
-           ((publish->flags & PROTO_PUBLISH_KEEP) == 0 || bytes <= quota_left(&tenant->quota, QUOTA_KEPT));
+/* The edition that is published under a name. NULL: there is none. */
+static const struct edition *find_published(const struct tenant *tenant, const char *text) {
+    const struct name *name = name_find(tenant, text);
+    return name != NULL ? name->edition : NULL;
 }
 
-static bool has_layout(const struct tenant *tenant, const struct proto_publish *publish) {
-    const struct name *name = name_find(tenant, publish->name);
-    return name != NULL && name->edition != NULL && name->edition->layout == publish->layout;
+/* Whether the limits of the tenant leave room for an edition of so many bytes. before: the edition that it replaces, whose
+ * parcels and bytes come back; NULL: none. */
+static bool has_room(struct tenant *tenant, const struct proto_publish *publish, uint64_t bytes,
+                     const struct edition *before) {
+    unsigned n_before = before != NULL ? before->n_parcels : 0;
+    unsigned n_more = publish->count > n_before ? publish->count - n_before : 0;
+    uint64_t kept_before = before != NULL ? before->kept.amount : 0;
+
+    return tenant->n_parcels + n_more <= PARCELS_MAX && tenant_may_have(tenant, n_more, 0) &&
+           ((publish->flags & PROTO_PUBLISH_KEEP) == 0 || bytes <= kept_before ||
+            bytes - kept_before <= quota_left(&tenant->quota, QUOTA_KEPT));
+}
+
+/* Finds the name, or makes it, for a session. */
+static int get_name(struct session *session, const char *text, struct name **ret_name) {
+    int r = name_get(session->tenant, text, ret_name);
+
+    if (r == PROTO_E_LIMIT)
+        tenant_note_refusal(session->tenant);
+    return r;
 }
 
 static int publish_under(struct session *session, const struct proto_publish *publish,
@@ -70,13 +88,15 @@ static int publish_under(struct session *session, const struct proto_publish *pu
         return r;
     if (publish->directory_bytes != session->draft.n_bytes)
         return PROTO_E_STALE;
-    if ((publish->flags & PROTO_PUBLISH_SAME_LAYOUT) != 0 && !has_layout(tenant, publish))
+    const struct edition *before = find_published(tenant, publish->name);
+    if ((publish->flags & PROTO_PUBLISH_SAME_LAYOUT) != 0 &&
+        (before == NULL || before->layout != publish->layout))
         return PROTO_E_INVALID;
-    if (!has_room(tenant, publish, bytes)) {
+    if (!has_room(tenant, publish, bytes, before)) {
         tenant_note_refusal(tenant);
         return PROTO_E_LIMIT;
     }
-    r = name_get(tenant, publish->name, &name);
+    r = get_name(session, publish->name, &name);
     if (r != 0)
         return r;
     r = edition_make(session, publish, leases, tokens, now_ns, &edition);
@@ -104,8 +124,7 @@ static void unpublish(struct name *name, uint64_t now_ns) {
     struct core *core = name->tenant->core;
 
     recorder_set_time(core, now_ns);
-    name_set_edition(name, NULL);
-    name_serve(name);
+    name_withdraw(name);
     core_serve(core, now_ns);
 }
 
@@ -136,13 +155,25 @@ int core_unpublish_of(struct core *core, struct tenant_id owner, const char *tex
     return 0;
 }
 
+void core_unpublish_all(struct core *core, uint64_t now_ns) {
+    recorder_set_time(core, now_ns);
+    list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
+        struct name *name = name_after(tenant, 0), *next;
+        for (; name != NULL; name = next) {
+            next = name_after(tenant, name->id);
+            name_withdraw(name);
+        }
+    }
+    core_serve(core, now_ns);
+}
+
 int core_open_name(struct session *session, uint64_t request, const struct proto_open_name *open,
                    uint64_t now_ns) {
     struct name_wait *wait;
     struct name *name;
 
     recorder_set_time(session->core, now_ns);
-    int r = name_get(session->tenant, open->name, &name);
+    int r = get_name(session, open->name, &name);
     if (r != 0)
         return r;
     r = name_wait_new(session, name, request, open, now_ns, &wait);
@@ -181,25 +212,20 @@ static void explain_refusal(const struct name_wait *wait, struct proto_failure *
 }
 
 bool core_next_name_answer(struct core *core, struct name_answer *ret_answer) {
-    struct name_wait *wait = list_first(&core->names_answered, struct name_wait, link);
+    struct name_wait *wait = name_waits_next_answer(core);
 
     if (wait == NULL)
         return false;
     struct name *name = wait->name;
-    *ret_answer = (struct name_answer){.session = wait->session, .request = wait->id};
-    if (wait->state == NAME_WAIT_THERE && name->edition != NULL) {
+    *ret_answer = (struct name_answer){.session = wait->session, .request = wait->id, .error = wait->error};
+    if (wait->state == NAME_WAIT_THERE) {
         edition_describe(name->edition, &ret_answer->named);
         name->edition->n_opens++;
-    } else if (wait->state == NAME_WAIT_THERE) { /* it was, and is gone meanwhile */
-        wait->error = PROTO_E_NO_NAME;
-    } else if (wait->state == NAME_WAIT_BUILDS) {
-        ret_answer->named.state = PROTO_NAME_BUILD;
-    } else if (wait->state == NAME_WAIT_GONE) {
-        ret_answer->named.state = PROTO_NAME_GONE;
-    }
-    if (wait->error != 0)
+    } else if (wait->state == NAME_WAIT_REFUSED) {
         explain_refusal(wait, &ret_answer->failure);
-    ret_answer->error = wait->error;
+    } else {
+        ret_answer->named.state = wait->state == NAME_WAIT_BUILDS ? PROTO_NAME_BUILD : PROTO_NAME_GONE;
+    }
     name_wait_free(wait);
     name_drop_if_unused(name);
     return true;
@@ -207,8 +233,7 @@ bool core_next_name_answer(struct core *core, struct name_answer *ret_answer) {
 
 int core_read_directory(struct session *session, const struct proto_read_directory *read,
                         struct proto_directory_part *ret_part) {
-    const struct name *name = name_find(session->tenant, read->name);
-    const struct edition *edition = name != NULL ? name->edition : NULL;
+    const struct edition *edition = find_published(session->tenant, read->name);
 
     if (edition == NULL)
         return PROTO_E_NO_NAME;
@@ -244,7 +269,8 @@ void core_list_names(const struct session *session, uint64_t after, struct proto
     const struct name *name = name_after(session->tenant, after);
 
     *ret_names = (struct proto_names){0};
-    for (; name != NULL && ret_names->count < PROTO_NAMES_PER_MESSAGE; name = name_after(name->tenant, name->id))
+    for (; name != NULL && ret_names->count < PROTO_NAMES_PER_MESSAGE;
+         name = name_after(name->tenant, name->id))
         list_one(name, &ret_names->names[ret_names->count++]);
     for (; name != NULL; name = name_after(name->tenant, name->id))
         ret_names->n_left++;

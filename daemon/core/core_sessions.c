@@ -227,15 +227,7 @@ static bool has_of(const struct session *session, const struct pool *pool) {
     return has->leased_bytes > 0 || has->fenced_bytes > 0 || has->n_mapped > 0;
 }
 
-/* An edition is no name's any more. */
-static void withdraw(struct edition *edition) {
-    struct name *name = edition->name;
-    name_set_edition(name, NULL);
-    name_serve(name);
-}
-
-/* The session ends, or is lost: what it was to build is another session's, and of what it has published, that
- * stays which names keep. */
+/* The session ends, or is lost. Other sessions build what it was to build. Of its editions those with KEEP stay. */
 static void leave_names(struct session *session) {
     while (!list_is_empty(&session->name_waits)) {
         struct name_wait *wait = list_first(&session->name_waits, struct name_wait, session_link);
@@ -250,16 +242,16 @@ static void leave_names(struct session *session) {
     }
     list_for_each_entry_safe(struct edition, edition, &session->editions, session_link) {
         if ((edition->flags & PROTO_PUBLISH_KEEP) == 0)
-            withdraw(edition);
+            name_withdraw(edition->name);
     }
     draft_drop(session);
 }
 
-/* The session's GPU work is over. is_done: it was done. */
+/* The session's GPU work is over. is_done: all of it was done. */
 static void settle_editions(struct session *session, bool is_done) {
     list_for_each_entry_safe(struct edition, edition, &session->editions, session_link) {
         if (!edition_settle(edition, is_done))
-            withdraw(edition);
+            name_withdraw(edition->name);
     }
 }
 
@@ -304,7 +296,8 @@ static void session_free(struct session *session, uint64_t now_ns) {
     session_clear(session, now_ns);
     assert(session->n_leases == 0 && session->n_requests == 0 && session->leased_bytes == 0 &&
            session->fenced_bytes == 0 && session->n_segments == 0 && list_is_empty(&session->held) &&
-           list_is_empty(&session->editions) && list_is_empty(&session->builds) && session->n_name_waits == 0);
+           list_is_empty(&session->editions) && list_is_empty(&session->builds) &&
+           session->n_name_waits == 0);
     list_remove(&session->reclaim_link);
     list_remove(&session->link);
     list_remove(&session->tenant_link);

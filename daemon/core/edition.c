@@ -83,6 +83,8 @@ static int take_draft(struct session *session, struct edition *edition) {
         return r;
     }
     edition->directory = take_ptr(&session->draft.bytes);
+    if (edition->directory_bytes > 0)
+        charge_move(&session->draft.charge, &edition->directory_charge, edition->directory_bytes);
     draft_drop(session);
     return 0;
 }
@@ -97,6 +99,7 @@ void edition_free(struct edition *edition) {
         parcel_close(edition->core, edition->parcels[--edition->n_parcels]);
     free_parts(edition->core, edition);
     charge_free(&edition->kept);
+    charge_free(&edition->directory_charge);
     kept_end(edition->core, &edition->record);
     list_remove(&edition->session_link);
     free(edition->directory);
@@ -114,13 +117,18 @@ static int add_parcels(struct session *session, struct edition *edition, const s
         r = block_share(core, block, &tokens[2 * i], &old);
         if (r == 0)
             r = parcel_open_part(edition, session, block, &tokens[2 * i + 1], &publish->buffers[i], now_ns);
-        if (r < 0)
-            break;
-        block->size_bytes = publish->buffers[i].size_bytes;
-        kept_change(core, block->record);
-        edition->bytes += block->held_bytes;
     }
     return r;
+}
+
+/* Nothing can fail any more: the blocks have the sizes that readers are told. */
+static void set_sizes(struct edition *edition, const struct proto_publish *publish) {
+    for (unsigned i = 0; i < edition->n_parcels; i++) {
+        struct block *block = edition->parcels[i]->block;
+        block->size_bytes = publish->buffers[i].size_bytes;
+        kept_change(edition->core, block->record);
+        edition->bytes += block->held_bytes;
+    }
 }
 
 int edition_make(struct session *session, const struct proto_publish *publish, struct lease *const *leases,
@@ -146,6 +154,7 @@ int edition_make(struct session *session, const struct proto_publish *publish, s
         edition_free(edition);
         return r;
     }
+    set_sizes(edition, publish);
     edition->generation = ++core->leases.next_generation;
     kept_number(core);
     if ((edition->flags & PROTO_PUBLISH_KEEP) != 0)
@@ -165,9 +174,10 @@ bool edition_settle(struct edition *edition, bool is_done) {
         struct parcel *parcel = edition->parcels[i];
         if (!parcel->has_fence)
             continue;
-        is_whole = is_whole && (is_done || (words != NULL && proto_board_state(words, parcel->fence.word,
-                                                                               parcel->fence.value) ==
-                                                                 PROTO_BOARD_READY));
+        is_whole =
+            is_whole &&
+            (is_done || (words != NULL && proto_board_state(words, parcel->fence.word, parcel->fence.value) ==
+                                              PROTO_BOARD_READY));
         parcel->has_fence = false;
         parcel->fence = (struct proto_board_fence){0};
         kept_change(core, parcel->record);
@@ -224,6 +234,7 @@ void edition_restored(struct edition *edition, struct tenant *tenant) {
         edition->bytes += edition->parcels[i]->block->held_bytes;
     if ((edition->flags & PROTO_PUBLISH_KEEP) != 0)
         charge_force(&edition->kept, &tenant->quota, QUOTA_KEPT, edition->bytes);
+    charge_force(&edition->directory_charge, &tenant->quota, QUOTA_REPLIES, edition->directory_bytes);
 }
 
 bool edition_is_valid(const struct edition *edition) {
@@ -242,8 +253,9 @@ bool edition_is_valid(const struct edition *edition) {
            edition->n_parts == parts_of(edition->directory_bytes) &&
            (edition->directory != NULL) == (edition->directory_bytes > 0) &&
            edition->kept.amount == (is_kept ? bytes : 0) &&
-           (edition->session == NULL || (edition->session->id == edition->publisher &&
-                                         edition->session->tenant == tenant)) &&
+           edition->directory_charge.amount == edition->directory_bytes &&
+           (edition->session == NULL ||
+            (edition->session->id == edition->publisher && edition->session->tenant == tenant)) &&
            list_is_empty(&edition->session_link) == (edition->session == NULL) &&
            (is_kept || (edition->session != NULL && edition->session->state == SESSION_ACTIVE));
 }

@@ -268,11 +268,12 @@ void tenant_explain_quota(const struct tenant *tenant, unsigned item, char *text
     uint64_t used = quota->used[item], limit = quota->limits[item];
 
     if (item == QUOTA_KEPT) {
-        snprintf(text, size,
-                 "QUOTA: %s%s has %s of the %s that names may keep: unpublish some (gpupoolctl names), %s 'kept' "
-                 "of %s",
-                 TENANT_TEXT(tenant->core, tenant->id), others, BYTES_TEXT(used), BYTES_TEXT(limit), advice,
-                 place);
+        snprintf(
+            text, size,
+            "QUOTA: %s%s has %s of the %s that names may keep: unpublish some (gpupoolctl names), %s 'kept' "
+            "of %s",
+            TENANT_TEXT(tenant->core, tenant->id), others, BYTES_TEXT(used), BYTES_TEXT(limit), advice,
+            place);
     } else if (item >= QUOTA_POOLS) {
         const struct pool *pool = tenant->core->pools[item - QUOTA_POOLS];
         snprintf(text, size,

@@ -78,7 +78,7 @@ heir_step heir_add_edition;
 heir_step heir_add_directory;
 int heir_add_parts(struct heir *heir);
 int heir_add_name_waits(struct heir *heir);
-/* The core keeps the estate again: names end of which no process could have the memory. */
+/* The core keeps the estate again: editions whose memory no further process can map are withdrawn. */
 void heir_drop_names(struct core *core);
 
 /* --- heir.c */

@@ -9,6 +9,7 @@
 #include "daemon/core/name_wait.h"
 #include "daemon/core/parcel.h"
 #include "daemon/core/tenant.h"
+#include "proto/text.h"
 
 int heir_add_name(struct heir *heir, uint32_t record, const void *payload) {
     const struct kept_name *kept = payload;
@@ -19,7 +20,8 @@ int heir_add_name(struct heir *heir, uint32_t record, const void *payload) {
     int r = heir_tenant(heir, &kept->tenant, &tenant);
     if (r < 0)
         return r;
-    if (kept->text[0] == '\0' || kept->text[sizeof kept->text - 1] != '\0' || kept->id == 0 ||
+    if (!text_is_filled_up(kept->text, sizeof kept->text) ||
+        !text_is_printable(kept->text, strlen(kept->text)) || kept->id == 0 ||
         kept->id > heir->core->leases.next_generation)
         return heir_refuse(heir, "a name has no text, or a number that was never given");
     if ((kept->builder != 0 && builder == NULL) || (builder != NULL && builder->tenant != tenant))
@@ -93,6 +95,14 @@ static uint64_t number_of_part(const void *payload) {
     return (uint64_t)kept->edition << 32 | kept->number;
 }
 
+/* Whether the part has no fence, or one in its publisher's slot. */
+static bool has_sane_fence(const struct kept_named *kept, const struct edition *edition) {
+    if (kept->has_fence == 0)
+        return kept->fence.slot == 0 && kept->fence.word == 0 && kept->fence.value == 0;
+    return kept->has_fence == 1 && edition->session != NULL && kept->fence.slot < PROTO_BOARD_SLOTS &&
+           kept->fence.slot + 1 == edition->session->board_slot && kept->fence.word < PROTO_BOARD_WORDS;
+}
+
 static int add_part(struct heir *heir, const struct found_record *found) {
     const struct kept_named *kept = found->payload;
     struct edition *edition = heir_object(heir, kept->edition, KEPT_EDITION);
@@ -100,12 +110,9 @@ static int add_part(struct heir *heir, const struct found_record *found) {
     struct parcel *parcel;
 
     if (edition == NULL || block == NULL || !block->shared || kept->number != edition->n_parcels ||
-        kept->number >= PROTO_NAME_BUFFERS_MAX ||
-        block->segment->owner->tenant != edition->name->tenant)
+        kept->number >= PROTO_NAME_BUFFERS_MAX || block->segment->owner->tenant != edition->name->tenant)
         return heir_refuse(heir, "a block is published that is not there");
-    if (kept->has_fence > 1 || (kept->has_fence == 1 && edition->session == NULL) ||
-        (kept->has_fence == 1 && kept->fence.slot + 1 != edition->session->board_slot) ||
-        kept->fence.word >= PROTO_BOARD_WORDS)
+    if (!has_sane_fence(kept, edition))
         return heir_refuse(heir, "what is published is behind a fence that is not there");
     struct parcel wanted = {
         .block = block,
@@ -199,10 +206,9 @@ int heir_add_name_waits(struct heir *heir) {
     return r;
 }
 
-/* --- names that nothing stands behind any more */
+/* --- editions in orphans */
 
-/* Whether a process that opens it could not have one of its blocks: no segment that lies in an orphan is
- * described anew. */
+/* Whether one of its blocks lies in an orphan, which is described to no further process. */
 static bool lies_in_orphan(const struct edition *edition) {
     for (unsigned i = 0; i < edition->n_parcels; i++)
         list_for_each_entry(const struct heap_range, range, &edition->parcels[i]->block->ranges, user_link) {
@@ -217,10 +223,8 @@ void heir_drop_names(struct core *core) {
         struct name *name = name_after(tenant, 0), *next;
         for (; name != NULL; name = next) {
             next = name_after(tenant, name->id);
-            if (name->edition == NULL || !lies_in_orphan(name->edition))
-                continue;
-            name_set_edition(name, NULL);
-            name_serve(name);
+            if (name->edition != NULL && lies_in_orphan(name->edition))
+                name_withdraw(name);
         }
     }
 }

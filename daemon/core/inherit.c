@@ -82,9 +82,8 @@ static int build(struct heir *heir) {
                                                {KEPT_EDITION, heir_add_edition},
                                                {KEPT_DIRECTORY, heir_add_directory},
                                                {0}},
-                                  behind[] = {{KEPT_BLOCK, heir_check_block},
-                                              {KEPT_SESSION, heir_lose_session},
-                                              {0}};
+                                  behind[] = {
+                                      {KEPT_BLOCK, heir_check_block}, {KEPT_SESSION, heir_lose_session}, {0}};
 
     int r = for_all(heir, numbers);
     if (r == 0 && heir->core->record == 0)

@@ -338,10 +338,10 @@ static uint32_t group_of_numbers(const void *object) {
     }
 
 const struct estate_kind kept_kinds[KEPT_KINDS] = {
-    [KEPT_SEGMENT] = KIND(segment), [KEPT_SESSION] = KIND(session), [KEPT_MAPPED] = KIND(mapped),
-    [KEPT_BLOCK] = KIND(block),     [KEPT_RANGE] = KIND(range),     [KEPT_LEASE] = KIND(lease),
-    [KEPT_FENCES] = KIND(fences),   [KEPT_PARCEL] = KIND(parcel),   [KEPT_REQUEST] = KIND(request),
-    [KEPT_NUMBERS] = KIND(numbers), [KEPT_NAME] = KIND(name),       [KEPT_EDITION] = KIND(edition),
+    [KEPT_SEGMENT] = KIND(segment), [KEPT_SESSION] = KIND(session),     [KEPT_MAPPED] = KIND(mapped),
+    [KEPT_BLOCK] = KIND(block),     [KEPT_RANGE] = KIND(range),         [KEPT_LEASE] = KIND(lease),
+    [KEPT_FENCES] = KIND(fences),   [KEPT_PARCEL] = KIND(parcel),       [KEPT_REQUEST] = KIND(request),
+    [KEPT_NUMBERS] = KIND(numbers), [KEPT_NAME] = KIND(name),           [KEPT_EDITION] = KIND(edition),
     [KEPT_NAMED] = KIND(named),     [KEPT_DIRECTORY] = KIND(directory), [KEPT_NAME_WAIT] = KIND(name_wait),
 };
 

@@ -33,7 +33,7 @@ enum kept_kind {
     KEPT_NUMBERS, /* one: those that the core has given last */
     KEPT_NAME,
     KEPT_EDITION,
-    KEPT_NAMED, /* a parcel that is a part of an edition: it has no KEPT_PARCEL */
+    KEPT_NAMED,     /* a parcel that is a part of an edition: it has no KEPT_PARCEL */
     KEPT_DIRECTORY, /* a part of an edition's */
     KEPT_NAME_WAIT,
     KEPT_KINDS,   /* none: one more than the last */

@@ -41,8 +41,8 @@
 #define PARCELS_CLOSED_MAX 1024u
 /* With their ranges about 40 MiB of bookkeeping for a session. */
 #define SESSION_LEASES_DEFAULT 65536u
-/* Names of a user: models and datasets of a machine by the thousand, with some 400 bytes of bookkeeping each,
- * and what they keep. */
+/* Names of a user: models and datasets of a machine by the thousand, with 1 KiB of bookkeeping each beside parcels
+ * and directories. */
 #define NAMES_MAX 4096u
 /* Ranges of a block after parts came back: finding a part among them takes some 40 us, in which other clients
  * wait for the loop. */

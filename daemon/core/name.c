@@ -128,8 +128,7 @@ static bool waits_are_valid(const struct name *name, uint64_t *sums) {
     list_for_each_entry(const struct name_wait, wait, &name->waits, link) {
         if (wait->name != name || wait->state != NAME_WAIT_WAITING || wait->number <= number ||
             wait->session->tenant != name->tenant || wait->session->state != SESSION_ACTIVE ||
-            !tree_has(&wait->deadline_node) ||
-            !charge_add_up(&wait->charge, &name->tenant->quota, sums))
+            !tree_has(&wait->deadline_node) || !charge_add_up(&wait->charge, &name->tenant->quota, sums))
             return false;
         number = wait->number;
         n_waiting++;
@@ -154,7 +153,8 @@ bool names_are_valid(const struct tenant *tenant, uint64_t *sums) {
             continue;
         if (edition->name != name || !edition_is_valid(edition) ||
             edition->parcels[0]->block->segment->owner->tenant != tenant ||
-            !charge_add_up(&edition->kept, &tenant->quota, sums))
+            !charge_add_up(&edition->kept, &tenant->quota, sums) ||
+            !charge_add_up(&edition->directory_charge, &tenant->quota, sums))
             return false;
     }
     return true;

@@ -6,8 +6,8 @@
  * edition under, or that sessions wait for. It lives while one of these holds.
  *
  * At most one session builds a name: the first one that asked to, while nothing was published. With the
- * builder's end, or when it gives up, the next session that waits to build does. Publishing asks nobody: any
- * session of the tenant may, and what was published before is replaced.
+ * builder's end, or when it gives up, the next session that waits to build does. Any session of
+ * the tenant may publish, also while another one builds. The edition before is replaced.
  */
 #include "daemon/core/types.h"
 

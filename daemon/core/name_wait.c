@@ -9,6 +9,12 @@
 #include "daemon/core/name.h"
 #include "daemon/core/tenant.h"
 
+/* The request waits: it counts as such, and has a deadline. */
+static void await_deadline(struct name_wait *wait) {
+    charge_force(&wait->charge, &wait->session->tenant->quota, QUOTA_WAITING, 1);
+    tree_insert(&wait->session->core->name_deadlines, &wait->deadline_node, wait->deadline_ns, wait->number);
+}
+
 /* The request, which has what it asks for, is one of its session's and its name's. */
 static void enter(struct name_wait *wait) {
     struct name *name = wait->name;
@@ -21,13 +27,12 @@ static void enter(struct name_wait *wait) {
         list_append(&session->core->names_answered, &wait->link);
         return;
     }
-    charge_force(&wait->charge, &name->tenant->quota, QUOTA_WAITING, 1);
     list_append(&name->waits, &wait->link);
-    tree_insert(&session->core->name_deadlines, &wait->deadline_node, wait->deadline_ns, wait->number);
+    await_deadline(wait);
 }
 
-int name_wait_new(struct session *session, struct name *name, uint64_t id,
-                  const struct proto_open_name *open, uint64_t now_ns, struct name_wait **ret_wait) {
+int name_wait_new(struct session *session, struct name *name, uint64_t id, const struct proto_open_name *open,
+                  uint64_t now_ns, struct name_wait **ret_wait) {
     struct core *core = session->core;
 
     if (session->n_name_waits >= SESSION_WAITING_MAX ||
@@ -92,7 +97,7 @@ void name_wait_refuse(struct name_wait *wait, enum proto_error error) {
     answer(wait, NAME_WAIT_REFUSED);
 }
 
-/* What the request is answered as the name is; WAITING: nothing yet. */
+/* The answer to the request while the name is as it is; WAITING: none yet. */
 static enum name_wait_state answer_to(const struct name_wait *wait) {
     const struct name *name = wait->name;
     uint64_t generation = name->edition != NULL ? name->edition->generation : 0;
@@ -119,6 +124,53 @@ void name_serve(struct name *name) {
     name_drop_if_unused(name);
 }
 
+void name_withdraw(struct name *name) {
+    name_set_edition(name, NULL);
+    name_serve(name);
+}
+
+struct name_wait *name_wait_find(const struct session *session, uint64_t id) {
+    list_for_each_entry(struct name_wait, wait, &session->name_waits, session_link) {
+        if (wait->id == id && wait->state == NAME_WAIT_WAITING)
+            return wait;
+    }
+    return NULL;
+}
+
+/* Whether what the request was answered is still so. */
+static bool holds(const struct name_wait *wait) {
+    return wait->state == NAME_WAIT_REFUSED ||
+           (wait->state == NAME_WAIT_BUILDS ? wait->name->builder == wait->session
+                                            : answer_to(wait) == wait->state);
+}
+
+/* The request, which was answered, waits in its place. */
+static void wait_again(struct name_wait *wait) {
+    struct list *behind = &wait->name->waits;
+
+    list_remove(&wait->link);
+    wait->state = NAME_WAIT_WAITING;
+    kept_change(wait->session->core, wait->record);
+    list_for_each_entry(struct name_wait, other, &wait->name->waits, link) {
+        if (other->number > wait->number) {
+            behind = &other->link;
+            break;
+        }
+    }
+    list_insert_before(behind, &wait->link);
+    await_deadline(wait);
+}
+
+struct name_wait *name_waits_next_answer(struct core *core) {
+    struct name_wait *wait;
+
+    while ((wait = list_first(&core->names_answered, struct name_wait, link)) != NULL && !holds(wait)) {
+        wait_again(wait);
+        name_serve(wait->name);
+    }
+    return wait;
+}
+
 void name_waits_expire(struct core *core, uint64_t now_ns) {
     struct tree_node *node;
 
@@ -129,4 +181,43 @@ void name_waits_expire(struct core *core, uint64_t now_ns) {
 uint64_t name_waits_next_ns(const struct core *core) {
     const struct tree_node *node = tree_first(&core->name_deadlines);
     return node == NULL ? NS_FOREVER : node->key;
+}
+
+static bool wait_is_valid(const struct name_wait *wait, const struct session *session) {
+    bool waits = wait->state == NAME_WAIT_WAITING;
+
+    return wait->session == session && session->state == SESSION_ACTIVE &&
+           wait->name->tenant == session->tenant && !list_is_empty(&wait->link) &&
+           wait->charge.amount == waits && tree_has(&wait->deadline_node) == waits &&
+           (wait->state == NAME_WAIT_REFUSED) == (wait->error != 0) &&
+           (!waits || answer_to(wait) == NAME_WAIT_WAITING);
+}
+
+bool name_waits_are_valid(const struct core *core) {
+    size_t n_all = 0, n_waiting = 0, n_answered = 0, n_of_names = 0;
+
+    list_for_each_entry(const struct session, session, &core->sessions, link) {
+        unsigned n_own = 0;
+        list_for_each_entry(const struct name_wait, wait, &session->name_waits, session_link) {
+            if (!wait_is_valid(wait, session))
+                return false;
+            n_waiting += wait->state == NAME_WAIT_WAITING;
+            n_own++;
+        }
+        if (n_own != session->n_name_waits)
+            return false;
+        n_all += n_own;
+    }
+    list_for_each_entry(const struct name_wait, wait, &core->names_answered, link) {
+        if (wait->state == NAME_WAIT_WAITING)
+            return false;
+        n_answered++;
+    }
+    list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
+        for (const struct name *name = name_after(tenant, 0); name != NULL;
+             name = name_after(tenant, name->id))
+            n_of_names += name->n_waits;
+    }
+    return tree_count(&core->name_deadlines) == n_waiting && n_waiting + n_answered == n_all &&
+           n_of_names == n_all;
 }

@@ -8,31 +8,48 @@
  *   waiting --it is the session's to build--> BUILDS
  *   waiting for a change --nothing is published any more--> GONE
  *   waiting --the deadline passed, or it is cancelled--> REFUSED
+ *   answered --the name is otherwise before the answer is taken--> waiting again
  *
- * A session that ends has no answer. A request counts as one of its tenant's that wait (QUOTA_WAITING).
+ * A session that ends gets no answer. While a request waits, it counts as one of its tenant's that wait
+ * (QUOTA_WAITING).
+ *
+ * Invariant: between events no request waits that could be answered.
  */
 #include "daemon/core/types.h"
 
 /* Makes a request of the session for the name. Returns 0, PROTO_E_LIMIT or -ENOMEM. */
-int name_wait_new(struct session *session, struct name *name, uint64_t id,
-                  const struct proto_open_name *open, uint64_t now_ns, struct name_wait **ret_wait);
+int name_wait_new(struct session *session, struct name *name, uint64_t id, const struct proto_open_name *open,
+                  uint64_t now_ns, struct name_wait **ret_wait);
 
 /* For heir.h. Makes a request as a predecessor's: wanted. They come in the order of their numbers. Returns 0
  * or -ENOMEM. */
 int name_wait_restore(const struct name_wait *wanted, struct name_wait **ret_wait);
 
-/* Ends a request, whose answer is not sent any more. The name stays. */
+/* Frees a request, whether it was answered or not. The name stays, also where nothing uses it any more. */
 void name_wait_free(struct name_wait *wait);
 
+/* Refuses a request that waits. */
 void name_wait_refuse(struct name_wait *wait, enum proto_error error);
+
+/* The session's oldest request of this id that waits. NULL: there is none. */
+struct name_wait *name_wait_find(const struct session *session, uint64_t id);
+
+/* The request whose answer is to be taken next, and whose answer is true: others wait again. NULL: there is none. */
+struct name_wait *name_waits_next_answer(struct core *core);
 
 /* The name has changed: answers the requests that it can. Drops the name if it is unused. */
 void name_serve(struct name *name);
+
+/* The name stands for nothing any more, and its requests are served. Drops the name if it is unused. */
+void name_withdraw(struct name *name);
 
 /* Refuses the requests whose deadline has passed. */
 void name_waits_expire(struct core *core, uint64_t now_ns);
 
 /* When the next one is due; NS_FOREVER: there is none. */
 uint64_t name_waits_next_ns(const struct core *core);
+
+/* Whether all requests of all sessions are in order. */
+bool name_waits_are_valid(const struct core *core);
 
 #endif

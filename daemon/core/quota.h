@@ -29,7 +29,7 @@ enum quota_item {
     QUOTA_RANGES,   /* of the blocks of these leases: at least one each, and more after parts came back */
     QUOTA_SEGMENTS, /* that take a descriptor of the daemon and belong to it, or are to be closed */
     QUOTA_WAITING,  /* requests that wait in the queue */
-    QUOTA_REPLIES,  /* bytes of replies that clients have not read */
+    QUOTA_REPLIES,  /* bytes of replies that clients have not read, and of the directories of names */
     QUOTA_POOLS, /* bytes in the first pool: leased, fenced, in quarantine or to be closed; then those in the
                     others */
 };

@@ -156,11 +156,11 @@ struct session {
     struct proto_page *page;           /* shared with its client; NULL: none yet */
     uint32_t board_slot;               /* plus 1, on its user's board; 0: none */
     const struct proto_board_slot *board_words; /* of that slot; NULL: none, or not known yet */
-    struct list editions;              /* edition.session_link: those that it has published */
-    struct list builds;                /* name.builder_link */
-    struct list name_waits;            /* name_wait.session_link: not answered, or their answer is not taken */
+    struct list editions;                       /* edition.session_link: those that it has published */
+    struct list builds;                         /* name.builder_link */
+    struct list name_waits; /* name_wait.session_link: not answered, or their answer is not taken */
     unsigned n_name_waits;
-    struct draft {                     /* the directory that it is writing: edition.h */
+    struct draft { /* the directory that it is writing: edition.h */
         uint8_t *bytes;
         uint32_t n_bytes;
         struct charge charge;
@@ -535,7 +535,7 @@ struct parcel {
     pid_t pid;            /* the sender's */
     uint32_t record;      /* kept.h */
     size_t place;         /* in core->parcels.entries */
-    struct edition *edition; /* that it is a part of, by which it lives; NULL: none */
+    struct edition *edition;        /* that it is a part of, by which it lives; NULL: none */
     struct proto_board_fence fence; /* of such a one: behind it the contents are there */
     bool has_fence;
     struct list held_link; /* in session->held of the sender */
@@ -575,9 +575,10 @@ struct edition {
     uint32_t directory_bytes;
     struct directory_part *parts; /* of the directory, a record each */
     unsigned n_parts;
-    struct charge kept; /* bytes, to the tenant, if it is KEEP */
-    uint64_t n_opens;   /* since the daemon started */
-    uint32_t record;    /* kept.h */
+    struct charge kept;             /* bytes, to the tenant, if it is KEEP */
+    struct charge directory_charge; /* directory_bytes, to the tenant */
+    uint64_t n_opens;               /* since the daemon started */
+    uint32_t record;                /* kept.h */
 };
 
 /* See name.h. */
@@ -585,10 +586,10 @@ struct name {
     struct tenant *tenant;
     uint64_t id; /* unique in the daemon's life: names are listed in its order */
     char text[PROTO_NAME_TEXT_SIZE];
-    struct edition *edition; /* NULL: nothing is published */
-    struct session *builder; /* the session that is to publish; NULL: none */
-    struct list waits;       /* name_wait.link, in order of arrival */
-    unsigned n_waits;        /* these, and those whose answers are not taken */
+    struct edition *edition;             /* NULL: nothing is published */
+    struct session *builder;             /* the session that is to publish; NULL: none */
+    struct list waits;                   /* name_wait.link, in order of arrival */
+    unsigned n_waits;                    /* these, and those whose answers are not taken */
     struct tree_node text_node, id_node; /* in tenant->names, by a hash; in tenant->names_by_id */
     struct list builder_link;            /* in builder->builds */
     uint32_t record;                     /* kept.h */

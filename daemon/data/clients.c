@@ -49,6 +49,7 @@ void clients_discard(struct clients *clients) {
     while (!list_is_empty(&clients->all))
         client_discard(list_first(&clients->all, struct client, link));
     core_revoke_all(clients->terms.core, 0, clock_now_ns(), &sent_bytes);
+    core_unpublish_all(clients->terms.core, clock_now_ns());
     end_boards(clients);
     alive_deinit(&clients->alive);
 }

@@ -32,6 +32,11 @@ static const char *reason_of(const struct client *client, const struct proto_mes
     case PROTO_WRITE_DIRECTORY:
         if (error == PROTO_E_INVALID)
             return "this part of the directory does not follow the one before: begin anew at 0";
+        if (error == PROTO_E_LIMIT)
+            return "the daemon keeps as many bytes for this user as it may, of directories and of unread "
+                   "replies: "
+                   "unpublish names, or have the administrator raise 'replies' of [quota] in the daemon's "
+                   "configuration";
         break;
     case PROTO_READ_DIRECTORY:
         if (error == PROTO_E_STALE)
@@ -45,13 +50,16 @@ static const char *reason_of(const struct client *client, const struct proto_mes
         break;
     case PROTO_PUBLISH:
         if (error == PROTO_E_STALE)
-            return "a lease is not this session's, or the directory is not the one that was written: write it "
+            return "a lease is not this session's, or the directory is not the one that was written: write "
+                   "it "
                    "again";
         if (error == PROTO_E_INVALID)
-            return "a buffer is smaller than its size, or a part of it was given back, or its fence is another "
+            return "a buffer is smaller than its size, or a part of it was given back, or its fence is "
+                   "another "
                    "session's; or what is published there has another layout";
         if (error == PROTO_E_LIMIT && tenant->n_parcels + message->publish.count > PARCELS_MAX)
-            return "65,536 buffers of this user are published or were sent and not taken, which is as many as may "
+            return "65,536 buffers of this user are published or were sent and not taken, which is as many "
+                   "as may "
                    "be";
         if (error == PROTO_E_LIMIT && quota_left(&tenant->quota, QUOTA_LEASES) >= message->publish.count) {
             tenant_explain_quota(tenant, QUOTA_KEPT, text, size);

@@ -2,7 +2,7 @@
 #ifndef DAEMON_DATA_NAME_REQUESTS_H
 #define DAEMON_DATA_NAME_REQUESTS_H
 /*
- * What a client asks of names (daemon/core/name.h): a function for each of its messages, for requests.c. Each
+ * The client's messages about names (daemon/core/name.h): a function for each, for requests.c. Each
  * returns 0, or a negative errno that ends the connection.
  */
 struct client;

@@ -54,7 +54,7 @@ int reply_refuse(struct client *client, uint64_t request, int error) {
 }
 
 int reply_conclude(struct client *client, const struct proto_message *message, int r,
-                    struct proto_message *reply) {
+                   struct proto_message *reply) {
     if (r != 0)
         return reply_refuse(client, message->header.request, r);
     reply_begin(reply, proto_reply_to(message->header.operation), message->header.request);

@@ -152,9 +152,9 @@ static int open_session(struct client *client, const struct proto_message *messa
     reply_begin(&reply, PROTO_HELLO_REPLY, message->header.request);
     if (message->hello.version_min > PROTO_VERSION_MAX || message->hello.version_max < PROTO_VERSION_MIN) {
         reply_error(client, message->header.request, PROTO_E_VERSION,
-                   message->hello.version_min > PROTO_VERSION_MAX
-                       ? "the client library is newer than the daemon: update gpupoold"
-                       : "the client library is older than the daemon: update libgpupool-client");
+                    message->hello.version_min > PROTO_VERSION_MAX
+                        ? "the client library is newer than the daemon: update gpupoold"
+                        : "the client library is older than the daemon: update libgpupool-client");
         return -EPROTO;
     }
     if (clients->stopping) {
@@ -205,7 +205,7 @@ static int open_session(struct client *client, const struct proto_message *messa
         if (r > 0)
             session_log_session_refused(&clients->log, core, &client->peer, failure.text);
         reply_error(client, message->header.request, r > 0 ? failure.error : PROTO_E_NO_MEMORY,
-                   r > 0 ? failure.text : "the daemon has no memory for its bookkeeping");
+                    r > 0 ? failure.text : "the daemon has no memory for its bookkeeping");
         return r > 0 ? -EUSERS : r;
     }
     client->session->owner = client;
@@ -271,7 +271,8 @@ static int give_token(struct client *client, const struct proto_message *message
     struct lease *lease = NULL;
 
     if (getrandom(fresh, sizeof fresh, 0) != (ssize_t)sizeof fresh)
-        return reply_error(client, message->header.request, PROTO_E_DRIVER, "the kernel gave no random bytes");
+        return reply_error(client, message->header.request, PROTO_E_DRIVER,
+                           "the kernel gave no random bytes");
     int r = message->header.operation == PROTO_SHARE ? core_share(client->session, &message->share, &fresh[0],
                                                                   clock_now_ns(), &lease, &reply.token.token)
                                                      : core_send(client->session, &message->send, fresh,
@@ -335,7 +336,7 @@ static int refuse_memory(struct client *client, uint64_t request, int error, con
 /* Refuses to send a descriptor once more, while an earlier one may be unread: the kernel counts those. */
 static int refuse_until_read(struct client *client, uint64_t request) {
     return reply_error(client, request, PROTO_E_EXHAUSTED,
-                      "this was sent before, and replies are unread: read them, and ask again");
+                       "this was sent before, and replies are unread: read them, and ask again");
 }
 
 static int handle_ask_page(struct client *client, const struct proto_message *message) {
@@ -359,7 +360,7 @@ static int handle_ask_board(struct client *client, const struct proto_message *m
     int r = client->board == NULL ? client_join_board(client) : 0;
     if (r == -ENOSPC)
         return reply_error(client, message->header.request, PROTO_E_LIMIT,
-                          "1,024 sessions of this user have fences that others wait for: more have none");
+                           "1,024 sessions of this user have fences that others wait for: more have none");
     if (r < 0)
         return refuse_memory(client, message->header.request, r, "the user's board");
     reply_begin(&reply, PROTO_BOARD, message->header.request);
@@ -447,7 +448,7 @@ static int handle_release(struct client *client, const struct proto_message *mes
     if (message->header.request == 0)
         return release_one_way(client, message);
     return reply_conclude(client, message, core_release(client->session, &message->release, clock_now_ns()),
-                    &reply);
+                          &reply);
 }
 
 static int handle_split(struct client *client, const struct proto_message *message) {
@@ -475,7 +476,8 @@ static int handle_send(struct client *client, const struct proto_message *messag
 
 static int handle_revoke(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
-    return reply_conclude(client, message, core_revoke(client->session, &message->revoke, clock_now_ns()), &reply);
+    return reply_conclude(client, message, core_revoke(client->session, &message->revoke, clock_now_ns()),
+                          &reply);
 }
 
 static int handle_attach(struct client *client, const struct proto_message *message) {

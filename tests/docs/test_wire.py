@@ -125,10 +125,11 @@ class Tables(unittest.TestCase):
                 table = table_of(name)
                 self.assertEqual(list(table), list(message["fields"]))
                 for field, (offset, size, _) in table.items():
-                    stride = {"pools": 144, "parts": 32, "leases": 24, "fences": 16}.get(field.split("[")[0], 8)
+                    stride = {"pools": 144, "parts": 32, "leases": 24, "fences": 16, "names": 176,
+                              "buffers": 48 if name == "PUBLISH" else 64}.get(field.split("[")[0], 8)
                     start, byte_count, _ = message["fields"][field]
                     self.assertEqual(offset, f"{start} + {stride} i" if "[i]" in field else str(start))
-                    self.assertEqual(size, "text_length" if field == "text" else str(byte_count))
+                    self.assertEqual(size, {"text": "text_length", "bytes": "n_bytes"}.get(field, str(byte_count)))
 
     def test_the_last_column_says_what_is_defined(self):
         errors = {line.split()[0] for line in ask("errors")[0]}
@@ -145,7 +146,7 @@ class Tables(unittest.TestCase):
                 self.assertEqual(value, int(known[name]))
         only_in_text = {"PROTO_VERSION_MIN", "PROTO_VERSION_MAX", "PROTO_MAGIC"}
         self.assertEqual(set(known) - set(shown), only_in_text)
-        self.assertEqual((known["PROTO_VERSION_MIN"], known["PROTO_VERSION_MAX"]), ("1", "2"))
+        self.assertEqual((known["PROTO_VERSION_MIN"], known["PROTO_VERSION_MAX"]), ("1", "3"))
         self.assertIn(f"{int(known['PROTO_MAGIC']):#x}", section("HELLO (1)"))
 
     def test_the_page_of_a_session_has_the_parts_of_the_struct(self):

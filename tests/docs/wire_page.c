@@ -54,6 +54,12 @@ static size_t body_bytes_of(unsigned operation) {
         return offsetof(struct proto_leases, leases[1]);
     case PROTO_HOLDERS:
         return offsetof(struct proto_holders, fences[1]);
+    case PROTO_PUBLISH:
+        return offsetof(struct proto_publish, buffers[1]);
+    case PROTO_NAMED:
+        return offsetof(struct proto_named, buffers[1]);
+    case PROTO_NAMES:
+        return offsetof(struct proto_names, names[1]);
     case PROTO_ERROR: /* without the text's NUL and padding */
         return sizeof(struct proto_failure) - sizeof(uint32_t);
     default:
@@ -133,6 +139,12 @@ static void print_limits(void) {
     LIMIT(PROTO_PARCEL_NS_MAX);
     LIMIT(PARCELS_MAX);
     LIMIT(PROTO_HOLDERS_MAX);
+    LIMIT(PROTO_NAME_TEXT_SIZE);
+    LIMIT(PROTO_NAME_BUFFERS_MAX);
+    LIMIT(PROTO_DIRECTORY_BYTES_MAX);
+    LIMIT(PROTO_DIRECTORY_PART_MAX);
+    LIMIT(PROTO_NAMES_PER_MESSAGE);
+    LIMIT(NAMES_MAX);
     LIMIT(PROTO_CLOSE_MAX);
     LIMIT(PROTO_ONE_WAY_MAX);
     LIMIT(PROTO_ONE_WAY_PER_TURN);
@@ -200,7 +212,8 @@ static void print_errors(void) {
     ERROR(SHUTDOWN);
     ERROR(NO_MEMORY);
     ERROR(CANCELLED);
-    _Static_assert(PROTO_E_MAX == 13, "each error is printed");
+    ERROR(NO_NAME);
+    _Static_assert(PROTO_E_MAX == 14, "each error is printed");
 }
 
 /* Two digits a byte, without anything between. Returns how many bytes there are. */
@@ -225,6 +238,7 @@ static uint64_t read_unsigned(const uint8_t *bytes, size_t size) {
 /* From the decoded message, not from the packet. */
 static void print_value(const struct proto_message *message, const struct wire_field *field, size_t offset) {
     const uint8_t *bytes = (const uint8_t *)message + offset;
+    bool is_directory = strcmp(field->name, "bytes") == 0; /* as long as the message says */
     int32_t number;
 
     switch (field->kind) {
@@ -236,7 +250,7 @@ static void print_value(const struct proto_message *message, const struct wire_f
         printf("%" PRId32 "\n", number);
         return;
     case WIRE_BYTES:
-        print_hex(bytes, field->size);
+        print_hex(bytes, is_directory ? message->directory.n_bytes : field->size);
         printf("\n");
         return;
     case WIRE_TEXT:
@@ -254,6 +268,32 @@ static void print_name(const struct wire_field *field, size_t index) {
         printf("%.*s[%zu]%s ", (int)(i - field->name), field->name, index, i + strlen("[i]"));
 }
 
+struct array {
+    size_t count, stride;
+};
+
+/* How often a field is in the message, and how far apart. */
+static struct array array_of(const struct proto_message *message, const struct wire_field *field) {
+    bool is_in_struct = strstr(field->name, "[i].") != NULL;
+
+    switch (is_in_struct ? message->header.operation : 0) {
+    case PROTO_POOLS:
+        return (struct array){message->pools.count, sizeof(struct proto_pool)};
+    case PROTO_PARTS:
+        return (struct array){message->parts.count, sizeof(struct proto_part)};
+    case PROTO_LEASES:
+        return (struct array){message->leases.count, sizeof(struct proto_segment_lease)};
+    case PROTO_PUBLISH:
+        return (struct array){message->publish.count, sizeof(struct proto_publish_buffer)};
+    case PROTO_NAMED:
+        return (struct array){message->named.count, sizeof(struct proto_named_buffer)};
+    case PROTO_NAMES:
+        return (struct array){message->names.count, sizeof(struct proto_listed_name)};
+    default:
+        return (struct array){field->count, field->size};
+    }
+}
+
 static void print_message(const struct proto_message *message) {
     static uint8_t packet[PROTO_PACKET_MAX];
 
@@ -261,20 +301,10 @@ static void print_message(const struct proto_message *message) {
         const struct wire_field *field = &wire_fields[i];
         if (field->operation != 0 && field->operation != message->header.operation)
             continue;
-        bool in_pool = strncmp(field->name, "pools[i]", strlen("pools[i]")) == 0;
-        bool in_part = strncmp(field->name, "parts[i]", strlen("parts[i]")) == 0;
-        bool in_lease = strncmp(field->name, "leases[i]", strlen("leases[i]")) == 0;
-        size_t count = in_pool    ? message->pools.count
-                       : in_part  ? message->parts.count
-                       : in_lease ? message->leases.count
-                                  : field->count;
-        size_t stride = in_pool    ? sizeof(struct proto_pool)
-                        : in_part  ? sizeof(struct proto_part)
-                        : in_lease ? sizeof(struct proto_segment_lease)
-                                   : field->size;
-        for (size_t n = 0; n < count; n++) {
+        struct array array = array_of(message, field);
+        for (size_t n = 0; n < array.count; n++) {
             print_name(field, n);
-            print_value(message, field, field->offset + n * stride);
+            print_value(message, field, field->offset + n * array.stride);
         }
     }
     printf("again ");

@@ -123,6 +123,69 @@ static void check_part(const struct proto_release *part, bool is_split) {
     MUST(!is_split || part->fence == 0);
 }
 
+static void check_name(const char text[static PROTO_NAME_TEXT_SIZE]) {
+    size_t length = strnlen(text, PROTO_NAME_TEXT_SIZE);
+    MUST(length > 0 && length < PROTO_NAME_TEXT_SIZE && is_text(text, length));
+    MUST(is_zero(text + length, PROTO_NAME_TEXT_SIZE - length));
+}
+
+static void check_fence(const struct proto_board_fence *fence, uint32_t has_fence) {
+    MUST(has_fence <= 1 && fence->slot < PROTO_BOARD_SLOTS && fence->word < PROTO_BOARD_WORDS);
+    MUST(has_fence == 1 || is_zero(fence, sizeof *fence));
+}
+
+static void check_directory(const struct proto_directory_part *part, size_t length) {
+    MUST(part->n_bytes > 0 && part->n_bytes <= PROTO_DIRECTORY_PART_MAX);
+    MUST((uint64_t)part->offset_bytes + part->n_bytes <= PROTO_DIRECTORY_BYTES_MAX);
+    MUST(length ==
+         sizeof(struct proto_header) + offsetof(struct proto_directory_part, bytes) + part->n_bytes);
+}
+
+static void check_publish(const struct proto_publish *publish) {
+    check_name(publish->name);
+    MUST((publish->flags & ~PROTO_PUBLISH_FLAGS) == 0 && publish->reserved == 0);
+    MUST(publish->count > 0 && publish->count <= PROTO_NAME_BUFFERS_MAX);
+    MUST(publish->directory_bytes <= PROTO_DIRECTORY_BYTES_MAX);
+    for (uint32_t i = 0; i < PROTO_NAME_BUFFERS_MAX; i++) {
+        const struct proto_publish_buffer *buffer = &publish->buffers[i];
+        check_fence(&buffer->fence, buffer->has_fence);
+        MUST(i < publish->count ? buffer->size_bytes > 0 && buffer->size_bytes <= PROTO_SIZE_MAX
+                                : is_zero(buffer, sizeof *buffer));
+    }
+}
+
+static void check_named(const struct proto_named *named) {
+    MUST(named->state >= PROTO_NAME_THERE && named->state <= PROTO_NAME_GONE);
+    if (named->state != PROTO_NAME_THERE) {
+        MUST(is_zero(&named->flags, sizeof *named - sizeof named->state));
+        return;
+    }
+    MUST((named->flags & ~(PROTO_PUBLISH_KEEP | PROTO_PUBLISH_LIVE)) == 0 && named->generation != 0);
+    MUST(named->count > 0 && named->count <= PROTO_NAME_BUFFERS_MAX);
+    MUST(named->directory_bytes <= PROTO_DIRECTORY_BYTES_MAX);
+    for (uint32_t i = 0; i < PROTO_NAME_BUFFERS_MAX; i++) {
+        const struct proto_named_buffer *buffer = &named->buffers[i];
+        check_fence(&buffer->fence, buffer->has_fence);
+        MUST(i < named->count
+                 ? buffer->size_bytes > 0 && buffer->size_bytes <= PROTO_SIZE_MAX && buffer->pool != 0
+                 : is_zero(buffer, sizeof *buffer));
+    }
+}
+
+static void check_names(const struct proto_names *names) {
+    MUST(names->count <= PROTO_NAMES_PER_MESSAGE);
+    for (uint32_t i = 0; i < PROTO_NAMES_PER_MESSAGE; i++) {
+        const struct proto_listed_name *name = &names->names[i];
+        if (i >= names->count) {
+            MUST(is_zero(name, sizeof *name));
+            continue;
+        }
+        check_name(name->name);
+        MUST(name->id != 0 && (name->generation != 0) == (name->count != 0));
+        MUST(name->count <= PROTO_NAME_BUFFERS_MAX);
+    }
+}
+
 static void check_body(const struct proto_message *message) {
     switch (message->header.operation) {
     case PROTO_HELLO:
@@ -217,6 +280,34 @@ static void check_body(const struct proto_message *message) {
     case PROTO_PAGE:
         MUST(message->page.size_bytes == PROTO_PAGE_BYTES && message->page.reserved == 0);
         return;
+    case PROTO_WRITE_DIRECTORY:
+    case PROTO_DIRECTORY:
+        check_directory(&message->directory, message->header.length);
+        return;
+    case PROTO_PUBLISH:
+        check_publish(&message->publish);
+        return;
+    case PROTO_UNPUBLISH:
+        check_name(message->unpublish.name);
+        MUST((message->unpublish.flags & ~PROTO_UNPUBLISH_BUILD) == 0 && message->unpublish.reserved == 0);
+        return;
+    case PROTO_OPEN_NAME:
+        check_name(message->open_name.name);
+        MUST(message->open_name.flags < PROTO_OPEN_NAME_FLAGS && message->open_name.reserved == 0);
+        return;
+    case PROTO_READ_DIRECTORY:
+        check_name(message->read_directory.name);
+        MUST(message->read_directory.reserved == 0);
+        return;
+    case PROTO_PUBLISHED:
+        MUST(message->published.generation != 0);
+        return;
+    case PROTO_NAMED:
+        check_named(&message->named);
+        return;
+    case PROTO_NAMES:
+        check_names(&message->names);
+        return;
     case PROTO_ERROR:
         MUST(message->failure.error >= 1 && message->failure.error <= PROTO_E_MAX);
         MUST(message->failure.text_length <= PROTO_TEXT_MAX);
@@ -234,8 +325,8 @@ static void check_message(const struct proto_message *message, enum proto_sender
                    operation == PROTO_NAME,
          either = operation == PROTO_RELEASE || operation == PROTO_MERGE || operation == PROTO_ERROR;
 
-    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_ASK_ALIVE
-                                     : operation >= PROTO_HELLO_REPLY && operation <= PROTO_ALIVE);
+    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_LIST_NAMES
+                                     : operation >= PROTO_HELLO_REPLY && operation <= PROTO_NAMES);
     MUST((message->header.flags & ~(sender == PROTO_FROM_DAEMON ? PROTO_AGAIN : 0)) == 0);
     MUST(either || (message->header.request == 0) == one_way);
     MUST(strcmp(proto_operation_name(operation), proto_operation_name(UINT32_MAX)) != 0);

@@ -242,9 +242,26 @@ static int answer_hello(const struct proto_hello *hello) {
     return fcntl(liar.reclaim_fd, F_DUPFD_CLOEXEC, 3);
 }
 
+static void answer_open_name(void) {
+    struct proto_named *named = &liar.reply.named;
+
+    liar.reply.header.operation = PROTO_NAMED;
+    named->state = PROTO_NAME_THERE + input_below(liar.input, 3);
+    if (named->state != PROTO_NAME_THERE)
+        return;
+    named->generation = 1 + input_below(liar.input, 4);
+    named->count = 1 + input_below(liar.input, 2);
+    named->directory_bytes = input_below(liar.input, 64);
+    for (uint32_t i = 0; i < named->count; i++) {
+        named->buffers[i].size_bytes = 1000;
+        named->buffers[i].pool = i == 0 ? LIAR_POOL_HOST : LIAR_POOL_DEVICE;
+        named->buffers[i].token.bytes[0] = (uint8_t)i;
+    }
+}
+
 /* Composes the right reply. Returns its descriptor, owned, or -1. */
 static int compose(const struct proto_message *request) {
-    memset(&liar.reply, 0, offsetof(struct proto_message, failure) + sizeof liar.reply.failure);
+    memset(&liar.reply, 0, sizeof liar.reply);
     liar.reply.header.request = request->header.request;
     switch (request->header.operation) {
     case PROTO_HELLO:
@@ -293,7 +310,25 @@ static int compose(const struct proto_message *request) {
         for (uint32_t i = 0; i < liar.reply.segments.count; i++)
             liar.reply.segments.ids[i] = 1 + input_below(liar.input, 3);
         return -1;
-    default: /* RELEASE, MERGE, CLOSED, BYE */
+    case PROTO_PUBLISH:
+        liar.reply.header.operation = PROTO_PUBLISHED;
+        liar.reply.published.generation = 1 + input_below(liar.input, 4);
+        return -1;
+    case PROTO_OPEN_NAME:
+        answer_open_name();
+        return -1;
+    case PROTO_READ_DIRECTORY:
+        liar.reply.header.operation = PROTO_DIRECTORY;
+        liar.reply.directory.offset_bytes = request->read_directory.offset_bytes % PROTO_DIRECTORY_PART_MAX;
+        liar.reply.directory.n_bytes = 1 + input_below(liar.input, 64);
+        return -1;
+    case PROTO_LIST_NAMES:
+        liar.reply.header.operation = PROTO_NAMES;
+        liar.reply.names.count = 1;
+        liar.reply.names.names[0] =
+            (struct proto_listed_name){.id = request->list_names.after % 1024 + 1, .name = "a"};
+        return -1;
+    default: /* RELEASE, MERGE, CLOSED, BYE, WRITE_DIRECTORY, UNPUBLISH */
         liar.reply.header.operation = PROTO_OK;
         return -1;
     }

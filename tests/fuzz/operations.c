@@ -308,6 +308,7 @@ static void end_scene(void) {
         stage_unlist(&stage->processes[i]);
         ledger_leave_process(&scene.ledger, i);
     }
+    core_unpublish_all(daemon->core, stage->now_ns);
     for (unsigned n = 0; n < TURNS_QUIET; n++) {
         stage_turn(stage);
         while (stage_run_any_job(stage)) {

@@ -60,6 +60,7 @@ struct scene {
     unsigned connections;
     struct proto_token tokens[TOKENS];
     unsigned n_tokens;
+    uint64_t generation; /* the last one that a client was told */
     struct proto_message message, reply;
 };
 

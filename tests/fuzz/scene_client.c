@@ -57,6 +57,20 @@ static void note(struct puppet *client, const uint8_t *packet, size_t size) {
         if (entry != NULL)
             entry->attached = true;
         return;
+    case PROTO_SEND:
+        entry = ledger_find(&scene.ledger, client->number, message->send.share.lease,
+                            message->send.share.generation);
+        if (entry != NULL)
+            entry->attached = true;
+        return;
+    case PROTO_PUBLISH:
+        for (uint32_t i = 0; i < message->publish.count; i++) {
+            entry = ledger_find(&scene.ledger, client->number, message->publish.buffers[i].lease,
+                                message->publish.buffers[i].generation);
+            if (entry != NULL)
+                entry->attached = true;
+        }
+        return;
     case PROTO_RELEASE:
     case PROTO_SPLIT:
         give_up(client, message->release.lease, message->release.generation);
@@ -172,6 +186,16 @@ static void hear_segments(struct puppet *client, const struct proto_segments *se
     }
 }
 
+static void remember_token(const struct proto_token *token) {
+    scene.tokens[scene.n_tokens < TOKENS ? scene.n_tokens++ : token->bytes[0] % TOKENS] = *token;
+}
+
+static void hear_named(const struct proto_named *named) {
+    MUST(named->generation <= scene.stage->daemon->core->leases.next_generation);
+    for (uint32_t i = 0; i < named->count; i++)
+        remember_token(&named->buffers[i].token);
+}
+
 static void hear(struct puppet *client, int fd) {
     const struct proto_message *reply = &scene.reply;
 
@@ -185,8 +209,11 @@ static void hear(struct puppet *client, int fd) {
     if (reply->header.operation == PROTO_LEASE)
         hear_lease(client, &reply->lease, operation);
     else if (reply->header.operation == PROTO_TOKEN)
-        scene.tokens[scene.n_tokens < TOKENS ? scene.n_tokens++ : reply->token.token.bytes[0] % TOKENS] =
-            reply->token.token;
+        remember_token(&reply->token.token);
+    else if (reply->header.operation == PROTO_NAMED)
+        hear_named(&reply->named);
+    else if (reply->header.operation == PROTO_PUBLISHED)
+        scene.generation = reply->published.generation;
     else if (reply->header.operation == PROTO_SEGMENTS)
         hear_segments(client, &reply->segments);
     else if (reply->header.operation == PROTO_PAGE)

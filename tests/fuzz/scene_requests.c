@@ -62,27 +62,57 @@ static void choose_share(struct input *input, struct puppet *client, struct prot
                                           input_edgy(input)};
 }
 
+/* One of a few names; rarely one that is none. Returns what the caller may choose by. */
+static unsigned choose_text(struct input *input, char text[static PROTO_NAME_TEXT_SIZE]) {
+    unsigned choice = input_below(input, 256);
+
+    text[0] = choice == 255 ? '\n' : (char)('a' + choice % 3);
+    return choice;
+}
+
+static void choose_publish(struct input *input, const struct puppet *client, struct proto_publish *publish) {
+    unsigned choice = choose_text(input, publish->name), index;
+
+    publish->flags = choice / 4 % 8;
+    publish->count = 1 + choice / 32 % 3;
+    publish->layout = choice % 2;
+    publish->directory_bytes = input_below(input, 3) * 8;
+    for (uint32_t i = 0; i < publish->count; i++) {
+        struct proto_lease_name name = choose_name(input, client, &index);
+        unsigned fence = input_below(input, 8);
+        publish->buffers[i] =
+            (struct proto_publish_buffer){.lease = name.lease, .generation = name.generation};
+        publish->buffers[i].size_bytes = fence == 7 ? input_edgy(input) : 1 + client->capacities[index] / 2;
+        publish->buffers[i].has_fence = fence >= 4;
+        publish->buffers[i].fence.slot = fence >= 4 ? fence % 4 : 0;
+        publish->buffers[i].fence.word = fence >= 4;
+    }
+}
+
 void puppet_send_request(struct input *input) {
     static const uint8_t operations[] = {
-        PROTO_ACQUIRE,  PROTO_RELEASE,   PROTO_ACQUIRE,    PROTO_RELEASE,     PROTO_SHARE,
-        PROTO_ATTACH,   PROTO_QUERY,     PROTO_OPENED,     PROTO_SPLIT,       PROTO_MERGE,
-        PROTO_ASK_PAGE, PROTO_BYE,       PROTO_LIST_POOLS, PROTO_HELLO,       PROTO_OPENED,
-        PROTO_IDLE,     PROTO_CLOSED,    PROTO_ASK_PARTS,  PROTO_DESCRIBE,    PROTO_ACQUIRE_SEGMENTS,
-        PROTO_OFFER,    PROTO_ASK_BOARD, PROTO_RELEASE,    PROTO_ASK_HOLDERS, PROTO_SEND,
-        PROTO_REVOKE,   PROTO_CANCEL,    PROTO_RECLAIMED,  PROTO_NAME,        PROTO_ASK_ALIVE};
+        PROTO_ACQUIRE,    PROTO_RELEASE,   PROTO_ACQUIRE,         PROTO_RELEASE,
+        PROTO_SHARE,      PROTO_ATTACH,    PROTO_QUERY,           PROTO_OPENED,
+        PROTO_SPLIT,      PROTO_MERGE,     PROTO_ASK_PAGE,        PROTO_BYE,
+        PROTO_LIST_POOLS, PROTO_HELLO,     PROTO_OPENED,          PROTO_IDLE,
+        PROTO_CLOSED,     PROTO_ASK_PARTS, PROTO_DESCRIBE,        PROTO_ACQUIRE_SEGMENTS,
+        PROTO_OFFER,      PROTO_ASK_BOARD, PROTO_RELEASE,         PROTO_ASK_HOLDERS,
+        PROTO_SEND,       PROTO_REVOKE,    PROTO_CANCEL,          PROTO_RECLAIMED,
+        PROTO_NAME,       PROTO_ASK_ALIVE, PROTO_WRITE_DIRECTORY, PROTO_PUBLISH,
+        PROTO_UNPUBLISH,  PROTO_OPEN_NAME, PROTO_READ_DIRECTORY,  PROTO_LIST_NAMES};
     static const uint64_t timeouts[] = {0, NS_FOREVER, NS_PER_MS, NS_PER_S};
     struct puppet *client = scene_choose_client(input);
     struct proto_message *message = &scene.message;
     unsigned index, choice;
 
     /* Initialisers read the input in no certain order, so that nothing is read in them. */
-    memset(message, 0, offsetof(struct proto_message, hello) + sizeof(struct proto_offer));
+    memset(message, 0, offsetof(struct proto_message, hello) + sizeof(struct proto_publish));
     message->header.operation = operations[input_below(input, sizeof operations)];
     message->header.request = ++client->last_request;
     switch (message->header.operation) {
     case PROTO_HELLO:
-        message->hello = (struct proto_hello){.magic = PROTO_MAGIC, .version_max = 3};
-        message->hello.version_min = 1 + (uint16_t)input_below(input, 3); /* 2 and 3: newer ones */
+        message->hello = (struct proto_hello){.magic = PROTO_MAGIC, .version_max = 4};
+        message->hello.version_min = 1 + (uint16_t)input_below(input, 4); /* 4: a newer one */
         message->hello.flags = input_below(input, 9);
         break;
     case PROTO_ACQUIRE:
@@ -184,6 +214,35 @@ void puppet_send_request(struct input *input) {
         message->header.request = 0;
         message->opened.segment = input_below(input, 8) == 7 ? input_edgy(input) : client->unopened;
         break;
+    case PROTO_WRITE_DIRECTORY:
+        choice = input_below(input, 256);
+        message->write_directory.offset_bytes = choice < 128   ? 0
+                                                : choice < 240 ? 8
+                                                               : (uint32_t)input_edgy(input);
+        message->write_directory.n_bytes = choice % 8 == 7 ? 7 : 8; /* 8 follow */
+        break;
+    case PROTO_PUBLISH:
+        choose_publish(input, client, &message->publish);
+        break;
+    case PROTO_UNPUBLISH:
+        choice = choose_text(input, message->unpublish.name);
+        message->unpublish.flags = choice / 64 % 2;
+        message->unpublish.generation = choice >= 240 ? input_edgy(input) : 0;
+        break;
+    case PROTO_OPEN_NAME:
+        choice = choose_text(input, message->open_name.name);
+        message->open_name.flags = choice / 4 % 4;
+        message->open_name.timeout_ns = timeouts[choice / 16 % 4];
+        message->open_name.generation = choice >= 240 ? input_edgy(input) : scene.generation;
+        break;
+    case PROTO_READ_DIRECTORY:
+        choice = choose_text(input, message->read_directory.name);
+        message->read_directory.generation = choice >= 240 ? input_edgy(input) : scene.generation;
+        message->read_directory.offset_bytes = choice / 4 % 16;
+        break;
+    case PROTO_LIST_NAMES:
+        message->list_names.after = input_below(input, 2) == 0 ? 0 : input_edgy(input);
+        break;
     default:
         break;
     }
@@ -210,10 +269,17 @@ void puppet_send_request(struct input *input) {
                                      [PROTO_CANCEL] = sizeof(struct proto_cancel),
                                      [PROTO_RECLAIMED] = sizeof(struct proto_reclaimed),
                                      [PROTO_NAME] = sizeof(struct proto_name),
-                                     [PROTO_ASK_ALIVE] = 0};
+                                     [PROTO_ASK_ALIVE] = 0,
+                                     [PROTO_WRITE_DIRECTORY] =
+                                         offsetof(struct proto_directory_part, bytes) + 8,
+                                     [PROTO_PUBLISH] = sizeof(struct proto_publish),
+                                     [PROTO_UNPUBLISH] = sizeof(struct proto_unpublish),
+                                     [PROTO_OPEN_NAME] = sizeof(struct proto_open_name),
+                                     [PROTO_READ_DIRECTORY] = sizeof(struct proto_read_directory),
+                                     [PROTO_LIST_NAMES] = sizeof(struct proto_list_names)};
     size_t size = sizeof message->header + sizes[message->header.operation];
     message->header.length = (uint32_t)size;
-    uint8_t packet[sizeof message->header + sizeof(struct proto_offer)];
+    uint8_t packet[sizeof message->header + sizeof(struct proto_publish)];
     memcpy(packet, message, size);
     puppet_send(client, packet, size, 0);
 }

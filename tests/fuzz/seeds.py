@@ -80,6 +80,26 @@ def frames():
     yield packet(27, 18)
     for again in (1, 2):
         yield struct.pack("<HHIQ", 77, again, 16, 18)
+    name = "models/€".encode().ljust(128, b"\0")
+    yield packet(28, 19, struct.pack("<II", 15360, 6) + b"w0\0\1\2\3")
+    buffers = struct.pack("<QQQIIQII", 1, 2, 4096, 7, 2, 5, 1, 0) + struct.pack("<QQQIIQII", 3, 4, 1000, 0, 0, 0, 0, 0)
+    for flags, count in ((1, 2), (6, 2), (0, 1)):
+        yield packet(29, 20, name + struct.pack("<IIIIQ", flags, count, 6, 0, 7) + buffers + bytes(62 * 48))
+    for flags in (0, 1):
+        yield packet(30, 21, name + struct.pack("<QII", 5, flags, 0))
+    for flags in (0, 1, 2, 3):
+        yield packet(31, 22, name + struct.pack("<QQII", 5, 2**64 - 1, flags, 0))
+    yield packet(32, 23, name + struct.pack("<QII", 5, 15360, 0))
+    yield packet(33, 24, struct.pack("<Q", 5))
+    yield packet(78, 20, struct.pack("<Q", 5))
+    buffer = bytes(range(32)) + struct.pack("<QIIQII", 4096, 7, 2, 5, 1, 1)
+    for state, count in ((1, 1), (1, 2)):
+        yield packet(79, 22, struct.pack("<IIQQQII", state, 1, 5, 7, 3, count, 6) + buffer + bytes(63 * 64))
+    for state in (2, 3):
+        yield packet(79, 22, struct.pack("<I", state) + bytes(36 + 64 * 64))
+    yield packet(80, 23, struct.pack("<II", 0, 6) + b"w0\0\1\2\3")
+    listed = struct.pack("<QQQQQII", 9, 5, 5096, 7, 3, 1, 2) + name
+    yield packet(81, 24, struct.pack("<II", 1, 3) + listed + bytes(63 * 176))
     for n in ((1, 1, 0), (2, 0, 0), (3, 2, 70), (64, 64, 4032), (2, 3, 0)):
         yield packet(74, 17, leases(*n))
 
@@ -154,6 +174,8 @@ def plain(client, index, *more):
 
 
 ASK_PAGE, LIST, BYE, ATTACH, QUERY, OPENED, IDLE, CLOSED, ACQUIRE_SEGMENTS, OFFER = 10, 12, 11, 5, 6, 7, 15, 16, 19, 20
+ASK_BOARD, CANCEL = 21, 26
+WRITE_DIRECTORY, PUBLISH, UNPUBLISH, OPEN_NAME, READ_DIRECTORY, LIST_NAMES = 30, 31, 32, 33, 34, 35
 DEVICE, HOST = 1, 2
 
 
@@ -230,6 +252,19 @@ def operations():
     hasty = begin + acquire(0, HOST, 4096) + jobs() + acquire(0, HOST, 4096) + jobs() + plain(0, LIST)
     yield hasty + bytes([9, 0, 15]) + passes(0)
     yield hasty + bytes([9, 0, 15]) + plain(0, OPENED, 0) + bytes([9, 0, 15]) + plain(0, OPENED, 0) + bytes([9, 0, 15])
+    # Names a, b, c; the byte that chooses one chooses flags and timeout, too.
+    built, awaited, changed, kept, withdrawn, given_up = 6, 18, 24, 4, 0, 66
+    for pool in (DEVICE, HOST):
+        published = two + plain(0, OPEN_NAME, built) + behave(0) + plain(1, OPEN_NAME, awaited) + lease(0, pool, 8)
+        published += plain(0, WRITE_DIRECTORY, 0) + plain(0, PUBLISH, 0, 1, 0, 0) + behave(0) + behave(1)
+        read = published + plain(1, READ_DIRECTORY, 0) + plain(1, READ_DIRECTORY, 12) + plain(1, ATTACH, 0) + behave(1)
+        yield read + plain(1, LIST_NAMES, 0) + give_back(0, 0) + plain(1, OPEN_NAME, changed) + plain(0, BYE) + behave(1)
+        yield read + plain(1, UNPUBLISH, withdrawn) + give_back(1, 0) + give_back(0, 0) + behave(1)
+        yield read + bytes([15, 0, 1]) + passes(2) + behave(1) + bytes([16, 0]) + passes(2) + behave(1)
+        yield published + plain(0, PUBLISH, kept, 0, 0, 5) + plain(0, ASK_BOARD) + behave(0) + plain(0, PUBLISH, kept, 0, 0, 4) + plain(0, BYE)
+    yield two + plain(0, OPEN_NAME, built) + plain(1, OPEN_NAME, 22) + plain(0, UNPUBLISH, given_up) + behave(0) + behave(1)
+    yield two + plain(0, OPEN_NAME, built) + plain(1, OPEN_NAME, 22) + bytes([15, 0, 1]) + behave(1)
+    yield begin + plain(0, OPEN_NAME, 33) + passes(2) + passes(3) + plain(0, OPEN_NAME, awaited) + plain(0, CANCEL, 0) + behave(0)
     yield connect(0, 0, 1) + passes(4) + passes(4)
     yield connect(0, 0, 4) + 40 * plain(0, LIST) + behave(0)
     yield connect(0, 0, 8) + jobs() + lease(0, DEVICE, 8) + bytes([15, 0, 0])

@@ -45,6 +45,11 @@ static size_t encode_hello(uint8_t *packet) {
     return raw_client_encode(&hello, PROTO_HELLO, 1, packet);
 }
 
+/* One of a few names. */
+static void make_text(uint64_t *random, char text[static PROTO_NAME_TEXT_SIZE]) {
+    memset(text, 'x', 1 + test_random(random) % 3);
+}
+
 /* A packet that the daemon would take, about leases and pools that may or may not be there. */
 static size_t make_valid(uint64_t *random, uint8_t *packet) {
 #define FROM_CLIENT(name) PROTO_##name,
@@ -161,6 +166,34 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
     case PROTO_NAME:
         memset(message.name.name, 'x', 1 + test_random(random) % (PROTO_PROCESS_NAME_SIZE - 1));
         request = 0;
+        break;
+    case PROTO_WRITE_DIRECTORY:
+        message.write_directory.n_bytes = (uint32_t)(1 + test_random(random) % 500);
+        break;
+    case PROTO_PUBLISH: /* mostly no lease of its own; without KEEP it ends with its session */
+        make_text(random, message.publish.name);
+        message.publish.flags = (uint32_t)(test_random(random) % 2) * PROTO_PUBLISH_LIVE;
+        message.publish.count = (uint32_t)(1 + test_random(random) % 3);
+        for (uint32_t i = 0; i < message.publish.count; i++)
+            message.publish.buffers[i] =
+                (struct proto_publish_buffer){lease, 1 + test_random(random) % 1000, 512, {0}, 0, 0};
+        break;
+    case PROTO_UNPUBLISH:
+        make_text(random, message.unpublish.name);
+        message.unpublish.flags = (uint32_t)(test_random(random) % 2);
+        break;
+    case PROTO_OPEN_NAME:
+        make_text(random, message.open_name.name);
+        message.open_name.flags = (uint32_t)(test_random(random) % 3);
+        message.open_name.generation = test_random(random) % 3;
+        message.open_name.timeout_ns = test_random(random) % 3 == 0 ? NS_FOREVER : 0;
+        break;
+    case PROTO_READ_DIRECTORY:
+        make_text(random, message.read_directory.name);
+        message.read_directory.generation = test_random(random) % 1000;
+        break;
+    case PROTO_LIST_NAMES:
+        message.list_names.after = test_random(random) % 8;
         break;
     case PROTO_OPENED:
         message.opened.segment = 1 + test_random(random) % 8;

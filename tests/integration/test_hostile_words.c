@@ -119,6 +119,24 @@ static size_t make_good(unsigned operation, const struct proto_lease leases[2], 
     case PROTO_NAME:
         memcpy(message.name.name, "hostile", sizeof "hostile");
         break;
+    case PROTO_WRITE_DIRECTORY:
+        message.write_directory = (struct proto_directory_part){0, 3, {1, 2, 3}};
+        break;
+    case PROTO_PUBLISH:
+        message.publish = (struct proto_publish){
+            .name = "hostile",
+            .count = 1,
+            .buffers = {{leases[0].lease, leases[0].generation, leases[0].size_bytes, {0}, 0, 0}}};
+        break;
+    case PROTO_UNPUBLISH:
+        memcpy(message.unpublish.name, "hostile", sizeof "hostile");
+        break;
+    case PROTO_OPEN_NAME:
+        memcpy(message.open_name.name, "hostile", sizeof "hostile");
+        break;
+    case PROTO_READ_DIRECTORY:
+        memcpy(message.read_directory.name, "hostile", sizeof "hostile");
+        break;
     default:
         break;
     }
@@ -154,6 +172,10 @@ static void try_field(const struct wire_field *field, uint64_t value) {
     size = raw_client_encode(&message, PROTO_LIST_POOLS, 99, packet);
     if (send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size)
         (void)hear(fd, 99, NULL);
+    if (field->operation == PROTO_PUBLISH) { /* what it keeps would outlive it */
+        size = make_good(PROTO_UNPUBLISH, leases, packet);
+        (void)send(fd, packet, size, MSG_NOSIGNAL);
+    }
     size = raw_client_encode(&message, PROTO_BYE, 100, packet);
     if (send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size)
         (void)hear(fd, 100, NULL);

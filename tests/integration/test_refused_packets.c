@@ -101,6 +101,14 @@ static void the_field_of_a_broken_packet_is_named_before_the_session_ends(void *
         {PROTO_ACQUIRE_SEGMENTS, 24, 8, PROTO_SIZE_MAX, "ACQUIRE_SEGMENTS.segment_bytes * count"},
         {PROTO_ACQUIRE_SEGMENTS, 32, 4, PROTO_LEASES_MAX + 1, "ACQUIRE_SEGMENTS.count"},
         {PROTO_ACQUIRE_SEGMENTS, 36, 4, 1, "ACQUIRE_SEGMENTS.reserved"},
+        {PROTO_WRITE_DIRECTORY, 16, 4, PROTO_DIRECTORY_BYTES_MAX, "WRITE_DIRECTORY.offset_bytes"},
+        {PROTO_WRITE_DIRECTORY, 20, 4, 2, "WRITE_DIRECTORY.n_bytes"},
+        {PROTO_PUBLISH, 16, 1, 0, "PUBLISH.name"},
+        {PROTO_PUBLISH, 148, 4, PROTO_NAME_BUFFERS_MAX + 1, "PUBLISH.count"},
+        {PROTO_PUBLISH, 208, 4, 2, "PUBLISH.buffers.has_fence"},
+        {PROTO_UNPUBLISH, 152, 4, 2, "UNPUBLISH.flags"},
+        {PROTO_OPEN_NAME, 160, 4, 3, "OPEN_NAME.flags"},
+        {PROTO_READ_DIRECTORY, 156, 4, 1, "READ_DIRECTORY.reserved"},
     };
     (void)state;
 
@@ -121,6 +129,22 @@ static void the_field_of_a_broken_packet_is_named_before_the_session_ends(void *
             break;
         case PROTO_CLOSED:
             message.closed.segment = 1;
+            break;
+        case PROTO_WRITE_DIRECTORY:
+            message.write_directory = (struct proto_directory_part){0, 3, {1, 2, 3}};
+            break;
+        case PROTO_PUBLISH:
+            message.publish =
+                (struct proto_publish){.name = "name", .count = 1, .buffers = {{.size_bytes = 1}}};
+            break;
+        case PROTO_UNPUBLISH:
+            message.unpublish.name[0] = 'n';
+            break;
+        case PROTO_OPEN_NAME:
+            message.open_name.name[0] = 'n';
+            break;
+        case PROTO_READ_DIRECTORY:
+            message.read_directory.name[0] = 'n';
             break;
         default:
             break;

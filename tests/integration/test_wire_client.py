@@ -26,6 +26,9 @@ from wire_client import DaemonError, ProtocolError, Session  # noqa: E402
 
 WAIT_S = 120
 ASK_BOARD, ASK_HOLDERS, SEND, REVOKE, ASK_ALIVE, HOLDERS = 19, 21, 22, 23, 27, 76
+CANCEL, WRITE_DIRECTORY, PUBLISH, OPEN_NAME, READ_DIRECTORY, LIST_NAMES = 24, 28, 29, 31, 32, 33
+PUBLISHED, NAMED, DIRECTORY, NAMES = 78, 79, 80, 81
+OPEN_NAME_BUILD = 1
 UNHEARD_MAX, HOLDERS_ASKS = 32, 8  # the page's, which docs/wire compares with the sources
 MIB = 1 << 20
 CONFIG = "[host]\nlimit = 16MiB\nlow_water = 0\n"
@@ -344,6 +347,53 @@ class Exchanges(unittest.TestCase):
         self.expect_end_of_file(old)
         self.daemon.close()
         self.assertEqual(end.poll(WAIT_S * 1000), [(pipe, select.POLLHUP)])
+
+    @exchange(20)
+    def test_names(self):
+        def name(text):
+            return text.encode().ljust(128, b"\0")
+
+        def open_name(session, text, timeout_ns, flags=0):
+            return session.ask(OPEN_NAME, name(text) + struct.pack("<QQII", 0, timeout_ns, flags, 0), NAMED)
+
+        a, b = self.connect(version=3), self.connect(version=3)
+        self.assertEqual(struct.unpack_from("<I", open_name(a, "data", 0, OPEN_NAME_BUILD))[0], 2)
+        b.send(OPEN_NAME, 9001, name("data") + struct.pack("<QQII", 0, wire_client.FOREVER, 0, 0))
+        b.pools()
+        directory = os.urandom(20_000)
+        for offset in (0, 10_000):
+            a.ask(WRITE_DIRECTORY, struct.pack("<II", offset, 10_000) + directory[offset:offset + 10_000], wire_client.OK)
+        lease = a.acquire(self.pool, 4096)
+        lease.memory[:5] = b"hello"
+        buffer = struct.pack("<QQQIIQII", lease.id, lease.generation, 4096, 0, 0, 0, 0, 0)
+        body = name("data") + struct.pack("<IIIIQ", 0, 1, len(directory), 0, 7) + buffer + bytes(48 * 63)
+        generation, = struct.unpack("<Q", a.ask(PUBLISH, body, PUBLISHED))
+        operation, request, named, _ = b.receive()
+        self.assertEqual((operation, request), (NAMED, 9001))
+        self.assertEqual(struct.unpack_from("<IIQQQII", named), (1, 0, generation, 7, a.id, 1, len(directory)))
+        read = b""
+        while len(read) < len(directory):
+            part = b.ask(READ_DIRECTORY, name("data") + struct.pack("<QII", generation, len(read), 0), DIRECTORY)
+            self.assertEqual(struct.unpack_from("<II", part), (len(read), len(part) - 8))
+            read += part[8:]
+        self.assertEqual(read, directory)
+        attached = b.attach(named[40:72])
+        self.assertEqual(bytes(attached.memory[:5]), b"hello")
+        names = b.ask(LIST_NAMES, struct.pack("<Q", 0), NAMES)
+        self.assertEqual((struct.unpack_from("<II", names), names[56:56 + 128]), ((1, 0), name("data")))
+        lease.memory.release()
+        a.bye()
+        with self.refused("NO_NAME"):
+            open_name(b, "data", 0)
+        self.assertEqual(bytes(attached.memory[:5]), b"hello")
+        b.send(OPEN_NAME, 9002, name("data") + struct.pack("<QQII", 0, wire_client.FOREVER, 0, 0))
+        b.send(CANCEL, 0, struct.pack("<Q", 9002))
+        operation, request, body, _ = b.receive()
+        self.assertEqual((operation, request, struct.unpack_from("<I", body)[0]), (wire_client.ERROR, 9002, 13))
+        old = self.connect(version=2)
+        with self.refused("INVALID"):
+            old.ask(LIST_NAMES, struct.pack("<Q", 0), NAMES)
+        self.expect_end_of_file(old)
 
     @exchange(16)
     def test_lost_descriptor(self):

@@ -12,6 +12,8 @@ static void check_sums(struct world *world) {
 
     for (unsigned p = 0; p < SIM_PARCELS; p++)
         parcels += world->parcels[p].takers > 0;
+    for (unsigned tenant = 0; tenant < SIM_TENANTS; tenant++)
+        parcels += names_parts(world, tenant);
     must(world->core->parcels.count == parcels, "a parcel has ended too early, or not at all");
     for (unsigned b = 0; b < world->blocks_end; b++) {
         const struct model_block *block = &world->blocks[b];
@@ -206,6 +208,7 @@ void check_all(struct world *world) {
     model_see_alone(world);
     model_add_up(world, &use);
     check_quotas(world, &use);
+    names_check(world);
     for (unsigned r = 0; r < SIM_REQUESTS; r++)
         world->requests[r].was_held = world->requests[r].used && !world->requests[r].answered &&
                                       model_is_held(world, &world->requests[r]);

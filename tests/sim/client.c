@@ -710,16 +710,23 @@ static uint64_t pick_token(struct world *world) {
 }
 
 void step_attach(struct world *world) {
-    unsigned s = pick_session(world, false), b = 0;
+    unsigned s = pick_session(world, false);
     uint64_t number = pick_token(world);
+
+    if (s != SIM_SESSIONS)
+        attach_by(world, s, number);
+}
+
+void attach_by(struct world *world, unsigned s, uint64_t number) {
     const struct proto_token token = token_make(number);
     struct lease *lease = NULL;
-    if (s == SIM_SESSIONS)
-        return;
-    unsigned p = parcel_of_token(world, number);
+    unsigned p = parcel_of_token(world, number), named = names_block_of(world, number), b = 0;
+
     if (p < SIM_PARCELS)
         b = world->parcels[p].block;
-    while (p == SIM_PARCELS && b < world->blocks_end &&
+    else if (named < SIM_BLOCKS)
+        b = named;
+    while (p == SIM_PARCELS && named == SIM_BLOCKS && b < world->blocks_end &&
            !(world->blocks[b].live > 0 && world->blocks[b].shared && world->blocks[b].token == number))
         b++;
     int expected = 0;
@@ -745,6 +752,7 @@ void step_attach(struct world *world) {
     unsigned l = model_add_lease(world, s, b, lease);
     if (p < SIM_PARCELS)
         parcel_was_taken(world, p);
+    world->tally->names_attached += named < SIM_BLOCKS;
     const struct proto_lease wire = model_describe(world, s, lease);
     must(wire.segment == world->segments[world->blocks[b].segment].id &&
              wire.offset_bytes == world->blocks[b].offset &&

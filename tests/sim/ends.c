@@ -104,6 +104,8 @@ void step_bye(struct world *world) {
         return;
     struct session *session = world->sessions[s].session;
     struct proto_page *page = world->sessions[s].page;
+    names_leave(world, s);
+    names_settle(world, s, true);
     model_remove_session(world, s);
     parcels_begin(world, session);
     core_session_close(session, world->now_ns);
@@ -118,12 +120,15 @@ void session_end(struct world *world, unsigned s) {
         0) { /* it was never told of any memory: there is nothing that it could still touch */
         struct session *closed = session->session;
         struct proto_page *page = session->page;
+        names_leave(world, s);
+        names_settle(world, s, true);
         model_remove_session(world, s);
         parcels_begin(world, closed);
         core_session_close(closed, world->now_ns);
         free(page);
         return;
     }
+    names_leave(world, s);
     model_lose_session(world, s);
     parcels_begin(world, session->session);
     core_session_lose(session->session, world->now_ns, "waiting for its process to end");

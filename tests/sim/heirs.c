@@ -200,7 +200,8 @@ static void compare_use(const struct world *world, struct core *core) {
         must(tenant != NULL || own->sessions == 0, "a successor has other users");
         for (unsigned item = 0; item < QUOTA_ITEMS; item++)
             must((tenant != NULL ? tenant->quota.used[item] : 0) ==
-                     own->quota.used[item] - (item == QUOTA_REPLIES ? own->quota.used[item] : 0),
+                     (item == QUOTA_REPLIES ? names_directory_bytes(world, model_tenant_of(world, own->id))
+                                            : own->quota.used[item]),
                  "a successor's users are charged with something else");
     }
 }
@@ -208,6 +209,7 @@ static void compare_use(const struct world *world, struct core *core) {
 void heirs_empty(struct core *core, uint64_t now_ns) {
     static struct proto_page scratch;
     struct answer answer;
+    struct name_answer named;
     struct session *session;
     uint64_t bytes;
 
@@ -225,6 +227,9 @@ void heirs_empty(struct core *core, uint64_t now_ns) {
         core_session_gone(other, now_ns);
     }
     core_revoke_all(core, 0, now_ns, &bytes);
+    core_unpublish_all(core, now_ns);
+    while (core_next_name_answer(core, &named))
+        ;
     while (core_next_answer(core, &answer))
         ;
     while (core_next_reclaim(core, &session))

@@ -139,6 +139,7 @@ static void world_make(struct world *world) {
     for (unsigned p = 0; p < world->n_pools; p++)
         add_pool(world, p);
     scopes_begin(world);
+    names_begin(world);
     records_begin(world);
     heirs_begin(world);
 }
@@ -182,6 +183,7 @@ static void world_end(struct world *world) {
         if (next_ns != NS_FOREVER)
             world->now_ns = next_ns;
         parcels_pass(world);
+        names_pass(world);
         core_tick(world->core, world->now_ns);
         shell_drain(world);
         reaper_round(world);
@@ -190,6 +192,9 @@ static void world_end(struct world *world) {
         check_all(world);
         records_check(world);
     }
+    for (unsigned tenant = 0; tenant < SIM_TENANTS; tenant++)
+        names_end_all(world, tenant);
+    core_unpublish_all(world->core, world->now_ns);
     world->now_ns += 100 * NS_PER_S; /* no parcel has more */
     parcels_pass(world);
     core_tick(world->core, world->now_ns);
@@ -241,6 +246,7 @@ void history(uint64_t seed, uint64_t n_steps, unsigned validate_every, struct ta
         *step = world->step;
         heirs_begin_step(world);
         step_any(world);
+        step_names(world);
         model_see(world);
         if (world->drain_late == 0 || !one_in(world, world->drain_late))
             shell_drain(world);

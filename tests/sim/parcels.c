@@ -17,7 +17,7 @@ unsigned parcels_of_tenant(const struct world *world, unsigned tenant) {
 
     for (unsigned p = 0; p < SIM_PARCELS; p++)
         n += world->parcels[p].takers > 0 && world->parcels[p].tenant == tenant;
-    return n;
+    return n + names_parts(world, tenant);
 }
 
 void parcel_end(struct world *world, unsigned p) {

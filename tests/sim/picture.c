@@ -100,5 +100,6 @@ void picture_restore(struct world *world) {
         for (unsigned word = 0; word < SIM_WORDS; word++)
             session->page->fences[word] = picture.words[s][word];
     }
+    names_restored(world);
     records_go_back(world);
 }

@@ -56,12 +56,14 @@ void model_add_up(const struct world *world, struct model_use *ret_use) {
         uint64_t *used = ret_use->used[session->tenant];
         used[QUOTA_SESSIONS]++;
         used[QUOTA_LEASES] += session->leases;
-        used[QUOTA_REPLIES] += session->replies;
+        used[QUOTA_REPLIES] += session->replies + world->names.drafts[s].n_bytes;
     }
     for (unsigned tenant = 0; tenant < SIM_TENANTS; tenant++) {
         ret_use->used[tenant][QUOTA_LEASES] += parcels_of_tenant(world, tenant);
         ret_use->used[tenant][QUOTA_RANGES] = model_ranges(world, tenant);
         ret_use->used[tenant][QUOTA_SEGMENTS] = model_segments(world, tenant);
+        ret_use->used[tenant][QUOTA_WAITING] = names_waiting(world, tenant);
+        ret_use->used[tenant][QUOTA_REPLIES] += names_directory_bytes(world, tenant);
     }
     for (unsigned r = 0; r < SIM_REQUESTS; r++)
         if (world->requests[r].used && !world->requests[r].answered)
@@ -196,6 +198,8 @@ void policy_draw(struct world *world) {
         for (unsigned p = 0; p < world->n_pools; p++)
             if (one_in(world, 4))
                 draw_access(world, p);
+        if (world->names.are_there && names_draw(world, 2) == 0)
+            drawn->everybody[QUOTA_KEPT] = names_draw(world, world->limit_max);
     }
 }
 

@@ -18,6 +18,7 @@ static void reap(struct world *world, unsigned s) {
     struct session *session = world->sessions[s].session;
     struct proto_page *page = world->sessions[s].page;
 
+    names_settle(world, s, false);
     model_remove_session(world, s);
     core_session_gone(session, world->now_ns);
     free(page);

@@ -77,6 +77,7 @@ void model_leave_scope(struct world *world, unsigned tenant) {
     for (unsigned p = 0; p < SIM_PARCELS; p++)
         if (world->parcels[p].takers > 0 && world->parcels[p].tenant == tenant)
             parcel_end(world, p);
+    names_end_all(world, tenant);
     for (unsigned g = 0; g < SIM_SEGMENTS; g++) { /* a lost device's driver takes nothing back */
         struct model_segment *where = &world->segments[g];
         if (where->segment != NULL && where->tenant == tenant + 1 &&

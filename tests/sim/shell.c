@@ -102,6 +102,7 @@ void shell_drain(struct world *world) {
 
     model_see(world);
     drain_answers(world);
+    names_drain(world);
     while (core_next_growth(world->core, &pool, &size)) {
         unsigned p = pool->id - 1;
         must(world->pools[p].growing == 0 && pool->state == POOL_READY,
@@ -279,6 +280,7 @@ void step_time(struct world *world) {
     for (unsigned ticks = 0; ticks == 0 || core_next_tick_ns(world->core) <= world->now_ns; ticks++) {
         must(ticks <= SIM_REQUESTS, "the ticks of one moment have an end");
         parcels_pass(world); /* the core lends what comes back at once */
+        names_pass(world);
         core_tick(world->core, world->now_ns);
         model_see(world);
         for (unsigned r = 0; r < SIM_REQUESTS; r++)

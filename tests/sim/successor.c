@@ -50,6 +50,8 @@ static int take_session(void *argument, struct session *session, const struct ke
     session->peer.groups = &world->gids[s];
     session->peer.n_groups = kept->n_groups;
     session->page = world->sessions[s].page;
+    session->board_words = names_slot(world, s);
+    must((session->board_words != NULL) == (kept->board_slot != 0), "a session is kept with another slot");
     return 0;
 }
 
@@ -218,6 +220,7 @@ static void bind(struct world *world) {
     check_leases(world);
     order_fences(world);
     bind_requests(world);
+    names_bind(world);
     world->list.asked = false; /* the shell asks anew */
     world->look.begun = false;
     world->is_restarting = true;

@@ -6,6 +6,8 @@
  *
  *   client.c   requests of living clients: take, release, split, merge, share, attach, misuse
  *   parcels.c  buffers on their way between sessions: sent, taken, revoked, too late
+ *   names.c    editions, the sessions that build names, and the requests that wait for names
+ *   name_steps.c  the steps of sessions that are about names
  *   ends.c     how sessions begin and end: farewell, end of file, kill, with and without a forked child
  *   kernel.c   processes, pidfds, the driver's list of processes, GPU work that goes on after a death
  *   shell.c    the work of the daemon's shell: answers, growth, retirement, time
@@ -36,7 +38,9 @@
 
 #include "daemon/core/core.h"
 #include "daemon/core/death.h"
+#include "daemon/core/edition.h"
 #include "daemon/core/kept.h"
+#include "daemon/core/name.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/segment.h"
 #include "daemon/core/session.h"
@@ -62,6 +66,10 @@
 #define SIM_GROUPS    3u
 #define SIM_WORDS     4u /* of each page; the last is never written */
 #define SIM_UID       1000u
+#define SIM_NAMES        3u /* texts, for each tenant */
+#define SIM_NAME_PARTS   3u
+#define SIM_NAME_WAITS   32u
+#define SIM_BOARD_WORDS  2u
 
 /* The kinds of steps. Each world has its own weights, many of them 0. */
 enum step {
@@ -255,6 +263,65 @@ struct look {
     enum death_holders holders[SIM_SESSIONS];
 };
 
+/* A buffer that is published. */
+struct model_named_part {
+    unsigned block;
+    uint64_t token; /* its number */
+    bool has_fence;
+    uint32_t word;
+    uint64_t value;
+};
+
+struct model_edition {
+    uint64_t generation; /* 0: nothing is published */
+    uint32_t flags;
+    uint64_t layout, session; /* the publisher's id, also when it is gone */
+    unsigned publisher;       /* the session, plus one, until its GPU work is over; 0: it is */
+    unsigned n_parts;
+    struct model_named_part parts[SIM_NAME_PARTS];
+    uint32_t directory_bytes;
+    uint64_t content; /* of its directory */
+};
+
+struct model_name {
+    struct model_edition edition;
+    unsigned builder; /* a session, plus one; 0: none */
+};
+
+struct model_name_wait {
+    bool used;
+    unsigned session, text;
+    uint64_t id, number; /* the latter in order of arrival */
+    uint64_t generation, deadline_ns;
+    uint32_t flags;
+    enum name_wait_state state;
+    enum proto_error error;
+    uint64_t order; /* in which they were answered */
+};
+
+/* A session's slot on the board. */
+struct model_board {
+    bool is_there;
+    uint64_t words[SIM_BOARD_WORDS], last[SIM_BOARD_WORDS]; /* the latter: what its streams are to write */
+};
+
+/* The directory that a session writes. */
+struct model_draft {
+    uint32_t n_bytes;
+    uint64_t content;
+};
+
+struct model_names {
+    bool are_there;
+    uint64_t random_state; /* of names alone */
+    struct model_name names[SIM_TENANTS][SIM_NAMES];
+    struct model_name_wait waits[SIM_NAME_WAITS];
+    struct model_board boards[SIM_SESSIONS];
+    struct model_draft drafts[SIM_SESSIONS];
+    uint64_t tokens[SIM_TOKENS]; /* of what is published, or was */
+    uint64_t next_number, next_order, n_epochs;
+};
+
 /* How often things happened, over all histories: what a summary shows and what proves that it was no idle
  * talk. */
 struct tally {
@@ -263,7 +330,9 @@ struct tally {
         failures, retirements, reclaims, byes, breaks, kills, forks, reaped, behind_child, by_holders, forced,
         policies, quota_refusals, held, devices_lost, drains, out_of_memory, segments, closings, offered,
         answered_early, closed, passes, overdue, turns, cancels, alone, long_waits, scopes, heirs, successors,
-        steps_lost, reads_died, reads_failed, makers_died, growths_died;
+        steps_lost, reads_died, reads_failed, makers_died, growths_died, names_published, names_replaced,
+        names_withdrawn, names_opened, names_built, names_given_up, names_gone, names_late, names_again,
+        names_read, names_attached, names_outlived, names_spoiled;
 };
 
 /* The last lease of which a part was released behind a fence, and that fence (0: none was). */
@@ -306,6 +375,7 @@ struct world {
     gid_t gids[SIM_SESSIONS];    /* a group of each session's process; the core borrows it */
     uint64_t tokens[SIM_TOKENS]; /* of blocks alive or gone */
     struct proto_lease_name old_names[SIM_OLD_NAMES];
+    struct model_names names;
     uint64_t questions; /* so far */
     struct list_question list;
     struct look look;
@@ -587,6 +657,8 @@ unsigned model_share(struct world *world, unsigned l, const struct proto_share *
                      const struct lease *lease);
 
 void step_attach(struct world *world);
+/* The session attaches by the token of this number. */
+void attach_by(struct world *world, unsigned s, uint64_t number);
 void step_query(struct world *world);
 void step_misuse(struct world *world);
 void step_streams(struct world *world);
@@ -624,6 +696,54 @@ uint64_t pick_parcel(struct world *world);
 void parcels_begin(struct world *world, const struct session *sender);
 /* Ends those whose time is up. */
 void parcels_pass(struct world *world);
+
+/* --- names.c */
+void names_begin(struct world *world);
+/* A number below the bound, which the world's own numbers do not depend on. */
+uint64_t names_draw(struct world *world, uint64_t bound);
+const char *names_text(unsigned text);
+/* The session has a slot on the board from now on. */
+void names_give_board(struct world *world, unsigned s);
+/* Streams get on with the words of the board, or not. */
+void names_move_streams(struct world *world);
+/* The bytes of an edition's blocks. Of the tenant's editions: the bytes that are kept, those of the directories, and the
+ * number of parts. */
+uint64_t names_bytes(const struct world *world, const struct model_edition *edition);
+uint64_t names_kept(const struct world *world, unsigned tenant);
+uint64_t names_directory_bytes(const struct world *world, unsigned tenant);
+unsigned names_parts(const struct world *world, unsigned tenant);
+/* The block that is published under the token; SIM_BLOCKS: none is. */
+unsigned names_block_of(const struct world *world, uint64_t token);
+/* The edition takes the place of what was published. */
+void names_publish(struct world *world, unsigned tenant, unsigned text, const struct model_edition *edition);
+void names_withdraw(struct world *world, unsigned tenant, unsigned text);
+void names_end_all(struct world *world, unsigned tenant);
+/* No session builds the name any more. */
+void names_give_up(struct world *world, unsigned tenant, unsigned text);
+/* The name has changed: requests are answered. */
+void names_serve(struct world *world, unsigned tenant, unsigned text);
+/* The requests of the tenant that wait. */
+unsigned names_waiting(const struct world *world, unsigned tenant);
+/* Those whose time is up are answered. */
+void names_pass(struct world *world);
+void names_cancel(struct world *world, uint64_t id);
+/* The session ends, or is lost. */
+void names_leave(struct world *world, unsigned s);
+/* The session is gone, and its GPU work is over. is_done: all of it was done. */
+void names_settle(struct world *world, unsigned s, bool is_done);
+/* The shell takes the answers. */
+void names_drain(struct world *world);
+void names_check(const struct world *world);
+/* The world is as it was in a picture. */
+void names_restored(struct world *world);
+/* The session's slot on the board; NULL: it has none. */
+const struct proto_board_slot *names_slot(const struct world *world, unsigned s);
+/* A successor's core takes the place of its predecessor's. */
+void names_bind(struct world *world);
+
+/* --- name_steps.c */
+/* Now and then, in a world with names. */
+void step_names(struct world *world);
 
 /* --- ends.c */
 void step_open(struct world *world);

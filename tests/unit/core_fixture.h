@@ -409,6 +409,7 @@ static inline void core_destroy(struct core *core) {
         ;
     uint64_t sent_bytes;
     core_revoke_all(core, 0, NS_FOREVER - 1, &sent_bytes);
+    core_unpublish_all(core, NS_FOREVER - 1);
     for (unsigned i = 0; i < core->n_pools; i++) {
         assert_int_equal(core->pools[i]->leased_bytes, 0);
         assert_int_equal(core->pools[i]->fenced_bytes, 0);

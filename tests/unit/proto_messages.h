@@ -160,6 +160,79 @@ static inline void random_leases(struct proto_leases *leases) {
         leases->leases[i] = (struct proto_segment_lease){random64(), random64(), random_size(UINT64_MAX)};
 }
 
+static inline void random_name(char text[static PROTO_NAME_TEXT_SIZE]) {
+    if (random_text(text, PROTO_NAME_TEXT_SIZE - 1) == 0)
+        text[0] = 'n';
+}
+
+/* With pools_max small, a short one. */
+static inline void random_directory_part(struct proto_directory_part *part, uint32_t pools_max) {
+    part->n_bytes = (uint32_t)random_size(pools_max == PROTO_POOLS_MAX ? PROTO_DIRECTORY_PART_MAX : 64);
+    part->offset_bytes = (uint32_t)random_to(PROTO_DIRECTORY_BYTES_MAX - part->n_bytes);
+    random_bytes(part->bytes, part->n_bytes);
+}
+
+/* Returns whether there is a fence. */
+static inline uint32_t random_fence(struct proto_board_fence *fence) {
+    if (random_to(1))
+        return 0;
+    *fence = (struct proto_board_fence){.slot = (uint32_t)random_to(PROTO_BOARD_SLOTS - 1),
+                                        .word = (uint32_t)random_to(PROTO_BOARD_WORDS - 1),
+                                        .value = random64()};
+    return 1;
+}
+
+static inline void random_publish(struct proto_publish *publish) {
+    random_name(publish->name);
+    publish->flags = (uint32_t)random_to(PROTO_PUBLISH_FLAGS);
+    publish->count = (uint32_t)random_size(PROTO_NAME_BUFFERS_MAX);
+    publish->directory_bytes = (uint32_t)random_to(PROTO_DIRECTORY_BYTES_MAX);
+    publish->layout = random64();
+    for (uint32_t i = 0; i < publish->count; i++) {
+        struct proto_publish_buffer *buffer = &publish->buffers[i];
+        *buffer =
+            (struct proto_publish_buffer){random64(), random64(), random_size(PROTO_SIZE_MAX), {0}, 0, 0};
+        buffer->has_fence = random_fence(&buffer->fence);
+    }
+}
+
+static inline void random_named(struct proto_named *named) {
+    named->state = PROTO_NAME_THERE + (uint32_t)random_to(PROTO_NAME_GONE - PROTO_NAME_THERE);
+    if (named->state != PROTO_NAME_THERE)
+        return;
+    named->flags = (uint32_t)random_to(PROTO_PUBLISH_KEEP | PROTO_PUBLISH_LIVE);
+    named->generation = random_size(UINT64_MAX);
+    named->layout = random64();
+    named->session = random64();
+    named->count = (uint32_t)random_size(PROTO_NAME_BUFFERS_MAX);
+    named->directory_bytes = (uint32_t)random_to(PROTO_DIRECTORY_BYTES_MAX);
+    for (uint32_t i = 0; i < named->count; i++) {
+        struct proto_named_buffer *buffer = &named->buffers[i];
+        random_bytes(&buffer->token, sizeof buffer->token);
+        buffer->size_bytes = random_size(PROTO_SIZE_MAX);
+        buffer->pool = (uint32_t)random_size(UINT32_MAX);
+        buffer->has_fence = random_fence(&buffer->fence);
+    }
+}
+
+static inline void random_names(struct proto_names *names) {
+    names->count = (uint32_t)random_to(PROTO_NAMES_PER_MESSAGE);
+    names->n_left = (uint32_t)random64();
+    for (uint32_t i = 0; i < names->count; i++) {
+        struct proto_listed_name *name = &names->names[i];
+        name->id = random_size(UINT64_MAX);
+        name->session = random64();
+        random_name(name->name);
+        if (random_to(1))
+            continue;
+        name->generation = random_size(UINT64_MAX);
+        name->bytes = random64();
+        name->layout = random64();
+        name->flags = (uint32_t)random_to(PROTO_PUBLISH_KEEP | PROTO_PUBLISH_LIVE);
+        name->count = (uint32_t)random_size(PROTO_NAME_BUFFERS_MAX);
+    }
+}
+
 /* Makes a valid message. POOLS has at most pools_max pools: large ones make some tests slow. */
 static inline void random_message(uint16_t operation, uint32_t pools_max, struct proto_message *message) {
     memset(message, 0, sizeof *message);
@@ -336,6 +409,41 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
                 (struct proto_board_fence){.slot = (uint32_t)random_to(PROTO_BOARD_SLOTS - 1),
                                            .word = (uint32_t)random_to(PROTO_BOARD_WORDS - 1),
                                            .value = random64()};
+        break;
+    case PROTO_WRITE_DIRECTORY:
+    case PROTO_DIRECTORY:
+        random_directory_part(&message->directory, pools_max);
+        break;
+    case PROTO_PUBLISH:
+        random_publish(&message->publish);
+        break;
+    case PROTO_UNPUBLISH:
+        random_name(message->unpublish.name);
+        message->unpublish.generation = random64();
+        message->unpublish.flags = (uint32_t)random_to(PROTO_UNPUBLISH_BUILD);
+        break;
+    case PROTO_OPEN_NAME:
+        random_name(message->open_name.name);
+        message->open_name.generation = random64();
+        message->open_name.timeout_ns = random_to(1) ? random64() : UINT64_MAX;
+        message->open_name.flags = (uint32_t)random_to(PROTO_OPEN_NAME_CHANGE);
+        break;
+    case PROTO_READ_DIRECTORY:
+        random_name(message->read_directory.name);
+        message->read_directory.generation = random64();
+        message->read_directory.offset_bytes = (uint32_t)random64();
+        break;
+    case PROTO_LIST_NAMES:
+        message->list_names.after = random64();
+        break;
+    case PROTO_PUBLISHED:
+        message->published.generation = random_size(UINT64_MAX);
+        break;
+    case PROTO_NAMED:
+        random_named(&message->named);
+        break;
+    case PROTO_NAMES:
+        random_names(&message->names);
         break;
     case PROTO_ERROR:
         message->failure.error = (uint32_t)random_to(PROTO_E_MAX - 1) + 1;

@@ -215,6 +215,11 @@ static bool is_noticed(const char *name) {
     return noticed;
 }
 
+/* The answers about names: the scripts ask for none. */
+static bool is_about_names(const struct wire_field *field) {
+    return field->operation >= PROTO_PUBLISHED && field->operation <= PROTO_NAMES;
+}
+
 /* Fields whose value is the daemon's to choose: they name what only it knows, or are shown to people. */
 static bool may_be_anything(const struct wire_field *field) {
     return (field->operation == PROTO_HELLO_REPLY &&
@@ -252,6 +257,7 @@ static void every_field_at_its_ends_is_an_error_or_harmless(void **state) {
     (void)state;
     for (unsigned i = 0; i < WIRE_FIELDS; i++)
         if (wire_is_number(&wire_fields[i]) && !wire_is_from_client(wire_fields[i].operation) &&
+            !is_about_names(&wire_fields[i]) &&
             wire_fields[i].operation != PROTO_PARTS && /* unit/client_rows */
             wire_fields[i].operation != PROTO_LEASES)  /* unit/client_segments_request */
             try_field(&wire_fields[i], wire_fields[i].operation);

@@ -186,7 +186,7 @@ static void wrong_names_and_sessions_without_a_slot_are_refused(void **state) {
     /* without a page there are no fences, and the lease stays as it is */
     struct session *bare = open_session(core, 3, UID_A);
     struct lease *own = take_growing(bare, pool, 2 * MIB, 0);
-    core_session_set_board(bare, 4);
+    core_session_set_board(bare, 4, NULL);
     assert_int_equal(release_on_board(bare, own, 1, 1, 7, 50), PROTO_E_INVALID);
     assert_int_equal(bare->n_leases, 1);
 }

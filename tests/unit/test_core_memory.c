@@ -84,6 +84,48 @@ static struct lease *take_one(struct session *session, const struct pool *pool, 
     return NULL;
 }
 
+/* Names: what is published and awaited, with a directory of more than one record. */
+static void name_scenario(struct session *one, struct session *two, const struct pool *pool) {
+    struct core *core = one->core;
+    struct lease *lease = take_one(one, pool, 64 * KIB), *other = take_one(one, pool, 64 * KIB);
+    struct proto_directory_part part = {.n_bytes = 3000};
+    struct proto_open_name open = {.name = "a", .timeout_ns = NS_FOREVER, .flags = PROTO_OPEN_NAME_BUILD};
+    struct proto_publish publish = {
+        .name = "a", .flags = PROTO_PUBLISH_KEEP, .count = 2, .directory_bytes = 6000};
+    const struct proto_token tokens[4] = {token_of(20), token_of(21), token_of(22), token_of(23)},
+                             others[4] = {token_of(24), token_of(25), token_of(26), token_of(27)};
+    struct proto_unpublish unpublish = {.name = "a"};
+    struct name_answer answer;
+    uint64_t generation;
+
+    twice(core, core_open_name(one, 1, &open, now_ns));
+    assert_true(core_next_name_answer(core, &answer) && answer.named.state == PROTO_NAME_BUILD);
+    twice(core, core_open_name(two, 2, &open, now_ns));
+    publish.buffers[0] =
+        (struct proto_publish_buffer){.lease = lease->id, .generation = lease->generation, .size_bytes = KIB};
+    publish.buffers[1] =
+        (struct proto_publish_buffer){.lease = other->id, .generation = other->generation, .size_bytes = KIB};
+    twice(core, core_write_directory(one, &part));
+    part.offset_bytes = 3000;
+    twice(core, core_write_directory(one, &part));
+    uint64_t before = lease->block->size_bytes;
+    bool failed_before = memory_failed();
+    int r = core_publish(one, &publish, tokens, now_ns, &generation);
+    assert_true(core_is_valid(core));
+    if (r != 0) { /* the blocks, the builder and the draft are as they were */
+        assert_true(r == -ENOMEM && memory_failed() && !failed_before);
+        assert_true(lease->block->size_bytes == before && core->parcels.n_named == 0);
+        assert_false(core_next_name_answer(core, &answer));
+        assert_int_equal(core_publish(one, &publish, tokens, now_ns, &generation), 0);
+    }
+    assert_true(core_next_name_answer(core, &answer) && answer.session == two &&
+                answer.named.generation == generation && answer.named.directory_bytes == 6000);
+    publish.directory_bytes = 0;
+    twice(core, core_publish(one, &publish, others, now_ns, &generation));
+    assert_int_equal(core_unpublish(two, &unpublish, now_ns), 0);
+    assert_true(core_is_valid(core));
+}
+
 static void scenario(void) {
     struct core *core = NULL;
     struct pool *pool = NULL, *second = NULL;
@@ -168,6 +210,7 @@ static void scenario(void) {
     send.share.offset_bytes = 4096;
     twice(core, core_send(one, &send, tokens, now_ns, &own, &token));
     describe(attached, NULL);
+    name_scenario(one, two, pool);
 
     /* more leases than a table, more ranges than a chunk of nodes, more segments than a word of bits */
     for (unsigned i = 0; i < 70; i++)

@@ -22,7 +22,10 @@
 _Static_assert(sizeof(struct lease) + sizeof(struct block) + 4 * 16 + 2 * 32 + 12 <= 512, "a lease");
 _Static_assert(sizeof(struct parcel) + sizeof(struct block) + 4 * 16 + 2 * 32 + 8 <= 512, "a parcel");
 _Static_assert(2 * sizeof(struct heap_range) <= 192, "a range");
-_Static_assert(sizeof(struct request) + 16 <= 320, "a waiting request");
+_Static_assert(sizeof(struct request) + 16 <= 320 && sizeof(struct name_wait) + 16 <= 320,
+               "a waiting request");
+_Static_assert(sizeof(struct name) + sizeof(struct edition) + 2 * 16 <= 1088,
+               "a name; its parcels are leases");
 _Static_assert(PROTO_PAGE_FENCES *(sizeof(struct fence_queue) + 16) <= 56 * 1024,
                "a session's fences in a pool");
 

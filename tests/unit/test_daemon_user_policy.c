@@ -70,6 +70,7 @@ static void nobody_has_all_of_the_daemon_unless_it_is_said(void **state) {
     assert_int_equal(quota->limits[QUOTA_SEGMENTS], 50);
     assert_int_equal(quota->limits[QUOTA_WAITING], 16384);
     assert_int_equal(quota->limits[QUOTA_REPLIES], 64 * MIB);
+    assert_int_equal(quota->limits[QUOTA_KEPT], QUOTA_UNLIMITED);
     assert_int_equal(quota->limits[QUOTA_POOLS], QUOTA_UNLIMITED);
     assert_int_equal(quota->limits[QUOTA_POOLS + 1], QUOTA_UNLIMITED);
 }
@@ -80,11 +81,13 @@ static void what_is_said_of_everybody_of_users_and_of_groups_counts(void **state
                            "sessions = 5\n"
                            "leases = unlimited\n"
                            "replies = 1MiB\n"
+                           "kept = 3MiB\n"
                            "device = 50%\n"
                            "host = 8MiB\n"
                            "[quota user:1002]\n"
                            "sessions = unlimited\n"
                            "host = 25%\n"
+                           "kept = unlimited\n"
                            "[quota user:root]\n"
                            "waiting = 3\n"
                            "[quota group:1003]\n"
@@ -97,6 +100,8 @@ static void what_is_said_of_everybody_of_users_and_of_groups_counts(void **state
     assert_int_equal(a->limits[QUOTA_LEASES], QUOTA_UNLIMITED);
     assert_int_equal(a->limits[QUOTA_WAITING], 16384);
     assert_int_equal(a->limits[QUOTA_REPLIES], MIB);
+    assert_int_equal(a->limits[QUOTA_KEPT], 3 * MIB);
+    assert_int_equal(b->limits[QUOTA_KEPT], QUOTA_UNLIMITED);
     assert_int_equal(a->limits[QUOTA_POOLS], 32 * MIB);
     assert_int_equal(a->limits[QUOTA_POOLS + 1], 8 * MIB);
     assert_int_equal(b->limits[QUOTA_SESSIONS], QUOTA_UNLIMITED);

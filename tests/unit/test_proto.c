@@ -115,6 +115,70 @@ static bool share_is_sane(const struct proto_share *share) {
            (share->part_bytes > 0 || share->offset_bytes == 0);
 }
 
+static bool board_fence_is_sane(const struct proto_board_fence *fence, uint32_t has_fence) {
+    return has_fence == 1 ? fence->slot <= 1023 && fence->word <= 63
+                          : has_fence == 0 && fence->slot == 0 && fence->word == 0 && fence->value == 0;
+}
+
+/* Where a PUBLISH, NAMED or NAMES has fewer than it has room for, the rest is 0. */
+static bool rest_is_zero(const void *array, size_t size, size_t used) {
+    for (size_t i = used; i < size; i++)
+        if (((const uint8_t *)array)[i] != 0)
+            return false;
+    return true;
+}
+
+static bool name_is_sane(const char text[static PROTO_NAME_TEXT_SIZE]) {
+    size_t length = strnlen(text, PROTO_NAME_TEXT_SIZE);
+    return length > 0 && length < PROTO_NAME_TEXT_SIZE && is_printable(text, length) &&
+           rest_is_zero(text, PROTO_NAME_TEXT_SIZE, length);
+}
+
+static bool directory_promises_hold(const struct proto_directory_part *part, size_t size) {
+    return part->n_bytes >= 1 && part->n_bytes <= 15360 && size == 8 + part->n_bytes &&
+           part->offset_bytes <= 65536 && part->offset_bytes + part->n_bytes <= 65536;
+}
+
+static bool publish_promises_hold(const struct proto_publish *publish) {
+    if (!name_is_sane(publish->name) || publish->flags > 7 || publish->count < 1 || publish->count > 64 ||
+        publish->directory_bytes > 65536 || publish->reserved != 0)
+        return false;
+    for (uint32_t i = 0; i < publish->count; i++) {
+        const struct proto_publish_buffer *buffer = &publish->buffers[i];
+        if (buffer->size_bytes < 1 || buffer->size_bytes > PROTO_SIZE_MAX || buffer->reserved != 0 ||
+            !board_fence_is_sane(&buffer->fence, buffer->has_fence))
+            return false;
+    }
+    return rest_is_zero(publish->buffers, sizeof publish->buffers, publish->count * 48);
+}
+
+static bool named_promises_hold(const struct proto_named *named) {
+    if (named->state == PROTO_NAME_BUILD || named->state == PROTO_NAME_GONE)
+        return rest_is_zero(named, sizeof *named, sizeof named->state);
+    if (named->state != PROTO_NAME_THERE || named->flags > 3 || named->generation == 0 || named->count < 1 ||
+        named->count > 64 || named->directory_bytes > 65536)
+        return false;
+    for (uint32_t i = 0; i < named->count; i++) {
+        const struct proto_named_buffer *buffer = &named->buffers[i];
+        if (buffer->size_bytes < 1 || buffer->size_bytes > PROTO_SIZE_MAX || buffer->pool == 0 ||
+            !board_fence_is_sane(&buffer->fence, buffer->has_fence))
+            return false;
+    }
+    return rest_is_zero(named->buffers, sizeof named->buffers, named->count * 64);
+}
+
+static bool names_promises_hold(const struct proto_names *names) {
+    if (names->count > 64)
+        return false;
+    for (uint32_t i = 0; i < names->count; i++) {
+        const struct proto_listed_name *name = &names->names[i];
+        if (name->id == 0 || !name_is_sane(name->name) || name->flags > 3 || name->count > 64 ||
+            (name->generation == 0) != (name->count == 0))
+            return false;
+    }
+    return rest_is_zero(names->names, sizeof names->names, names->count * 176);
+}
+
 /* Whether a decoded message keeps the promises of proto.h. */
 static bool promises_hold(enum proto_sender sender, size_t size, const struct proto_message *message) {
     const struct proto_header *header = &message->header;
@@ -234,6 +298,28 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
         return size == 1040 && holders_promises_hold(&message->holders);
     case PROTO_PAGE:
         return size == 8 && message->page.size_bytes == PROTO_PAGE_BYTES && message->page.reserved == 0;
+    case PROTO_WRITE_DIRECTORY:
+    case PROTO_DIRECTORY:
+        return directory_promises_hold(&message->directory, size);
+    case PROTO_PUBLISH:
+        return size == 3224 && publish_promises_hold(&message->publish);
+    case PROTO_UNPUBLISH:
+        return size == 144 && name_is_sane(message->unpublish.name) && message->unpublish.flags <= 1 &&
+               message->unpublish.reserved == 0;
+    case PROTO_OPEN_NAME:
+        return size == 152 && name_is_sane(message->open_name.name) && message->open_name.flags <= 2 &&
+               message->open_name.reserved == 0;
+    case PROTO_READ_DIRECTORY:
+        return size == 144 && name_is_sane(message->read_directory.name) &&
+               message->read_directory.reserved == 0;
+    case PROTO_LIST_NAMES:
+        return size == 8;
+    case PROTO_PUBLISHED:
+        return size == 8 && message->published.generation != 0;
+    case PROTO_NAMED:
+        return size == 4136 && named_promises_hold(&message->named);
+    case PROTO_NAMES:
+        return size == 11272 && names_promises_hold(&message->names);
     case PROTO_ERROR:
         return message->failure.error >= 1 && message->failure.error <= PROTO_E_MAX &&
                message->failure.text_length <= PROTO_TEXT_MAX && size == 8 + message->failure.text_length &&
@@ -303,6 +389,39 @@ static void largest_messages_fit_a_packet(void **state) {
     assert_true(packet_is_refused_or_sound(PROTO_FROM_DAEMON, packet, 16 + 8 + 1024));
 }
 
+static void parts_of_directories_are_as_long_as_they_say(void **state) {
+    (void)state;
+    static struct proto_message message;
+    static const struct {
+        uint32_t offset_bytes, n_bytes;
+        bool is_right;
+    } cases[] = {{0, 1, true},
+                 {0, 0, false},
+                 {0, 15360, true},
+                 {65536 - 15360, 15360, true},
+                 {65536 - 15360 + 1, 15360, false},
+                 {65535, 1, true},
+                 {65536, 1, false},
+                 {UINT32_MAX, 1, false}};
+    uint8_t packet[PROTO_PACKET_MAX];
+
+    for (size_t i = 0; i < LENGTH(cases); i++)
+        for (unsigned side = 0; side < 2; side++) {
+            enum proto_sender sender = side == 0 ? PROTO_FROM_CLIENT : PROTO_FROM_DAEMON;
+            memset(&message, 0, sizeof message);
+            message.header.operation = side == 0 ? PROTO_WRITE_DIRECTORY : PROTO_DIRECTORY;
+            message.header.request = 5;
+            message.directory.n_bytes = 15360;
+            memset(message.directory.bytes, 0x5a, sizeof message.directory.bytes);
+            assert_int_equal(proto_encode(&message, packet), 16 + 8 + 15360);
+            uint32_t size = 16 + 8 + cases[i].n_bytes;
+            memcpy(packet + 4, &size, sizeof size);
+            memcpy(packet + 16, &cases[i].offset_bytes, sizeof cases[i].offset_bytes);
+            memcpy(packet + 20, &cases[i].n_bytes, sizeof cases[i].n_bytes);
+            assert_true(packet_is_refused_or_sound(sender, packet, size) == cases[i].is_right);
+        }
+}
+
 static void truncated_and_extended_messages_are_refused(void **state) {
     (void)state;
     static struct proto_message message, decoded;
@@ -345,7 +464,8 @@ static void corrupted_bytes_are_refused_or_make_another_sound_message(void **sta
         for (unsigned round = 0; round < 8; round++) {
             random_message(operations[i], 3, &message);
             size_t size = proto_encode(&message, packet);
-            for (size_t at = 0; at < size; at++) {
+            /* Of a large message one byte in some: each costs its whole length. */
+            for (size_t at = 0; at < size; at += size < 2500 ? 1 : 1 + random_to(size / 256)) {
                 uint8_t before = packet[at];
                 for (unsigned k = 0; k < LENGTH(values) + 8; k++) {
                     packet[at] =
@@ -429,6 +549,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_message_survives_the_round_trip),
         cmocka_unit_test(largest_messages_fit_a_packet),
+        cmocka_unit_test(parts_of_directories_are_as_long_as_they_say),
         cmocka_unit_test(truncated_and_extended_messages_are_refused),
         cmocka_unit_test(corrupted_bytes_are_refused_or_make_another_sound_message),
         cmocka_unit_test(random_damage_is_refused_or_makes_another_sound_message),

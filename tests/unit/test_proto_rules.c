@@ -34,6 +34,10 @@ struct breakage {
 #define IN_LEASES(i, member)        INTO_BODY(proto_leases, leases[i].member, 0)
 #define BEHIND_LEASES(i, member)    offsetof(struct proto_leases, leases[i].member), "leases"
 #define IN_OFFER(i)                 offsetof(struct proto_offer, ids[i]), "count"
+#define IN_BUFFER(type, i, member)      INTO_BODY(type, buffers[i].member, 0)
+#define IN_FENCE(type, i, member)       offsetof(struct type, buffers[i].member), "has_fence"
+#define BEHIND_BUFFERS(type, i, member) offsetof(struct type, buffers[i].member), "count"
+#define IN_NAMES(i, member)             INTO_BODY(proto_names, names[i].member, 0)
 #define IN_SEGMENT(member)          INTO_SEGMENT(member, 0)
 #define INTO_SEGMENT(member, at)    INTO_BODY(proto_lease, description.member, at)
 
@@ -121,6 +125,34 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
         break;
     case PROTO_PAGE:
         message->page = (struct proto_page_reply){PROTO_PAGE_BYTES, 0};
+        break;
+    case PROTO_WRITE_DIRECTORY:
+    case PROTO_DIRECTORY:
+        message->directory = (struct proto_directory_part){100, 3, {1, 2, 3}};
+        break;
+    case PROTO_PUBLISH:
+        message->publish = (struct proto_publish){
+            "name", PROTO_PUBLISH_KEEP, 2, 3, 0, 5, {{1, 1, 512, {6, 7, 8}, 1, 0}, {2, 2, 512, {0}, 0, 0}}};
+        break;
+    case PROTO_UNPUBLISH:
+        message->unpublish = (struct proto_unpublish){"name", 5, 0, 0};
+        break;
+    case PROTO_OPEN_NAME:
+        message->open_name = (struct proto_open_name){"name", 5, 1, PROTO_OPEN_NAME_BUILD, 0};
+        break;
+    case PROTO_READ_DIRECTORY:
+        message->read_directory = (struct proto_read_directory){"name", 5, 100, 0};
+        break;
+    case PROTO_PUBLISHED:
+        message->published.generation = 5;
+        break;
+    case PROTO_NAMED:
+        message->named = (struct proto_named){
+            PROTO_NAME_THERE, PROTO_PUBLISH_KEEP, 5, 4, 3, 1, 3, {{{{9}}, 512, {6, 7, 8}, 1, 1}}};
+        break;
+    case PROTO_NAMES:
+        message->names = (struct proto_names){
+            2, 1, {{4, 5, 512, 6, 7, PROTO_PUBLISH_KEEP, 1, "name"}, {5, 0, 0, 0, 7, 0, 0, "other"}}};
         break;
     case PROTO_ERROR:
         proto_failure_set(&message->failure, PROTO_E_STALE, "lease %d", 5);
@@ -361,6 +393,90 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_OFFER, IN_OFFER(1), U64, 0},
         {PROTO_OFFER, IN_OFFER(2), U64, 11}, /* its count is 2 */
         {PROTO_OFFER, IN_OFFER(PROTO_CLOSE_MAX - 1), U64, UINT64_MAX},
+        {PROTO_WRITE_DIRECTORY, BODY(proto_directory_part, n_bytes), U32, 0},
+        {PROTO_WRITE_DIRECTORY, BODY(proto_directory_part, n_bytes), U32, 2},
+        {PROTO_WRITE_DIRECTORY, BODY(proto_directory_part, n_bytes), U32, 4},
+        {PROTO_WRITE_DIRECTORY, BODY(proto_directory_part, n_bytes), U32, PROTO_DIRECTORY_PART_MAX + 1},
+        {PROTO_WRITE_DIRECTORY, BODY(proto_directory_part, n_bytes), U32, UINT32_MAX},
+        {PROTO_WRITE_DIRECTORY, BODY(proto_directory_part, offset_bytes), U32, PROTO_DIRECTORY_BYTES_MAX - 2},
+        {PROTO_WRITE_DIRECTORY, BODY(proto_directory_part, offset_bytes), U32, UINT32_MAX},
+        {PROTO_DIRECTORY, BODY(proto_directory_part, n_bytes), U32, 0},
+        {PROTO_DIRECTORY, BODY(proto_directory_part, n_bytes), U32, 2},
+        {PROTO_DIRECTORY, BODY(proto_directory_part, n_bytes), U32, 4},
+        {PROTO_DIRECTORY, BODY(proto_directory_part, n_bytes), U32, PROTO_DIRECTORY_PART_MAX + 1},
+        {PROTO_DIRECTORY, BODY(proto_directory_part, n_bytes), U32, UINT32_MAX},
+        {PROTO_DIRECTORY, BODY(proto_directory_part, offset_bytes), U32, PROTO_DIRECTORY_BYTES_MAX - 2},
+        {PROTO_DIRECTORY, BODY(proto_directory_part, offset_bytes), U32, UINT32_MAX},
+        {PROTO_PUBLISH, BODY(proto_publish, name), BYTE, 0},
+        {PROTO_PUBLISH, BODY(proto_publish, name), BYTE, '\n'},
+        {PROTO_PUBLISH, INTO_BODY(proto_publish, name, 2), BYTE, 0xc3},
+        {PROTO_PUBLISH, INTO_BODY(proto_publish, name, PROTO_NAME_TEXT_SIZE - 1), BYTE, 'x'},
+        {PROTO_PUBLISH, BODY(proto_publish, flags), U32, PROTO_PUBLISH_FLAGS + 1},
+        {PROTO_PUBLISH, BODY(proto_publish, count), U32, 0},
+        {PROTO_PUBLISH, BODY(proto_publish, count), U32, 1},
+        {PROTO_PUBLISH, BODY(proto_publish, count), U32, PROTO_NAME_BUFFERS_MAX + 1},
+        {PROTO_PUBLISH, BODY(proto_publish, count), U32, UINT32_MAX},
+        {PROTO_PUBLISH, BODY(proto_publish, directory_bytes), U32, PROTO_DIRECTORY_BYTES_MAX + 1},
+        {PROTO_PUBLISH, BODY(proto_publish, reserved), U32, 1},
+        {PROTO_PUBLISH, IN_BUFFER(proto_publish, 0, size_bytes), U64, 0},
+        {PROTO_PUBLISH, IN_BUFFER(proto_publish, 0, size_bytes), U64, PROTO_SIZE_MAX + 1},
+        {PROTO_PUBLISH, IN_FENCE(proto_publish, 0, fence.slot), U32, PROTO_BOARD_SLOTS},
+        {PROTO_PUBLISH, IN_FENCE(proto_publish, 0, fence.word), U32, PROTO_BOARD_WORDS},
+        {PROTO_PUBLISH, IN_FENCE(proto_publish, 0, has_fence), U32, 0},
+        {PROTO_PUBLISH, IN_FENCE(proto_publish, 0, has_fence), U32, 2},
+        {PROTO_PUBLISH, IN_FENCE(proto_publish, 1, fence.value), U64, 1},
+        {PROTO_PUBLISH, IN_BUFFER(proto_publish, 0, reserved), U32, 1},
+        {PROTO_PUBLISH, BEHIND_BUFFERS(proto_publish, 2, lease), U64, 1},
+        {PROTO_PUBLISH, BEHIND_BUFFERS(proto_publish, 63, reserved), U32, 1},
+        {PROTO_UNPUBLISH, BODY(proto_unpublish, name), BYTE, 0},
+        {PROTO_UNPUBLISH, BODY(proto_unpublish, name), BYTE, '\n'},
+        {PROTO_UNPUBLISH, INTO_BODY(proto_unpublish, name, 2), BYTE, 0xc3},
+        {PROTO_UNPUBLISH, INTO_BODY(proto_unpublish, name, PROTO_NAME_TEXT_SIZE - 1), BYTE, 'x'},
+        {PROTO_UNPUBLISH, BODY(proto_unpublish, flags), U32, PROTO_UNPUBLISH_BUILD + 1},
+        {PROTO_UNPUBLISH, BODY(proto_unpublish, reserved), U32, 1},
+        {PROTO_OPEN_NAME, BODY(proto_open_name, name), BYTE, 0},
+        {PROTO_OPEN_NAME, BODY(proto_open_name, name), BYTE, '\n'},
+        {PROTO_OPEN_NAME, INTO_BODY(proto_open_name, name, 2), BYTE, 0xc3},
+        {PROTO_OPEN_NAME, INTO_BODY(proto_open_name, name, PROTO_NAME_TEXT_SIZE - 1), BYTE, 'x'},
+        {PROTO_OPEN_NAME, BODY(proto_open_name, flags), U32, PROTO_OPEN_NAME_FLAGS},
+        {PROTO_OPEN_NAME, BODY(proto_open_name, flags), U32, PROTO_OPEN_NAME_FLAGS + 1},
+        {PROTO_OPEN_NAME, BODY(proto_open_name, reserved), U32, 1},
+        {PROTO_READ_DIRECTORY, BODY(proto_read_directory, name), BYTE, 0},
+        {PROTO_READ_DIRECTORY, BODY(proto_read_directory, name), BYTE, '\n'},
+        {PROTO_READ_DIRECTORY, INTO_BODY(proto_read_directory, name, 2), BYTE, 0xc3},
+        {PROTO_READ_DIRECTORY, INTO_BODY(proto_read_directory, name, PROTO_NAME_TEXT_SIZE - 1), BYTE, 'x'},
+        {PROTO_READ_DIRECTORY, BODY(proto_read_directory, reserved), U32, 1},
+        {PROTO_PUBLISHED, BODY(proto_published, generation), U64, 0},
+        {PROTO_NAMED, BODY(proto_named, state), U32, 0},
+        {PROTO_NAMED, BODY(proto_named, state), U32, PROTO_NAME_BUILD},
+        {PROTO_NAMED, BODY(proto_named, state), U32, PROTO_NAME_GONE},
+        {PROTO_NAMED, BODY(proto_named, state), U32, PROTO_NAME_GONE + 1},
+        {PROTO_NAMED, BODY(proto_named, flags), U32, PROTO_PUBLISH_SAME_LAYOUT},
+        {PROTO_NAMED, BODY(proto_named, generation), U64, 0},
+        {PROTO_NAMED, BODY(proto_named, count), U32, 0},
+        {PROTO_NAMED, BODY(proto_named, count), U32, 2},
+        {PROTO_NAMED, BODY(proto_named, count), U32, PROTO_NAME_BUFFERS_MAX + 1},
+        {PROTO_NAMED, BODY(proto_named, directory_bytes), U32, PROTO_DIRECTORY_BYTES_MAX + 1},
+        {PROTO_NAMED, IN_BUFFER(proto_named, 0, size_bytes), U64, 0},
+        {PROTO_NAMED, IN_BUFFER(proto_named, 0, size_bytes), U64, PROTO_SIZE_MAX + 1},
+        {PROTO_NAMED, IN_FENCE(proto_named, 0, fence.slot), U32, PROTO_BOARD_SLOTS},
+        {PROTO_NAMED, IN_FENCE(proto_named, 0, fence.word), U32, PROTO_BOARD_WORDS},
+        {PROTO_NAMED, IN_FENCE(proto_named, 0, has_fence), U32, 0},
+        {PROTO_NAMED, IN_FENCE(proto_named, 0, has_fence), U32, 2},
+        {PROTO_NAMED, IN_BUFFER(proto_named, 0, pool), U32, 0},
+        {PROTO_NAMED, BEHIND_BUFFERS(proto_named, 1, pool), U32, 1},
+        {PROTO_NAMED, BEHIND_BUFFERS(proto_named, 63, has_fence), U32, 1},
+        {PROTO_NAMES, BODY(proto_names, count), U32, 1},
+        {PROTO_NAMES, BODY(proto_names, count), U32, 3},
+        {PROTO_NAMES, BODY(proto_names, count), U32, PROTO_NAMES_PER_MESSAGE + 1},
+        {PROTO_NAMES, IN_NAMES(0, id), U64, 0},
+        {PROTO_NAMES, IN_NAMES(0, flags), U32, PROTO_PUBLISH_SAME_LAYOUT},
+        {PROTO_NAMES, IN_NAMES(0, count), U32, PROTO_NAME_BUFFERS_MAX + 1},
+        {PROTO_NAMES, IN_NAMES(0, count), U32, 0},
+        {PROTO_NAMES, IN_NAMES(1, count), U32, 1},
+        {PROTO_NAMES, IN_NAMES(0, name), BYTE, 0},
+        {PROTO_NAMES, IN_NAMES(1, name), BYTE, '\n'},
+        {PROTO_NAMES, offsetof(struct proto_names, names[63].id), "count", U64, 1},
         {PROTO_ERROR, BODY(proto_failure, error), U32, 0},
         {PROTO_ERROR, BODY(proto_failure, error), U32, PROTO_E_MAX + 1},
         {PROTO_ERROR, BODY(proto_failure, text_length), U32, 6},

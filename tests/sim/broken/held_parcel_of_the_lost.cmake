@@ -1,6 +1,8 @@
 # The time of a held parcel does not begin when its sender's session is lost: the memory is held for good.
 set(SOURCE daemon/core/core_sessions.c)
 set(FIND [==[    parcels_let_go(session, now_ns);
+    leave_names(session);
     list_remove(&session->reclaim_link);]==])
-set(REPLACE [==[    list_remove(&session->reclaim_link);]==])
+set(REPLACE [==[    leave_names(session);
+    list_remove(&session->reclaim_link);]==])
 set(EXPECTED "a parcel has ended too early, or not at all|everybody is gone, and leases are left|a session is lost, and has what ends with that")
