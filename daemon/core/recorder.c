@@ -26,7 +26,8 @@ static void copy_name(char *name, size_t size, const char *from) {
 }
 
 static const char *name_of(const struct recorded *recorded) {
-    return recorded->scope != NULL     ? recorded->scope->terms.name
+    return recorded->text != NULL      ? recorded->text
+           : recorded->scope != NULL   ? recorded->scope->terms.name
            : recorded->session != NULL ? recorded->session->peer.command
                                        : NULL;
 }
@@ -84,7 +85,7 @@ void record(struct core *core, const struct recorded *recorded) {
     atomic_thread_fence(memory_order_release);
     record->time_ns = realtime_ns(recorder);
     if (recorded->kind == PROTO_RECORD_OPEN || recorded->kind == PROTO_RECORD_NAME ||
-        recorded->kind == PROTO_RECORD_SCOPE) {
+        recorded->kind == PROTO_RECORD_SCOPE || recorded->kind == PROTO_RECORD_NAMED) {
         copy_name(record->name, sizeof record->name, name_of(recorded));
     } else {
         record->bytes = recorded->bytes;

@@ -25,7 +25,8 @@ struct recorded {
     int quota_item; /* plus 1: enum quota_item */
     const struct pool *pool;
     const struct session *session;
-    const struct scope *scope; /* of SCOPE and SCOPE_END; of others it is the session's */
+    const struct scope *scope; /* of SCOPE, SCOPE_END and UNPUBLISH; of others it is the session's */
+    const char *text;          /* of NAMED */
     uint64_t bytes, value;
 };
 
