@@ -18,9 +18,7 @@ static int publish(struct gpupool_client *client, const char *name, const struct
     publication.flags = GPUPOOL_NAME_KEEP;
     publication.directory = "a directory";
     publication.directory_bytes = sizeof "a directory";
-    return name == NULL
-               ? 0
-               : gpupool_publish(client, name, buffer, 1, GPUPOOL_NO_STREAM, &publication, NULL);
+    return name == NULL ? 0 : gpupool_publish(client, name, buffer, 1, GPUPOOL_NO_STREAM, &publication, NULL);
 }
 
 int main(void) {

@@ -626,8 +626,9 @@ static void names_tell_what_holds_memory(void **state) {
 
 static void names_are_for_their_user_and_operators_to_unpublish(void **state) {
     static const char of_a[] = UNPUBLISH ",\"uid\":1001}", own[] = UNPUBLISH "}",
-                      in_scope[] = UNPUBLISH ",\"scope\":\"pod\"}", nameless[] = "{\"command\":\"unpublish\"}",
-                      negative[] = UNPUBLISH ",\"uid\":-1}", nobody[] = UNPUBLISH ",\"uid\":4294967295}";
+                      in_scope[] = UNPUBLISH ",\"scope\":\"pod\"}",
+                      nameless[] = "{\"command\":\"unpublish\"}", negative[] = UNPUBLISH ",\"uid\":-1}",
+                      nobody[] = UNPUBLISH ",\"uid\":4294967295}";
     struct session *session = open_session(core, 1, UID_A);
     struct lease *lease = take_growing(session, core->pools[0], 3 * MIB, 0);
     uint64_t total;
