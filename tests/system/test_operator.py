@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import unittest
 
-from gpupool_system import CTL, DAEMON, SCHEMAS, SOURCE, WAIT_S, Daemon, check_schema, ctl, holding, wait_until
+from gpupool_system import CTL, DAEMON, HOLDER, SCHEMAS, SOURCE, WAIT_S, Daemon, check_schema, ctl, holding, wait_until
 
 MIB = 1 << 20
 
@@ -133,6 +133,102 @@ print(s.makefile("r").readline(), end="")
             check_schema(reply, "sessions")
             session, = reply["sessions"]
             self.assertEqual((session["leased_bytes"], session["pools"], session["requests"]), (MIB, None, None))
+
+
+class Names(unittest.TestCase):
+    """A buffer that a process publishes under a name, and that the name keeps."""
+
+    NAME = "weights/a-name-that-is-longer-than-records-have-room-for"
+
+    def ask(self, daemon, command):
+        reply = daemon.ask(command)
+        check_schema(reply, command)
+        return reply
+
+    def test_a_name_is_seen_while_its_publisher_lives_and_after(self):
+        with Daemon("[host]\nlimit = 64MiB\n") as daemon:
+            with holding(daemon, GPUPOOL_HOLDER_NAME=self.NAME) as holder:
+                pid = holder.pid
+                name, = self.ask(daemon, "names")["names"]
+                self.assertEqual((name["name"], name["uid"], name["scope"], name["pid"]), (self.NAME, os.getuid(), None, pid))
+                self.assertEqual((name["kept"], name["live"], name["publisher"]), (True, False, "active"))
+                self.assertEqual((name["bytes"], name["buffers"], name["directory_bytes"], name["holders"]), (MIB, 1, 12, 1))
+                leases = self.ask(daemon, "leases")["leases"]
+                self.assertEqual([lease["holders"] for lease in leases if lease["name"] == self.NAME], [2])
+                block, = self.ask(daemon, "sharing")["blocks"]
+                self.assertEqual((block["parcels"], block["names"], block["name"]), (0, 1, self.NAME))
+                self.assertEqual((host_pool(daemon)["named"], host_pool(daemon)["named_bytes"]), (1, 0))
+                holder.stdin.close()
+                holder.wait(WAIT_S)
+            wait_until(lambda: self.ask(daemon, "names")["names"][0]["publisher"] == "gone", "the publisher's session has ended")
+            name, = self.ask(daemon, "names")["names"]
+            self.assertEqual((name["pid"], name["holders"], name["kept"]), (pid, 0, True))
+            self.assertEqual(self.ask(daemon, "parcels"), {"parcels": [], "total": 0})
+            pool = host_pool(daemon)
+            self.assertEqual([pool[member] for member in ("parcels", "parcel_bytes", "named", "named_bytes", "leased_bytes")], [0, 0, 1, MIB, MIB])
+            quota, = self.ask(daemon, "quota")["quotas"]
+            self.assertEqual((quota["names"], quota["names_limit"], quota["kept_bytes"], quota["kept_bytes_limit"]), (1, 4096, MIB, None))
+            self.assertIn("1 buffer published under names; no process has 1 MiB of that", ctl("stats", socket_path=daemon.admin_socket).stdout)
+            self.assertRegex(ctl("metrics", socket_path=daemon.admin_socket).stdout, rf'(?m)^gpupool_user_kept_bytes\{{uid="{os.getuid()}"\}} {MIB}$')
+
+    def test_what_a_name_keeps_comes_back_when_it_is_unpublished(self):
+        with Daemon("[host]\nlimit = 64MiB\n") as daemon:
+            with holding(daemon, GPUPOOL_HOLDER_NAME=self.NAME) as holder:
+                holder.stdin.close()
+                holder.wait(WAIT_S)
+            wait_until(lambda: daemon.ask("names")["names"][0]["publisher"] == "gone", "the publisher's session has ended")
+            generation = daemon.ask("names")["names"][0]["generation"]
+            done = ctl("unpublish", self.NAME, "--yes", "--json", socket_path=daemon.admin_socket)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            reply = json.loads(done.stdout)
+            check_schema(reply, "unpublish")
+            self.assertEqual((reply["generation"], reply["bytes"], reply["came_bytes"]), (generation, MIB, MIB))
+            self.assertEqual(host_pool(daemon)["leased_bytes"], 0)
+            self.assertEqual(self.ask(daemon, "names"), {"names": [], "total": 0})
+            done = ctl("unpublish", self.NAME, "--yes", socket_path=daemon.admin_socket)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("no-such-name", done.stderr)
+            events = ctl("events", socket_path=daemon.admin_socket).stdout
+            self.assertRegex(events, rf"(?m) publish +1 MiB published, generation {generation}$")
+            self.assertRegex(events, rf"(?m) named +its name is '{self.NAME[:23]}\.\.\.'$")
+            self.assertRegex(events, rf"(?m) unpublish +generation {generation} is published no more, of 1 MiB$")
+            found = [json.loads(row) for row in ctl("events", "--json", socket_path=daemon.admin_socket).stdout.splitlines()]
+            self.assertEqual([event["published"] for event in found if event["kind"] == "named"], [self.NAME[:23]])
+            self.assertEqual({event["published"] for event in found if event["kind"] != "named"}, {None})
+            self.assertEqual([(event["bytes"], event["value"]) for event in found if event["kind"] in ("publish", "unpublish")], [(MIB, generation)] * 2)
+            self.assertEqual({event["name"] for event in found if event["kind"] == "publish"}, {"system_holder"})
+
+    def test_the_quota_of_what_is_kept_is_told_and_refuses(self):
+        with Daemon("[host]\nlimit = 64MiB\n[quota]\nkept = 512KiB\n") as daemon:
+            variables = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0", "GPUPOOL_HOLDER_NAME": self.NAME}
+            done = subprocess.run([HOLDER], env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WAIT_S, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("of the 512 KiB that names may keep", done.stderr)
+            self.assertIn("'kept'", done.stderr)
+            with holding(daemon):
+                quota, = daemon.ask("quota")["quotas"]
+                self.assertEqual((quota["names"], quota["kept_bytes"], quota["kept_bytes_limit"]), (0, 0, 512 << 10))
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, to be another user")
+    def test_other_users_neither_see_nor_end_a_name(self):
+        asked = """
+import socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+s.connect(sys.argv[1])
+s.sendall(sys.argv[2].encode() + b"\\n")
+print(s.makefile("r").readline(), end="")
+"""
+
+        def ask_as_another(request):
+            done = subprocess.run(["/usr/bin/python3", "-c", asked, str(daemon.admin_socket), json.dumps(request)], check=True, capture_output=True,
+                                  text=True, timeout=WAIT_S, user=65534, group=65534, extra_groups=[], cwd="/")
+            return json.loads(done.stdout)
+
+        with Daemon("[host]\nlimit = 64MiB\n") as daemon, holding(daemon, GPUPOOL_HOLDER_NAME=self.NAME):
+            self.assertEqual(ask_as_another({"command": "names"}), {"names": [], "total": 0})
+            for keys, code in (({}, "no-such-name"), ({"uid": os.getuid()}, "permission-denied"), ({"scope": "a"}, "permission-denied")):
+                self.assertEqual(ask_as_another({"command": "unpublish", "name": self.NAME, **keys})["error"]["code"], code)
+            self.assertEqual(len(daemon.ask("names")["names"]), 1)
 
 
 def check(text, *arguments):
