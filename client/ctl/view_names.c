@@ -20,7 +20,7 @@ static void add_optional(struct table *table, const struct cJSON *row, const str
         table_add(table, column->style, "%" PRIu64, number);
 }
 
-/* What holds the name, and what becomes of it. */
+/* The name's state: whether it stays, or which session builds it. */
 static void add_name_state(struct table *table, const struct cJSON *row, const struct column *column) {
     const char *publisher = reply_text(row, column->key);
     bool is_kept = reply_flag(row, "kept");

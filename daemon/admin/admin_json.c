@@ -367,6 +367,7 @@ static void add_drained(cJSON *pools, const struct pool *pool) {
     cJSON_AddBoolToObject(entry, "draining", pool->is_draining);
     report_integer(entry, "sessions", n_sessions);
     report_integer(entry, "held_bytes", pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes);
+    report_integer(entry, "named_bytes", pool->named_bytes);
     report_integer(entry, "reserved_bytes", pool->reserved_bytes);
     cJSON_AddItemToArray(pools, entry);
 }

@@ -33,7 +33,7 @@ static unsigned count_holders(const struct edition *edition) {
     return most;
 }
 
-/* What became of the session that published it. */
+/* The state of the session that published it. */
 static const char *publisher_state(const struct edition *edition) {
     return edition->session == NULL                         ? "gone"
            : edition->session->state == SESSION_QUARANTINED ? "quarantined"
@@ -99,7 +99,7 @@ void report_names(cJSON *reply, const struct core *core, uid_t uid) {
     report_integer(reply, "total", total);
 }
 
-/* What comes back when the edition ends: what nothing else holds. */
+/* The bytes that come back when the edition ends, because nothing else holds them. */
 static uint64_t held_alone(const struct edition *edition) {
     uint64_t bytes = 0;
 

@@ -478,6 +478,22 @@ class Drain(unittest.TestCase):
             events = ctl("events", f"--pool={pool}", socket_path=daemon.admin_socket).stdout
         self.assertEqual(re.findall(r" (drain|drain-end) .*?(\d+ MiB)", events), [("drain", "4 MiB"), ("drain-end", "4 MiB")])
 
+    def test_it_tells_of_names_that_keep_memory(self):
+        daemon = self.start()
+        with holding(daemon, GPUPOOL_HOLDER_NAME="weights/one") as holder:
+            holder.stdin.close()
+            holder.wait(WAIT_S)
+        wait_until(lambda: daemon.ask("names")["names"][0]["publisher"] == "gone", "the publisher's session has ended")
+        command = [CTL, f"--admin-socket={daemon.admin_socket}", "drain", "--timeout=60s"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+            self.assertIn("Waiting for 1 MiB", waiting.stderr.readline())
+            self.assertIn("names hold 1 MiB, and no program", waiting.stderr.readline())
+            drained = daemon.ask("drain")
+            check_schema(drained, "drain")
+            self.assertEqual(sum(pool["named_bytes"] for pool in drained["pools"]), MIB)
+            self.assertEqual(ctl("unpublish", "weights/one", "--yes", socket_path=daemon.admin_socket).returncode, 0)
+            self.assertEqual(waiting.wait(WAIT_S), 0)
+
     def test_it_waits_until_all_memory_has_come_back(self):
         daemon = self.start()
         with holding(daemon) as holder:

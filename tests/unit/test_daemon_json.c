@@ -600,7 +600,7 @@ static void names_tell_what_holds_memory(void **state) {
     core_session_close(other, 0);
     core_session_close(session, 0);
     reply = expect_reply(0, "{\"command\":\"names\"}", "names");
-    assert_int_equal(length_of(reply->root, "names"), 1); /* that which is kept */
+    assert_int_equal(length_of(reply->root, "names"), 1); /* the kept one */
     assert_string_equal(reply_text(element(reply->root, "names", 0), "publisher"), "gone");
     assert_int_equal(reply_count(element(reply->root, "names", 0), "holders"), 0);
     reply_free(reply);
