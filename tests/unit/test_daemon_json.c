@@ -19,6 +19,7 @@
 #include "daemon/loop/store.h"
 #include "daemon/supply/pools.h"
 #include "daemon/supply/supplier.h"
+#include "publish_lease.h"
 
 #define UID_STRANGER 65533u
 
@@ -517,25 +518,6 @@ static void stats_tell_what_is(void **state) {
 
 /* --- names */
 
-/* Publishes a lease of the session, which stays the session's. */
-static uint64_t publish(struct session *session, const struct lease *lease, const char *text,
-                        uint32_t flags) {
-    const struct proto_lease_name name = name_of(lease);
-    struct proto_publish wish = {.flags = flags, .count = 1, .layout = UINT64_MAX - 1};
-    struct proto_token tokens[2];
-    uint64_t generation = 0;
-
-    snprintf(wish.name, sizeof wish.name, "%s", text);
-    wish.buffers[0] = (struct proto_publish_buffer){
-        .lease = name.lease, .generation = name.generation, .size_bytes = lease->block->size_bytes};
-    for (unsigned i = 0; i < 2; i++) {
-        memset(&tokens[i], 0, sizeof tokens[i]);
-        snprintf((char *)tokens[i].bytes, sizeof tokens[i].bytes, "%s%u", text, i);
-    }
-    assert_int_equal(core_publish(session, &wish, tokens, 5, &generation), 0);
-    return generation;
-}
-
 /* The session is to build the name, or waits for it. Returns which. */
 static bool is_to_build(struct session *session, const char *text) {
     struct proto_open_name open = {.timeout_ns = UINT64_MAX, .flags = PROTO_OPEN_NAME_BUILD};
@@ -563,7 +545,7 @@ static unsigned names_told(uid_t uid, uint64_t *ret_total) {
 static void names_tell_what_holds_memory(void **state) {
     struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
     struct lease *lease = take_growing(session, core->pools[0], 3 * MIB, 0);
-    uint64_t total, generation = publish(session, lease, "weights/\"a\"", PROTO_PUBLISH_KEEP);
+    uint64_t total, generation = publish_lease(session, lease, "weights/\"a\"", PROTO_PUBLISH_KEEP, 5);
     (void)state;
 
     assert_true(is_to_build(session, "built"));
@@ -636,7 +618,7 @@ static void names_are_for_their_user_and_operators_to_unpublish(void **state) {
 
     _Static_assert(UID_A == 1001, "of_a names this user");
     for (unsigned round = 0; round < 3; round++) {
-        uint64_t generation = publish(session, lease, "weights/\"a\"", 0);
+        uint64_t generation = publish_lease(session, lease, "weights/\"a\"", 0, 5);
         assert_int_equal(names_told(UID_STRANGER, &total), 0);
         assert_int_equal(total, 0);
         assert_int_equal(names_told(UID_A, &total), 1);
@@ -657,7 +639,7 @@ static void names_are_for_their_user_and_operators_to_unpublish(void **state) {
         reply_free(reply);
         expect_error(UID_A, own, sizeof own - 1, "no-such-name");
     }
-    publish(session, lease, "weights/\"a\"", PROTO_PUBLISH_KEEP);
+    publish_lease(session, lease, "weights/\"a\"", PROTO_PUBLISH_KEEP, 5);
     core_session_close(session, 0);
     struct reply *reply = expect_reply(0, of_a, "unpublish");
     assert_int_equal(reply_count(reply->root, "came_bytes"), 3 * MIB);
