@@ -27,7 +27,7 @@
 
 /* The name of what was published. */
 static void print_name_of(FILE *stream, const struct proto_record *record) {
-    char text[PROTO_RECORD_NAME_SIZE];
+    char text[PROTO_RECORD_NAME_SIZE + 1];
 
     snprintf(text, sizeof text, "%.*s", (int)sizeof record->name, record->name);
     text[text_whole_characters(text, strlen(text))] = '\0';
