@@ -198,6 +198,25 @@ class Names(unittest.TestCase):
             self.assertEqual([(event["bytes"], event["value"]) for event in found if event["kind"] in ("publish", "unpublish")], [(MIB, generation)] * 2)
             self.assertEqual({event["name"] for event in found if event["kind"] == "publish"}, {"system_holder"})
 
+    def test_a_name_in_a_scope_is_another_one(self):
+        with Daemon("[host]\nlimit = 64MiB\nstep = 4MiB\n") as daemon:
+            added = json.loads(ctl("scope", "add", "pod-a", f"--uid={os.getuid()}", "--quota=kept=2MiB", "--json", socket_path=daemon.admin_socket).stdout)
+            with holding(daemon, GPUPOOL_HOLDER_NAME=self.NAME, GPUPOOL_SOCKET=added["socket"]) as inside, holding(daemon, GPUPOOL_HOLDER_NAME=self.NAME) as outside:
+                names = {name["pid"]: name["scope"] for name in self.ask(daemon, "names")["names"]}
+                self.assertEqual(names, {inside.pid: "pod-a", outside.pid: None})
+                scope, = self.ask(daemon, "scopes")["scopes"]
+                self.assertEqual((scope["kept_bytes"], scope["kept_bytes_limit"]), (MIB, 2 * MIB))
+                for options, left in ((("--scope=pod-a",), [None]), ((), [])):
+                    done = ctl("unpublish", self.NAME, "--yes", *options, socket_path=daemon.admin_socket)
+                    self.assertEqual((done.returncode, done.stderr), (0, ""))
+                    self.assertEqual([name["scope"] for name in self.ask(daemon, "names")["names"]], left)
+                done = ctl("unpublish", self.NAME, "--yes", "--scope=pod-b", socket_path=daemon.admin_socket)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("no-such-scope", done.stderr)
+                self.assertEqual(self.ask(daemon, "scopes")["scopes"][0]["kept_bytes"], 0)
+                for holder in (inside, outside):
+                    holder.stdin.close()
+
     def test_the_quota_of_what_is_kept_is_told_and_refuses(self):
         with Daemon("[host]\nlimit = 64MiB\n[quota]\nkept = 512KiB\n") as daemon:
             variables = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0", "GPUPOOL_HOLDER_NAME": self.NAME}
