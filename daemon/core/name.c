@@ -107,6 +107,7 @@ void name_set_edition(struct name *name, struct edition *edition) {
         return;
     record(name->tenant->core, &(struct recorded){.kind = PROTO_RECORD_UNPUBLISH,
                                                   .scope = name->tenant->scope,
+                                                  .edition = before,
                                                   .bytes = before->bytes,
                                                   .value = before->generation});
     before->name = NULL;

@@ -95,6 +95,11 @@ void record(struct core *core, const struct recorded *recorded) {
     record->session = session != NULL ? session->id : 0;
     record->pid = session != NULL ? (uint32_t)session->peer.pid : 0;
     record->uid = session != NULL ? session->peer.uid : 0;
+    if (recorded->edition != NULL) {
+        record->session = recorded->edition->publisher;
+        record->pid = (uint32_t)recorded->edition->pid;
+        record->uid = recorded->edition->name->tenant->id.uid;
+    }
     record->kind = (uint8_t)recorded->kind;
     record->pool = recorded->pool != NULL ? (uint8_t)recorded->pool->id : 0;
     record->reason = (uint8_t)recorded->reason;

@@ -27,6 +27,7 @@ struct recorded {
     const struct session *session;
     const struct scope *scope; /* of SCOPE, SCOPE_END and UNPUBLISH; of others it is the session's */
     const char *text;          /* of NAMED */
+    const struct edition *edition; /* of UNPUBLISH: the record is of its publisher, which may be gone */
     uint64_t bytes, value;
 };
 

@@ -196,7 +196,10 @@ class Names(unittest.TestCase):
             self.assertEqual([event["published"] for event in found if event["kind"] == "named"], [self.NAME[:23]])
             self.assertEqual({event["published"] for event in found if event["kind"] != "named"}, {None})
             self.assertEqual([(event["bytes"], event["value"]) for event in found if event["kind"] in ("publish", "unpublish")], [(MIB, generation)] * 2)
-            self.assertEqual({event["name"] for event in found if event["kind"] == "publish"}, {"system_holder"})
+            of_pid = [json.loads(row) for row in ctl("events", f"--pid={holder.pid}", "--json", socket_path=daemon.admin_socket).stdout.splitlines()]
+            of_name = [event for event in of_pid if event["kind"] in ("publish", "named", "unpublish")]
+            self.assertEqual([(event["kind"], event["name"], event["uid"]) for event in of_name],
+                             [(kind, "system_holder", os.getuid()) for kind in ("publish", "named", "unpublish")])
 
     def test_a_name_in_a_scope_is_another_one(self):
         with Daemon("[host]\nlimit = 64MiB\nstep = 4MiB\n") as daemon:

@@ -130,6 +130,9 @@ static void each_generation_has_a_beginning_and_an_end(void **state) {
     record = expect(file, next, PROTO_RECORD_UNPUBLISH);
     assert_int_equal(record.value, generations[1]);
     assert_int_equal(record.bytes, 2 * MIB);
+    assert_int_equal(record.session, session->id);
+    assert_int_equal(record.pid, 7);
+    assert_int_equal(record.uid, UID_A);
     generations[2] = publish_lease(session, lease, "short", 0, 0); /* it goes with its publisher */
     record = expect(file, next + 2, PROTO_RECORD_NAMED);
     assert_string_equal(record.name, "short");
