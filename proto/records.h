@@ -47,6 +47,7 @@ enum proto_record_flag {
     PROTO_RECORD_DEADLINE = 2, /* REFUSE: until its deadline */
     PROTO_RECORD_PROBE = 4,    /* REFUSE: the client's user does not learn of it: a retry follows */
     PROTO_RECORD_SPLIT = 8,    /* RELEASE, FENCE: a part of the lease; the rest stays */
+    PROTO_RECORD_CUT = 16,     /* NAMED: the name goes on */
 };
 
 struct proto_record {
@@ -58,7 +59,7 @@ struct proto_record {
             uint64_t leased_bytes; /* of the pool: with a lease that was taken, or that is being given back */
             uint64_t value;
         };
-        char name[PROTO_RECORD_NAME_SIZE]; /* of OPEN, NAME and SCOPE; a longer one is cut */
+        char name[PROTO_RECORD_NAME_SIZE]; /* of OPEN, NAME, SCOPE and NAMED; a longer one is cut */
     };
     uint64_t session;  /* 0: of none */
     uint32_t pid, uid; /* of the session */

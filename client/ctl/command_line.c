@@ -19,6 +19,7 @@
 #include "client/ctl/run.h"
 #include "client/ctl/text.h"
 #include "client/ctl/top.h"
+#include "client/ctl/unpublish.h"
 #include "client/ctl/upgrade.h"
 #include "client/ctl/user.h"
 #include "client/ctl/view.h"
@@ -34,6 +35,7 @@
 static int read_session_end(int count, char **words, struct options *options);
 static int read_scope(int count, char **words, struct options *options);
 static int read_record(int count, char **words, struct options *options);
+static int read_unpublish(int count, char **words, struct options *options);
 
 static const struct command commands[] = {
     {"stats", view_stats, "the daemon, its pools and its sessions",
@@ -88,6 +90,17 @@ static const struct command commands[] = {
      "Shows the buffers that processes sent and others have not taken yet. With --revoke these end: a "
      "process that wants to "
      "take one gets an error, and the memory comes back when no process has it. First a question is asked."},
+    {"names", view_names, "buffers that processes publish under names, and which memory names keep",
+     "Shows the names: what each stands for, whether it is kept when its publisher ends, whether the "
+     "publisher "
+     "is there, how many leases other processes have of it, and which session builds it. For root and the "
+     "daemon's user those of all users."},
+    {"unpublish", NULL, "unpublish NAME: have a name stand for nothing any more",
+     "Gives a name an end: a process that opens it gets an error, and the memory comes back when no process "
+     "has "
+     "it. First a question is asked. For the name's user; with --uid and --scope for root and the daemon's "
+     "user.",
+     .run = unpublish_run, .words = "NAME", .read_words = read_unpublish},
     {"config", view_config, "the configuration in force, and where each value comes from",
      "Shows each value that the daemon uses, with the line of the file that has it, or the command line, or "
      "the default, and what the daemon made of it."},
@@ -217,7 +230,7 @@ static const struct option_row {
     {OPTION_UNTIL, "until", "TIME", {"events", "history", "record", "report"}, "until then, likewise"},
     {OPTION_PID, "pid", "PID", {"events", "record", "top"}, "of this process only"},
     {OPTION_USER, "user", "USER", {"events", "record", "top"}, "of this user only, by name or number"},
-    {OPTION_SCOPE, "scope", "NAME", {"events", "record", "top"}, "of this scope only"},
+    {OPTION_SCOPE, "scope", "NAME", {"events", "record", "top", "unpublish"}, "of this scope only"},
     {OPTION_FOLLOW, "follow", NULL, {"events"}, "go on with those that come, until interrupted"},
     {OPTION_INTERVAL, "interval", "TIME", {"top"}, "between two looks, by default 3s"},
     {OPTION_ONCE, "once", NULL, {"top"}, "print one screen as text"},
@@ -243,7 +256,7 @@ static const struct option_row {
     {OPTION_YES,
      "yes",
      NULL,
-     {"quarantine", "parcels", "session", "estate", "upgrade"},
+     {"quarantine", "parcels", "unpublish", "session", "estate", "upgrade"},
      "do not ask before something is ended"},
     {OPTION_DROP, "drop", NULL, {"estate"}, "let it go: a restart ends all sessions"},
     {OPTION_OFF, "off", NULL, {"drain"}, "end it: memory is lent again"},
@@ -251,8 +264,10 @@ static const struct option_row {
     {OPTION_UID,
      "uid",
      "USER",
-     {"scope"},
-     "add, set: a user who may come in; again for more. Without it: every user"},
+     {"scope", "unpublish"},
+     "scope add, set: a user who may come in; again for more. Without it: every user. unpublish: the user "
+     "whose "
+     "name it is"},
     {OPTION_QUOTA,
      "quota",
      "KEY=LIMIT",
@@ -625,6 +640,14 @@ static int read_scope(int count, char **words, struct options *options) {
         return usage_error(complain(EXIT_USAGE, "--end and --no-wait are for scope drop only"));
     options->scope.verb = (enum scope_verb)verb;
     options->scope.name = words[1];
+    return -1;
+}
+
+static int read_unpublish(int count, char **words, struct options *options) {
+    if (count != 1)
+        return usage_error(
+            complain(EXIT_USAGE, "after 'unpublish' comes one name; 'gpupoolctl names' lists them"));
+    options->name = words[0];
     return -1;
 }
 

@@ -52,6 +52,7 @@ struct options {
     uint64_t pool;    /* 0: all */
     uint64_t release; /* a session in quarantine; 0: none */
     uint64_t session; /* of which leases are shown, or that is to end; 0: all, none */
+    const char *name; /* to be unpublished; NULL: none */
     uint64_t revoke;  /* the session whose parcels are to end, ALL_SENDERS, or 0: none */
     const char *records; /* the flight recorder's file; NULL: not named */
     struct records_filter filter;

@@ -69,21 +69,37 @@ static int wait_for_end(const struct options *options) {
     return code != EXIT_SUCCESS || held_bytes == 0 ? code : EXIT_REFUSED;
 }
 
-int drain_run(const struct options *options) {
-    _cleanup_(answer_deinit) struct answer answer = {0};
-    uint64_t held_bytes = 0;
+/* Tells, once, of the memory that the drain waits for. */
+static void tell_of_wait(const struct cJSON *reply) {
+    uint64_t held_bytes = 0, named_bytes = 0;
 
-    int code = ask(options, &answer);
-    if (code != EXIT_SUCCESS)
-        return code;
-    if (answer.reply->error_code != NULL || options->off || options->scope.no_wait)
-        return answer_show(options, &answer, view_drain);
-    reply_each(pool, answer.reply->root, "pools") held_bytes += reply_count(pool, "held_bytes");
+    reply_each(pool, reply, "pools") {
+        uint64_t named = reply_count(pool, "named_bytes");
+        held_bytes += reply_count(pool, "held_bytes");
+        named_bytes += named != REPLY_NULL ? named : 0;
+    }
     if (held_bytes > 0)
         fprintf(
             stderr,
             "No more is lent. Waiting for %s, which come back as programs release them or end: 'gpupoolctl "
             "sessions' shows which. To wait no longer: Ctrl-C.\n",
             BYTES_TEXT(held_bytes));
+    if (named_bytes > 0)
+        fprintf(
+            stderr,
+            "Of that, names hold %s, and no program: 'gpupoolctl names' shows which, 'gpupoolctl unpublish' "
+            "ends one.\n",
+            BYTES_TEXT(named_bytes));
+}
+
+int drain_run(const struct options *options) {
+    _cleanup_(answer_deinit) struct answer answer = {0};
+
+    int code = ask(options, &answer);
+    if (code != EXIT_SUCCESS)
+        return code;
+    if (answer.reply->error_code != NULL || options->off || options->scope.no_wait)
+        return answer_show(options, &answer, view_drain);
+    tell_of_wait(answer.reply->root);
     return wait_for_end(options);
 }

@@ -25,6 +25,17 @@
 
 /* --- what happened, in words --- */
 
+/* The name of what was published. */
+static void print_name_of(FILE *stream, const struct proto_record *record) {
+    char text[PROTO_RECORD_NAME_SIZE + 1];
+
+    snprintf(text, sizeof text, "%.*s", (int)sizeof record->name, record->name);
+    text[text_whole_characters(text, strlen(text))] = '\0';
+    _cleanup_(freep) char *printable = text_printable(text, NULL);
+    fprintf(stream, "its name is '%s%s'", printable != NULL ? printable : "?",
+            (record->flags & PROTO_RECORD_CUT) != 0 ? "..." : "");
+}
+
 static void print_text(FILE *stream, const struct proto_record *record) {
     uint64_t bytes = record->bytes, value = record->value;
 
@@ -118,6 +129,15 @@ static void print_text(FILE *stream, const struct proto_record *record) {
     case PROTO_RECORD_SEND:
         fprintf(stream, "a buffer of %s was sent", BYTES_TEXT(bytes));
         break;
+    case PROTO_RECORD_PUBLISH:
+        fprintf(stream, "%s published, generation %" PRIu64, BYTES_TEXT(bytes), value);
+        break;
+    case PROTO_RECORD_NAMED:
+        print_name_of(stream, record);
+        break;
+    case PROTO_RECORD_UNPUBLISH:
+        fprintf(stream, "generation %" PRIu64 " is published no more, of %s", value, BYTES_TEXT(bytes));
+        break;
     case PROTO_RECORD_SCOPE:
         fputs("the scope is there", stream);
         break;
@@ -168,9 +188,14 @@ static void print_json_of(const struct proto_record *record, const struct record
         record_names_print_json(record_names_scope(names, record->scope, (char[RECORD_SCOPE_SIZE]){0}));
     printf(",\"bytes\":%" PRIu64 ",\"leased_bytes\":%" PRIu64 ",\"value\":%" PRIu64
            ",\"reason\":%u,\"quota\":%u,"
-           "\"flags\":%u}\n",
+           "\"flags\":%u,\"published\":",
            has_name ? 0 : record->bytes, has_name ? 0 : record->leased_bytes, has_name ? 0 : record->value,
            record->reason, record->detail, record->flags);
+    if (record->kind == PROTO_RECORD_NAMED)
+        record_names_print_json(record->name);
+    else
+        fputs("null", stdout);
+    puts("}");
 }
 
 /* Prints the records from one number on. Returns the number of the next one. */

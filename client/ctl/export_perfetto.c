@@ -146,6 +146,8 @@ static void print_record(struct perfetto *perfetto, const struct proto_record *r
     case PROTO_RECORD_TRIM:
     case PROTO_RECORD_DRAIN:
     case PROTO_RECORD_DRAIN_END:
+    case PROTO_RECORD_PUBLISH:
+    case PROTO_RECORD_UNPUBLISH:
     case PROTO_RECORD_POOL_LOST:
     case PROTO_RECORD_START:
     case PROTO_RECORD_GO_ON:

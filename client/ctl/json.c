@@ -267,6 +267,10 @@ void json_request_add_text(cJSON *request, const char *object, const char *key, 
                             text);
 }
 
+void json_request_add_count(cJSON *request, const char *key, uint64_t number) {
+    cJSON_AddNumberToObject(request, key, (double)number);
+}
+
 void json_request_add_flag(cJSON *request, const char *key, bool flag) {
     cJSON_AddBoolToObject(request, key, flag);
 }

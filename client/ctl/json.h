@@ -47,6 +47,9 @@ struct cJSON *json_request_new(const char *command);
 /* Adds a text to the request, or to an object in it (NULL: the request itself), which it makes. */
 void json_request_add_text(struct cJSON *request, const char *object, const char *key, const char *text);
 
+/* Adds a number. */
+void json_request_add_count(struct cJSON *request, const char *key, uint64_t number);
+
 /* Adds a flag. Adds a number to an array in the request, which it makes. */
 void json_request_add_flag(struct cJSON *request, const char *key, bool flag);
 void json_request_add_to_array(struct cJSON *request, const char *array, uint64_t number);

@@ -47,6 +47,7 @@ static const struct metric of_pool[] = {
     {"gpupool_pool_quarantined_bytes", "quarantined_bytes",
      "Of processes that ended without a farewell and may still have work on a GPU."},
     {"gpupool_pool_parcel_bytes", "parcel_bytes", "Held by buffers that were sent and not taken yet."},
+    {"gpupool_pool_named_bytes", "named_bytes", "Of buffers that names hold, and no process."},
     {"gpupool_pool_growing_bytes", "growing_bytes", "Asked of the driver or the kernel and not there yet."},
     {"gpupool_pool_leased_peak_bytes", "leased_peak_bytes", "The most that was leased since the start."},
     {"gpupool_pool_reserved_peak_bytes", "reserved_peak_bytes",
@@ -54,6 +55,7 @@ static const struct metric of_pool[] = {
     {"gpupool_pool_segments", "segments", "Segments of the pool."},
     {"gpupool_pool_leases", "leases", "Leases of sessions."},
     {"gpupool_pool_parcels", "parcels", "Buffers that were sent and not taken yet."},
+    {"gpupool_pool_named_buffers", "named", "Buffers that are published under names."},
     {"gpupool_pool_waiters", "waiters", "Requests that wait for room."},
     {"gpupool_pool_waiting_oldest_seconds", "waiting_oldest_ns",
      "How long the oldest request for room has waited; 0: none waits."},
@@ -76,6 +78,9 @@ static const struct metric of_user[] = {
     {"gpupool_user_sessions", "sessions", "Sessions of the user."},
     {"gpupool_user_leases", "leases", "Leases of the user."},
     {"gpupool_user_waiting", "waiting", "Requests of the user that wait."},
+    {"gpupool_user_names", "names", "Names that processes of the user publish, build or wait for."},
+    {"gpupool_user_kept_bytes", "kept_bytes", "What names of the user keep beyond their publishers."},
+    {"gpupool_user_kept_limit_bytes", "kept_bytes_limit", "The user's quota of that, if there is one."},
     {"gpupool_user_refusals_total", "refusals", "Refusals for a quota of the user."},
 };
 
@@ -87,6 +92,8 @@ static const struct metric of_user_in_pool[] = {
 static const struct metric of_scope[] = {
     {"gpupool_scope_sessions", "sessions", "Sessions of the scope."},
     {"gpupool_scope_waiting", "waiting", "Requests of the scope that wait."},
+    {"gpupool_scope_kept_bytes", "kept_bytes", "What names of the scope keep beyond their publishers."},
+    {"gpupool_scope_kept_limit_bytes", "kept_bytes_limit", "The scope's quota of that, if there is one."},
     {"gpupool_scope_refusals_total", "refusals", "Refusals for a quota of the scope or its users."},
     {"gpupool_scope_reserved_bytes", "reserved_bytes", "The scope's segments, with what is idle."},
 };

@@ -12,7 +12,7 @@
 
 bool record_has_name(const struct proto_record *record) {
     return record->kind == PROTO_RECORD_OPEN || record->kind == PROTO_RECORD_NAME ||
-           record->kind == PROTO_RECORD_SCOPE;
+           record->kind == PROTO_RECORD_SCOPE || record->kind == PROTO_RECORD_NAMED;
 }
 
 struct record_name {
@@ -45,7 +45,7 @@ static const char *names_find(const struct record_names *names, uint64_t key) {
 void record_names_learn(struct record_names *names, const struct proto_record *record) {
     if (record->kind == PROTO_RECORD_START)
         names->sorted.count = 0;
-    else if (record_has_name(record))
+    else if (record_has_name(record) && record->kind != PROTO_RECORD_NAMED)
         names_add(names, record);
 }
 

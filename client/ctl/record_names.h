@@ -18,7 +18,7 @@ struct record_names {
     struct sorted sorted; /* struct record_name */
 };
 
-/* Whether a record holds a name instead of numbers. */
+/* Whether a record holds a name instead of numbers: a session's, a scope's, or the name of what was published. */
 bool record_has_name(const struct proto_record *record);
 
 /* Learns from a record, whether or not it is shown. A daemon's start begins all numbers anew. */

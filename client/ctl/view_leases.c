@@ -9,22 +9,44 @@
 
 void view_leases(struct output *output, const struct cJSON *reply) {
     static const struct column columns[] = {
-        {"LEASE", true, add_number, "id"},        {"SESSION", true, add_number, "session"},
-        {"PID", true, add_count, "pid"},          {"POOL", true, add_number, "pool"},
-        {"SEGMENT", true, add_number, "segment"}, {"SIZE", true, add_bytes, "bytes"},
-        {"STATE", false, add_text, "state"},      {"HOLDERS", true, add_number, "holders"},
-        {"AGE", true, add_time, "age_ns"},        {"COMMAND", false, add_text, "command", .fit = FIT_CUT},
+        {"LEASE", true, add_number, "id"},
+        {"SESSION", true, add_number, "session"},
+        {"PID", true, add_count, "pid"},
+        {"POOL", true, add_number, "pool"},
+        {"SEGMENT", true, add_number, "segment"},
+        {"SIZE", true, add_bytes, "bytes"},
+        {"STATE", false, add_text, "state"},
+        {"HOLDERS", true, add_number, "holders"},
+        {"AGE", true, add_time, "age_ns"},
+        {"COMMAND", false, add_text, "command", .fit = FIT_CUT},
+        {"NAME", false, add_text, "name", .fit = FIT_CUT},
     };
-    uint64_t n_told = 0;
+    uint64_t n_told = 0, n_named = 0;
 
-    reply_each(lease, reply, "leases") n_told++;
+    reply_each(lease, reply, "leases") {
+        n_told++;
+        n_named += reply_text(lease, "name") != NULL;
+    }
     if (n_told > 0)
-        print_table(output, columns, reply, "leases", NULL);
+        table_print(output, columns, ARRAY_LENGTH(columns) - (n_named == 0), reply, "leases", NULL);
     if (reply_count(reply, "total") > n_told)
         print_line(output, STYLE_QUIET, "  And %s; --session shows those of one session.",
                    COUNT_TEXT(reply_count(reply, "total") - n_told, "more lease"));
     else if (n_told == 0)
         print_line(output, STYLE_QUIET, "Nothing is leased.");
+}
+
+/* The name that the block is published under, and how many more there are. */
+static void add_names(struct table *table, const struct cJSON *row, const struct column *column) {
+    const char *name = reply_text(row, column->key);
+    uint64_t names = reply_count(row, "names");
+
+    if (name == NULL)
+        table_add(table, STYLE_QUIET, "-");
+    else if (names == REPLY_NULL || names < 2)
+        table_add(table, STYLE_PLAIN, "%s", name);
+    else
+        table_add(table, STYLE_PLAIN, "%s and %" PRIu64 " more", name, names - 1);
 }
 
 void view_sharing(struct output *output, const struct cJSON *reply) {
@@ -34,6 +56,7 @@ void view_sharing(struct output *output, const struct cJSON *reply) {
         {"OFFSET", true, add_bytes, "offset_bytes", STYLE_PLAIN, true},
         {"SIZE", true, add_bytes, "bytes", STYLE_PLAIN, true},
         {"ON THE WAY", true, add_count, "parcels", STYLE_PLAIN, true},
+        {"NAME", false, add_names, "name", STYLE_PLAIN, true, .fit = FIT_CUT},
         {"SESSION", true, add_number, "session"},
         {"PID", true, add_count, "pid"},
         {"STATE", false, add_text, "state"},

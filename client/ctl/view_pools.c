@@ -137,6 +137,14 @@ static void print_pools_condition(struct output *output, const struct cJSON *rep
                        BYTES_TEXT(reply_count(pool, "parcel_bytes")));
     }
     reply_each(pool, reply, "pools") {
+        uint64_t named = reply_count(pool, "named");
+        if (named != REPLY_NULL && named > 0)
+            print_line(output, STYLE_PLAIN,
+                       "  pool %" PRIu64 ": %s published under names; no process has %s of that",
+                       reply_count(pool, "id"), COUNT_TEXT(named, "buffer"),
+                       BYTES_TEXT(reply_count(pool, "named_bytes")));
+    }
+    reply_each(pool, reply, "pools") {
         const char *call = reply_text(pool, "worker_call");
         uint64_t call_ns = reply_count(pool, "worker_call_ns");
         if (call != NULL && call_ns != REPLY_NULL && call_ns >= LONG_CALL_NS)

@@ -31,7 +31,9 @@ static uint64_t limit_of(const struct cJSON *row, const char *key) {
 
 static void add_count_of_limit(struct table *table, const struct cJSON *row, const struct column *column) {
     uint64_t used = reply_count(row, column->key), limit = limit_of(row, column->key);
-    if (limit == REPLY_NULL)
+    if (used == REPLY_NULL) /* an older daemon's reply */
+        table_add(table, STYLE_QUIET, "-");
+    else if (limit == REPLY_NULL)
         table_add(table, style_of(used, limit), "%" PRIu64, used);
     else
         table_add(table, style_of(used, limit), "%" PRIu64 " of %" PRIu64, used, limit);
@@ -39,7 +41,9 @@ static void add_count_of_limit(struct table *table, const struct cJSON *row, con
 
 static void add_bytes_of_limit(struct table *table, const struct cJSON *row, const struct column *column) {
     uint64_t used = reply_count(row, column->key), limit = limit_of(row, column->key);
-    if (limit == REPLY_NULL)
+    if (used == REPLY_NULL) /* an older daemon's reply */
+        table_add(table, STYLE_QUIET, "-");
+    else if (limit == REPLY_NULL)
         table_add(table, style_of(used, limit), "%s", BYTES_TEXT(used));
     else
         table_add(table, style_of(used, limit), "%s of %s", BYTES_TEXT(used), BYTES_TEXT(limit));
@@ -74,6 +78,8 @@ static const struct column users[] = {
     {"SEGMENTS", true, add_count_of_limit, "segments"},
     {"WAITING", true, add_count_of_limit, "waiting"},
     {"REPLIES", true, add_bytes_of_limit, "reply_bytes"},
+    {"NAMES", true, add_count_of_limit, "names"},
+    {"KEPT", true, add_bytes_of_limit, "kept_bytes"},
     {"REFUSED", true, add_count, "refusals", STYLE_WARNING},
 };
 
@@ -144,6 +150,7 @@ static const struct column scopes[] = {
     {"WAITING", true, add_count_of_limit, "waiting"},
     {"REFUSED", true, add_count, "refusals", STYLE_WARNING},
     {"RESERVED", true, add_bytes, "reserved_bytes"},
+    {"KEPT", true, add_bytes_of_limit, "kept_bytes"},
     {"MAY COME IN", false, add_uids, "uids", .fit = FIT_CUT},
     {"LABELS", false, add_labels, "labels", .fit = FIT_WRAP},
 };

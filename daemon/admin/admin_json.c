@@ -18,6 +18,7 @@
 #include "base/utf8.h"
 #include "daemon/admin/admin_config.h"
 #include "daemon/admin/admin_estate.h"
+#include "daemon/admin/admin_names.h"
 #include "daemon/admin/admin_report.h"
 #include "daemon/admin/admin_terms.h"
 #include "daemon/admin/scope_json.h"
@@ -128,6 +129,8 @@ enum key {
     KEY_NOTIFY = 1024,
     KEY_KEEPER = 2048,
     KEY_LIMIT = 4096,
+    KEY_NAME = 8192,
+    KEY_UID = 16384,
 };
 
 struct request_keys {
@@ -139,8 +142,11 @@ struct request_keys {
     const char
         *notify; /* of a keeper: the path of its socket, its process, and how many descriptors it holds */
     uint64_t keeper, limit;
+    const char *name;                   /* of what a process published */
+    uint64_t uid;                       /* whose it is */
     const cJSON *uids, *quota, *labels; /* of the request */
     bool end, off;
+    uid_t asker; /* the user who asks, which is no key */
 };
 
 enum key_type {
@@ -173,6 +179,8 @@ static const struct key_row {
     {KEY_NOTIFY, "notify", "the path of a keeper's socket, a string", AT(notify), TYPE_STRING, 0},
     {KEY_KEEPER, "keeper", "a process's number, a whole number", AT(keeper), TYPE_INTEGER, INT32_MAX},
     {KEY_LIMIT, "limit", "a whole number", AT(limit), TYPE_INTEGER, UINT32_MAX},
+    {KEY_NAME, "name", "the name of what was published, a string", AT(name), TYPE_STRING, 0},
+    {KEY_UID, "uid", "a user's number, a whole number", AT(uid), TYPE_INTEGER, UINT32_MAX - 1},
 };
 #undef AT
 
@@ -285,6 +293,7 @@ enum part {
     PART_SHARING = 512,
     PART_SCOPES = 1024,
     PART_ESTATE = 2048,
+    PART_NAMES = 4096,
 };
 
 static char *answer_parts(const struct admin_terms *terms, uid_t uid, const struct request_keys *keys,
@@ -305,6 +314,8 @@ static char *answer_parts(const struct admin_terms *terms, uid_t uid, const stru
         report_quotas(reply, terms->core);
     if ((parts & PART_PARCELS) != 0)
         report_parcels(reply, terms->core, uid);
+    if ((parts & PART_NAMES) != 0)
+        report_names(reply, terms->core, uid);
     if ((parts & PART_LEASES) != 0)
         report_leases(reply, terms->core, uid, keys->session);
     if ((parts & PART_SHARING) != 0)
@@ -356,6 +367,7 @@ static void add_drained(cJSON *pools, const struct pool *pool) {
     cJSON_AddBoolToObject(entry, "draining", pool->is_draining);
     report_integer(entry, "sessions", n_sessions);
     report_integer(entry, "held_bytes", pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes);
+    report_integer(entry, "named_bytes", pool->named_bytes);
     report_integer(entry, "reserved_bytes", pool->reserved_bytes);
     cJSON_AddItemToArray(pools, entry);
 }
@@ -471,6 +483,33 @@ static char *answer_parcels_revoke(const struct admin_terms *terms, const struct
     report_integer(reply, "revoked", n);
     report_integer(reply, "revoked_bytes", bytes);
     return finish(reply);
+}
+
+/* Has a name of the user who asks stand for nothing any more, or for an operator one of any user. */
+static char *answer_unpublish(const struct admin_terms *terms, const struct request_keys *keys) {
+    struct tenant_id owner = {.uid = (keys->given & KEY_UID) != 0 ? (uid_t)keys->uid : keys->asker};
+
+    if ((keys->given & KEY_SCOPE) != 0) {
+        if (!admin_is_operator(keys->asker))
+            return admin_json_error(
+                "permission-denied",
+                "names in scopes are for root and for the daemon's own user to unpublish; "
+                "a process of the scope can, too");
+        const struct scope *scope = scope_find_name(terms->core, keys->scope);
+        if (scope == NULL)
+            return admin_json_error("no-such-scope", "there is no scope of this name; 'scopes' lists them");
+        owner.scope = scope->id;
+    }
+    if (!report_may_tell(keys->asker, owner))
+        return admin_json_error(
+            "permission-denied",
+            "names of other users are for root and for the daemon's own user to unpublish");
+    cJSON *reply = cJSON_CreateObject();
+    if (names_unpublish(reply, terms->core, keys->asker, owner, keys->name) == 0)
+        return finish(reply);
+    cJSON_Delete(reply);
+    return admin_json_error("no-such-name",
+                            "the user has published nothing under this name; 'names' lists what there is");
 }
 
 /* The error of a scope that cannot be made or changed. */
@@ -625,6 +664,11 @@ static const struct command {
     {.name = "quota", .parts = PART_QUOTAS},
     {.name = "quarantine", .parts = PART_QUARANTINE},
     {.name = "parcels", .parts = PART_PARCELS},
+    {.name = "names", .parts = PART_NAMES},
+    {.name = "unpublish",
+     .takes = KEY_NAME | KEY_UID | KEY_SCOPE,
+     .needs = KEY_NAME,
+     .answer = answer_unpublish},
     {.name = "leases", .parts = PART_LEASES, .takes = KEY_SESSION},
     {.name = "sharing", .parts = PART_SHARING},
     {.name = "config", .parts = PART_CONFIG},
@@ -730,8 +774,9 @@ char *admin_json_answer(const struct admin_terms *terms, uid_t uid, const char *
         cJSON_Delete(request);
         return admin_json_error("invalid-request", "the line is not one JSON object");
     }
-    char *reply = read_keys(request, &keys, &flaw) ? answer(terms, uid, &keys)
-                                                   : admin_json_error("invalid-request", flaw.text);
+    bool is_sound = read_keys(request, &keys, &flaw);
+    keys.asker = uid;
+    char *reply = is_sound ? answer(terms, uid, &keys) : admin_json_error("invalid-request", flaw.text);
     cJSON_Delete(request);
     return reply;
 }

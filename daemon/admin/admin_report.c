@@ -13,6 +13,7 @@
 #include "daemon/core/core.h"
 #include "daemon/core/explain.h"
 #include "daemon/core/histogram.h"
+#include "daemon/core/limits.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/question.h"
 #include "daemon/core/tenant.h"
@@ -35,12 +36,11 @@ void report_integer(cJSON *object, const char *key, uint64_t integer) {
     cJSON_AddNumberToObject(object, key, (double)(integer < exact ? integer : exact));
 }
 
-/* Adds an integer, or null where there is none. */
 void report_scope_name(cJSON *object, const struct scope *scope) {
     report_string(object, "scope", scope == NULL ? NULL : scope->terms.name);
 }
 
-static void put_optional(cJSON *object, const char *key, bool is_there, uint64_t integer) {
+void report_optional(cJSON *object, const char *key, bool is_there, uint64_t integer) {
     if (is_there)
         report_integer(object, key, integer);
     else
@@ -85,8 +85,8 @@ void report_daemon(cJSON *reply, const struct admin_terms *terms, bool brief) {
     report_integer(object, "sessions_refused", terms->core->n_sessions_refused);
     bool any_lingers = terms->lingering->n_sockets > 0;
     report_integer(object, "lingering_sockets", terms->lingering->n_sockets);
-    put_optional(object, "lingering_oldest_ns", any_lingers,
-                 any_lingers ? clock_now_ns() - lingering_oldest_ns(terms->lingering) : 0);
+    report_optional(object, "lingering_oldest_ns", any_lingers,
+                    any_lingers ? clock_now_ns() - lingering_oldest_ns(terms->lingering) : 0);
     report_integer(object, "descriptors_limit", terms->n_descriptors);
     report_integer(object, "described_segments", pools_descriptors(terms->core));
     report_integer(object, "described_segments_limit", terms->core->segments_limit);
@@ -107,8 +107,8 @@ static void put_histogram(cJSON *object, const char *key, const struct histogram
     report_integer(times, "count", histogram->count);
     report_integer(times, "sum", histogram->sum_ns);
     for (unsigned i = 0; i < sizeof quantiles / sizeof *quantiles; i++)
-        put_optional(times, quantiles[i].key, histogram->count > 0,
-                     histogram_quantile_ns(histogram, quantiles[i].permille));
+        report_optional(times, quantiles[i].key, histogram->count > 0,
+                        histogram_quantile_ns(histogram, quantiles[i].permille));
     cJSON *buckets = cJSON_AddArrayToObject(times, "buckets");
     for (unsigned i = 0; i < HISTOGRAM_BUCKETS; i++) {
         uint64_t upper_ns = histogram_upper_ns(i);
@@ -131,8 +131,8 @@ static void put_quarantine_age(cJSON *object, const struct pool *pool, uint64_t 
             (oldest == NULL || session->lost_ns < oldest->lost_ns))
             oldest = session;
     }
-    put_optional(object, "quarantine_oldest_ns", oldest != NULL,
-                 oldest != NULL ? now_ns - oldest->lost_ns : 0);
+    report_optional(object, "quarantine_oldest_ns", oldest != NULL,
+                    oldest != NULL ? now_ns - oldest->lost_ns : 0);
 }
 
 static void put_counters(cJSON *object, const struct pool *pool) {
@@ -167,8 +167,8 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     cJSON_AddStringToObject(object, "kind", is_host ? "host" : "device");
     cJSON_AddStringToObject(object, "name", pool->name);
     report_string(object, "uuid", is_host ? NULL : uuid);
-    put_optional(object, "device", !is_host, (uint64_t)pool->device);
-    put_optional(object, "numa_node", pool->numa_node >= 0, (uint64_t)pool->numa_node);
+    report_optional(object, "device", !is_host, (uint64_t)pool->device);
+    report_optional(object, "numa_node", pool->numa_node >= 0, (uint64_t)pool->numa_node);
     report_string(object, "export", backing_kind(supplier->segment_kind)->export_name);
     report_string(object, "pages", pool->reserved_bytes > 0 ? backing_pages_name(supplier->pages) : NULL);
     cJSON_AddStringToObject(object, "zeroed_by", supplier_zeroed_by(supplier));
@@ -193,12 +193,14 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     report_integer(object, "growing_bytes", pool->growth.bytes);
     report_integer(object, "segments", pool->n_segments);
     report_integer(object, "leases", pool->n_leases);
-    report_integer(object, "parcels", pool->n_parcels);
-    report_integer(object, "parcel_bytes", pool->parcel_bytes);
+    report_integer(object, "parcels", pool->n_parcels - pool->n_named);
+    report_integer(object, "parcel_bytes", pool->parcel_bytes - pool->named_bytes);
+    report_integer(object, "named", pool->n_named);
+    report_integer(object, "named_bytes", pool->named_bytes);
     report_integer(object, "waiters", pool->waiters.count);
     const struct request *oldest = wait_queue_oldest(pool);
-    put_optional(object, "waiting_oldest_ns", oldest != NULL,
-                 oldest != NULL ? clock_now_ns() - oldest->asked_ns : 0);
+    report_optional(object, "waiting_oldest_ns", oldest != NULL,
+                    oldest != NULL ? clock_now_ns() - oldest->asked_ns : 0);
     put_counters(object, pool);
     put_quarantine_age(object, pool, clock_now_ns());
     cJSON *histograms = cJSON_AddObjectToObject(object, "histograms");
@@ -206,7 +208,7 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     put_histogram(histograms, "waiting_ns", &pool->stats.waiting);
     put_histogram(histograms, "growth_ns", &pool->stats.growing);
     report_string(object, "worker_call", call);
-    put_optional(object, "worker_call_ns", call != NULL, clock_now_ns() - call_since_ns);
+    report_optional(object, "worker_call_ns", call != NULL, clock_now_ns() - call_since_ns);
     report_string(object, "last_error", pool->last_error[0] != '\0' ? pool->last_error : NULL);
     return object;
 }
@@ -217,7 +219,7 @@ static void put_end(cJSON *object, const struct client *client) {
     report_string(object, "end_rule", facts != NULL ? death_rule_name(death_rule(facts)) : NULL);
     cJSON_AddBoolToObject(object, "under_mps", facts != NULL && facts->under_mps);
     uint64_t own_bytes = client != NULL ? client->watched.own_bytes : GPU_USED_UNKNOWN;
-    put_optional(object, "own_bytes", own_bytes != GPU_USED_UNKNOWN, own_bytes);
+    report_optional(object, "own_bytes", own_bytes != GPU_USED_UNKNOWN, own_bytes);
 }
 
 /* The questions for idle memory, and what the session has answered. */
@@ -228,7 +230,7 @@ static void put_answers(cJSON *object, const struct session *session, const stru
     report_integer(object, "asked", answers->n_asked);
     report_integer(object, "answered", answers->n_answered);
     report_string(object, "outcome", question_outcome_name(answers->outcome));
-    put_optional(object, "owed_ns", answers->owes, now_ns - answers->owed_ns);
+    report_optional(object, "owed_ns", answers->owes, now_ns - answers->owed_ns);
     report_integer(object, "came_bytes", answers->came_bytes);
     report_integer(object, "kept_bytes", question_kept_bytes(session, pool));
 }
@@ -256,8 +258,8 @@ static cJSON *describe_request(const struct request *request, uint64_t now_ns) {
     report_integer(object, "bytes", request->least_bytes);
     report_integer(object, "wanted_bytes", request->size_bytes);
     report_integer(object, "waiting_ns", now_ns - request->asked_ns);
-    put_optional(object, "left_ns", request->deadline_ns != NS_FOREVER,
-                 request->deadline_ns > now_ns ? request->deadline_ns - now_ns : 0);
+    report_optional(object, "left_ns", request->deadline_ns != NS_FOREVER,
+                    request->deadline_ns > now_ns ? request->deadline_ns - now_ns : 0);
     report_string(object, "reason", waiter_reason_name(waiter_reason(request)));
     return object;
 }
@@ -304,8 +306,8 @@ static cJSON *describe_session(const struct session *session, bool is_told, uint
     cJSON_AddStringToObject(object, "command", session->peer.command);
     cJSON_AddStringToObject(object, "state", quarantined ? "quarantined" : "active");
     report_string(object, "quarantine_reason", session->quarantine_reason);
-    put_optional(object, "quarantined_ns", quarantined, now_ns - session->lost_ns);
-    put_optional(object, "unanswered_ns", session->is_mute, now_ns - session->asked_ns);
+    report_optional(object, "quarantined_ns", quarantined, now_ns - session->lost_ns);
+    report_optional(object, "unanswered_ns", session->is_mute, now_ns - session->asked_ns);
     put_end(object, session->owner);
     report_integer(object, "leases", session->n_leases);
     report_integer(object, "leased_bytes", session->leased_bytes);
@@ -331,9 +333,7 @@ void report_pools(cJSON *reply, const struct core *core) {
         cJSON_AddItemToArray(pools, describe_pool(core->pools[i], &uses[i]));
 }
 
-/* Whether a user is told details of a tenant's processes. Those of a scope are
- * told to operators alone. */
-static bool may_be_told(uid_t uid, struct tenant_id owner) {
+bool report_may_tell(uid_t uid, struct tenant_id owner) {
     return admin_is_operator(uid) || tenant_id_is((struct tenant_id){.uid = uid}, owner);
 }
 
@@ -341,7 +341,7 @@ void report_sessions(cJSON *reply, const struct core *core, uid_t uid, bool quar
     cJSON *sessions = cJSON_AddArrayToObject(reply, "sessions");
     uint64_t now_ns = clock_now_ns();
     list_for_each_entry(const struct session, session, &core->sessions, link) {
-        bool is_told = may_be_told(uid, session->tenant->id);
+        bool is_told = report_may_tell(uid, session->tenant->id);
         if (!quarantined_only || session->state == SESSION_QUARANTINED)
             cJSON_AddItemToArray(sessions, describe_session(session, is_told, now_ns));
     }
@@ -377,7 +377,7 @@ void report_parcels(cJSON *reply, const struct core *core, uid_t uid) {
 
     for (size_t i = 0; i < core->parcels.count && i < PARCELS_LOOKED_AT && n_told < PARCELS_TOLD; i++) {
         const struct parcel *parcel = core->parcels.entries[i];
-        if (parcel->edition != NULL || !may_be_told(uid, parcel->block->segment->owner->tenant->id))
+        if (parcel->edition != NULL || !report_may_tell(uid, parcel->block->segment->owner->tenant->id))
             continue;
         cJSON_AddItemToArray(parcels, describe_parcel(parcel, now_ns));
         n_told++;
@@ -406,6 +406,12 @@ static const char *lease_state(const struct lease *lease) {
                                                         : "held";
 }
 
+/* A name of which the block is a part; NULL: there is none. */
+static const char *name_of_block(const struct block *block) {
+    const struct parcel *first = list_first(&block->named, struct parcel, named_link);
+    return first == NULL ? NULL : first->edition->name->text;
+}
+
 static cJSON *describe_lease(const struct lease *lease, uint64_t now_ns) {
     const struct block *block = lease->block;
     cJSON *object = cJSON_CreateObject();
@@ -419,6 +425,7 @@ static cJSON *describe_lease(const struct lease *lease, uint64_t now_ns) {
     report_integer(object, "ranges", block->n_ranges);
     cJSON_AddStringToObject(object, "state", lease_state(lease));
     report_integer(object, "holders", block->live + block->fenced + block->quarantined + block->n_parcels);
+    report_string(object, "name", name_of_block(block));
     report_integer(object, "age_ns", now_ns > lease->taken_ns ? now_ns - lease->taken_ns : 0);
     return object;
 }
@@ -429,7 +436,7 @@ void report_leases(cJSON *reply, const struct core *core, uid_t uid, uint64_t se
     unsigned n_told = 0;
 
     list_for_each_entry(const struct session, session, &core->sessions, link) {
-        if (!may_be_told(uid, session->tenant->id) || (session_id != 0 && session->id != session_id))
+        if (!report_may_tell(uid, session->tenant->id) || (session_id != 0 && session->id != session_id))
             continue;
         total += session->n_leases;
         list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
@@ -450,7 +457,9 @@ static cJSON *describe_block(const struct block *block) {
     report_integer(object, "segment", block->segment->id);
     report_integer(object, "offset_bytes", block->offset_bytes);
     report_integer(object, "bytes", block->held_bytes);
-    report_integer(object, "parcels", block->n_parcels);
+    report_integer(object, "parcels", block->n_parcels - block->n_named);
+    report_integer(object, "names", block->n_named);
+    report_string(object, "name", name_of_block(block));
     report_integer(object, "holders_total", block->live + block->fenced + block->quarantined);
     cJSON *holders = cJSON_AddArrayToObject(object, "holders");
     list_for_each_entry(const struct lease, lease, &block->leases, block_link) {
@@ -476,7 +485,7 @@ void report_sharing(cJSON *reply, const struct core *core, uid_t uid) {
     bool is_whole = true;
 
     list_for_each_entry(const struct session, session, &core->sessions, link) {
-        if (!may_be_told(uid, session->tenant->id))
+        if (!report_may_tell(uid, session->tenant->id))
             continue;
         list_for_each_entry(const struct lease, lease, &session->leases, session_link) {
             is_whole = n_looked_at++ < LEASES_LOOKED_AT && n_told < BLOCKS_TOLD;
@@ -495,7 +504,7 @@ void report_sharing(cJSON *reply, const struct core *core, uid_t uid) {
 
 /* A limit, null where there is none. */
 static void put_limit(cJSON *object, const char *key, uint64_t limit) {
-    put_optional(object, key, limit != QUOTA_UNLIMITED, limit);
+    report_optional(object, key, limit != QUOTA_UNLIMITED, limit);
 }
 
 void report_use(cJSON *object, const struct core *core, const struct quota *quota) {
@@ -511,6 +520,8 @@ void report_use(cJSON *object, const struct core *core, const struct quota *quot
     put_limit(object, "waiting_limit", quota->limits[QUOTA_WAITING]);
     report_integer(object, "reply_bytes", quota->used[QUOTA_REPLIES]);
     put_limit(object, "reply_bytes_limit", quota->limits[QUOTA_REPLIES]);
+    report_integer(object, "kept_bytes", quota->used[QUOTA_KEPT]);
+    put_limit(object, "kept_bytes_limit", quota->limits[QUOTA_KEPT]);
     report_integer(object, "refusals", quota->n_refusals);
     cJSON *pools = cJSON_AddArrayToObject(object, "pools");
     for (unsigned i = 0; i < core->n_pools; i++) {
@@ -530,7 +541,9 @@ static cJSON *describe_quota(const struct tenant *tenant) {
 
     report_integer(object, "uid", tenant->id.uid);
     report_scope_name(object, tenant->scope);
-    put_optional(object, "charged_to", is_subordinate, is_subordinate ? tenant->account->owner.uid : 0);
+    report_optional(object, "charged_to", is_subordinate, is_subordinate ? tenant->account->owner.uid : 0);
+    report_integer(object, "names", tenant->n_names);
+    report_integer(object, "names_limit", NAMES_MAX);
     report_use(object, tenant->core, &tenant->quota);
     return object;
 }

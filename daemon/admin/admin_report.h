@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "daemon/core/tenant_id.h"
+
 struct core;
 struct admin_terms;
 struct quota;
@@ -22,8 +24,14 @@ struct session;
 /* Adds an integer; from 2^53 on it is shown as 2^53. */
 void report_integer(cJSON *object, const char *key, uint64_t integer);
 
+/* Adds an integer, or null where there is none. */
+void report_optional(cJSON *object, const char *key, bool is_there, uint64_t integer);
+
 /* Adds a string, or null where it is NULL. */
 void report_string(cJSON *object, const char *key, const char *string);
+
+/* Whether a user is told details of a tenant's processes. Those of a scope are told to operators alone. */
+bool report_may_tell(uid_t uid, struct tenant_id owner);
 
 /* Adds "session", "pid", "uid" and "command" of a session's process. */
 void report_process(cJSON *object, const struct session *session);
@@ -39,7 +47,8 @@ void report_pools(cJSON *reply, const struct core *core);
 void report_sessions(cJSON *reply, const struct core *core, uid_t uid, bool quarantined_only);
 
 /* Adds "parcels", no more than 256, in no order, and "total". Each
- * is told to root, the daemon's own user and its own user; others see no more than that there are some. */
+ * is told to root, the daemon's own user and its own user; others see no more than that there are some. Parts
+ * of editions are names' (admin_names.h). */
 void report_parcels(cJSON *reply, const struct core *core, uid_t uid);
 
 /* Adds "leases", the oldest of each session first, no more than 512, and "total". session_id: of this

@@ -106,6 +106,15 @@ static int publish_under(struct session *session, const struct proto_publish *pu
     }
     *ret_generation = edition->generation;
     name_set_edition(name, edition);
+    record(session->core, &(struct recorded){.kind = PROTO_RECORD_PUBLISH,
+                                             .session = session,
+                                             .bytes = edition->bytes,
+                                             .value = edition->generation});
+    record(session->core,
+           &(struct recorded){.kind = PROTO_RECORD_NAMED,
+                              .flags = strlen(name->text) < PROTO_RECORD_NAME_SIZE ? 0 : PROTO_RECORD_CUT,
+                              .session = session,
+                              .text = name->text});
     if (name->builder == session)
         name_set_builder(name, NULL);
     name_serve(name);

@@ -20,7 +20,8 @@ static bool block_is_valid(const struct block *block) {
     unsigned ranges = 0, live = 0, fenced = 0, quarantined = 0;
 
     if (list_is_empty(&block->ranges) || (list_is_empty(&block->leases) && block->n_parcels == 0) ||
-        (block->n_parcels > 0 && !block->shared))
+        (block->n_parcels > 0 && !block->shared) || block->n_named > block->n_parcels ||
+        block->n_named != list_length(&block->named))
         return false;
     list_for_each_entry(const struct heap_range, range, &block->ranges, user_link) {
         if (range->free || range->user != block ||
@@ -221,7 +222,7 @@ static const struct heap_range *block_first_range(const struct block *block) {
 
 static bool pool_is_valid(const struct pool *pool) {
     uint64_t reserved = pool->retiring_bytes, free_bytes = 0, held = 0, waiters = 0, leases = 0;
-    uint64_t unassigned = 0, closing = 0, parcels = 0, parcel_bytes = 0;
+    uint64_t unassigned = 0, closing = 0, parcels = 0, parcel_bytes = 0, named = 0, named_bytes = 0;
     unsigned segments = 0;
     bool demand_known = pool->growth.demand == NULL;
 
@@ -254,6 +255,8 @@ static bool pool_is_valid(const struct pool *pool) {
             leases += block->live + block->fenced + block->quarantined;
             parcels += block->n_parcels;
             parcel_bytes += block->live == 0 && block->n_parcels > 0 ? block->held_bytes : 0;
+            named += block->n_named;
+            named_bytes += block->live == 0 && block->n_named > 0 ? block->held_bytes : 0;
         }
     }
     list_for_each_entry(const struct tenant_heap, heap, &pool->heaps, pool_link) {
@@ -278,7 +281,7 @@ static bool pool_is_valid(const struct pool *pool) {
            pool->quarantined_bytes <= pool->stats.quarantined_peak_bytes &&
            held == pool->leased_bytes + pool->fenced_bytes + pool->quarantined_bytes &&
            waiters == pool->waiters.count && leases == pool->n_leases && parcels == pool->n_parcels &&
-           parcel_bytes == pool->parcel_bytes &&
+           parcel_bytes == pool->parcel_bytes && named == pool->n_named && named_bytes == pool->named_bytes &&
            (!pool->is_draining ||
             (waiters == 0 && pool->growth.demand == NULL && !pool->growth.is_decided)) &&
            overdue_is_valid(pool) && stock_is_valid(pool);

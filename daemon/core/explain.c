@@ -212,8 +212,10 @@ static void pool_explain(const struct request *request, char *to, size_t size) {
             COUNT_TEXT(pools_descriptors(pool->core), "segment"), pool->core->segments_limit);
     if (pool->fenced_bytes > 0)
         add(&text, ", %s released and still in use by a GPU", BYTES_TEXT(pool->fenced_bytes));
-    if (pool->parcel_bytes > 0)
-        add(&text, ", %s sent and not taken yet", BYTES_TEXT(pool->parcel_bytes));
+    if (pool->parcel_bytes > pool->named_bytes)
+        add(&text, ", %s sent and not taken yet", BYTES_TEXT(pool->parcel_bytes - pool->named_bytes));
+    if (pool->named_bytes > 0)
+        add(&text, ", %s that names hold, and no process (gpupoolctl names)", BYTES_TEXT(pool->named_bytes));
     if (pool->quarantined_bytes > 0)
         add(&text, ", %s in quarantine", BYTES_TEXT(pool->quarantined_bytes));
     if (pool->closing_bytes > 0)

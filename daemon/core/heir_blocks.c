@@ -29,6 +29,7 @@ int heir_add_block(struct heir *heir, uint32_t record, const void *payload) {
     memcpy(block->token.bytes, kept->token, sizeof block->token.bytes);
     list_init(&block->ranges);
     list_init(&block->leases);
+    list_init(&block->named);
     heir_bind(heir, record, block, &block->record);
     return 0;
 }

@@ -87,6 +87,8 @@ static void block_charge(struct block *block, uint64_t bytes) {
     struct pool *pool = block->segment->pool;
     if (block->live == 0 && block->n_parcels > 0)
         pool->parcel_bytes += bytes;
+    if (block->live == 0 && block->n_named > 0)
+        pool->named_bytes += bytes;
     if (block->live > 0 || block->n_parcels > 0)
         pool->leased_bytes += bytes;
     else if (block->quarantined > 0)
@@ -160,18 +162,34 @@ static void block_free_if_unused(struct core *core, struct block *block) {
         block_free(core, block);
 }
 
-void block_hold(struct block *block) {
+void block_hold(struct parcel *parcel) {
+    struct block *block = parcel->block;
+    struct pool *pool = block->segment->pool;
+
     assert(block->shared);
     block_charge(block, -block->held_bytes);
     block->n_parcels++;
-    block->segment->pool->n_parcels++;
+    pool->n_parcels++;
+    if (parcel->edition != NULL) {
+        block->n_named++;
+        pool->n_named++;
+        list_append(&block->named, &parcel->named_link);
+    }
     block_charge(block, block->held_bytes);
 }
 
-void block_drop(struct block *block) {
+void block_drop(struct parcel *parcel) {
+    struct block *block = parcel->block;
+    struct pool *pool = block->segment->pool;
+
     block_charge(block, -block->held_bytes);
     block->n_parcels--;
-    block->segment->pool->n_parcels--;
+    pool->n_parcels--;
+    if (parcel->edition != NULL) {
+        block->n_named--;
+        pool->n_named--;
+        list_remove(&parcel->named_link);
+    }
     block_charge(block, block->held_bytes);
     if (block->live == 0 && block->quarantined > 0)
         pool_note_peaks(block->segment->pool);
@@ -292,6 +310,7 @@ static int lease_open_block(struct session *session, struct segment *segment, ui
     block->capacity_bytes = block->held_bytes = capacity_bytes;
     list_init(&block->ranges);
     list_init(&block->leases);
+    list_init(&block->named);
     int r = kept_add(session->core, KEPT_BLOCK, block, &block->record);
     if (r < 0)
         return r;

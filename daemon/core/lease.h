@@ -140,9 +140,11 @@ struct lease *lease_find(struct core *core, const struct session *session, uint6
 int block_share(struct core *core, struct block *block, const struct proto_token *fresh,
                 struct proto_token *ret_token);
 
-/* A parcel holds the block, which is shared; block_drop() ends that, and the block with its last holder. */
-void block_hold(struct block *block);
-void block_drop(struct block *block);
+/* A parcel, which has its block and its edition, holds the block, which is shared. */
+void block_hold(struct parcel *parcel);
+
+/* The parcel does not hold its block any more. The block ends with its last holder. */
+void block_drop(struct parcel *parcel);
 
 /* The block of a token, or NULL. */
 struct block *block_find(struct core *core, const struct proto_token *token);

@@ -8,6 +8,7 @@
 
 #include "daemon/core/edition.h"
 #include "daemon/core/kept.h"
+#include "daemon/core/recorder.h"
 
 /* FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv. A tenant whose texts have one hash slows its own calls. */
 static uint64_t hash_of(const char *text) {
@@ -102,8 +103,14 @@ void name_set_edition(struct name *name, struct edition *edition) {
         edition->name = name;
         kept_change(name->tenant->core, edition->record);
     }
-    if (before != NULL)
-        before->name = NULL;
+    if (before == NULL)
+        return;
+    record(name->tenant->core, &(struct recorded){.kind = PROTO_RECORD_UNPUBLISH,
+                                                  .scope = name->tenant->scope,
+                                                  .edition = before,
+                                                  .bytes = before->bytes,
+                                                  .value = before->generation});
+    before->name = NULL;
     edition_free(before);
 }
 

@@ -92,7 +92,7 @@ static void extract(struct parcel_table *table, const struct parcel *parcel) {
 /* The parcel holds its block, and counts as its tenant's. */
 static void hold(struct parcel *parcel, struct tenant *tenant) {
     charge_force(&parcel->charge, &tenant->quota, QUOTA_LEASES, 1);
-    block_hold(parcel->block);
+    block_hold(parcel);
     tenant->n_parcels++;
 }
 
@@ -116,6 +116,7 @@ int parcel_open(struct session *session, struct block *block, const struct proto
                               .sender = session->id,
                               .pid = session->peer.pid};
     list_init(&parcel->held_link);
+    list_init(&parcel->named_link);
     if (kept_add(session->core, KEPT_PARCEL, parcel, &parcel->record) < 0)
         return -ENOMEM;
     if (tsearch(parcel, &table->by_token, parcel_compare_tokens) == NULL) {
@@ -136,8 +137,9 @@ int parcel_open(struct session *session, struct block *block, const struct proto
 }
 
 /* The parcel, which is entered by its token, is the edition's next part. */
-static void join_edition(struct parcel_table *table, struct parcel *parcel, struct edition *edition) {
-    parcel->edition = edition;
+static void join_edition(struct parcel_table *table, struct parcel *parcel) {
+    struct edition *edition = parcel->edition;
+
     edition->parcels[edition->n_parcels++] = parcel;
     table->n_named++;
     insert(table, parcel);
@@ -161,9 +163,11 @@ int parcel_open_part(struct edition *edition, struct session *session, struct bl
                               .deadline_ns = NS_FOREVER,
                               .sender = session->id,
                               .pid = session->peer.pid,
+                              .edition = edition,
                               .fence = buffer->fence,
                               .has_fence = buffer->has_fence != 0};
     list_init(&parcel->held_link);
+    list_init(&parcel->named_link);
     if (kept_add(core, KEPT_NAMED, parcel, &parcel->record) < 0)
         return -ENOMEM;
     if (tsearch(parcel, &table->by_token, parcel_compare_tokens) == NULL) {
@@ -171,7 +175,7 @@ int parcel_open_part(struct edition *edition, struct session *session, struct bl
         return -ENOMEM;
     }
     hold(parcel, session->tenant);
-    join_edition(table, take_ptr(&parcel), edition);
+    join_edition(table, take_ptr(&parcel));
     return 0;
 }
 
@@ -185,13 +189,15 @@ int parcel_restore_part(struct core *core, const struct parcel *wanted, struct e
     if (parcel == NULL)
         return -ENOMEM;
     *parcel = *wanted;
+    parcel->edition = edition;
     list_init(&parcel->held_link);
+    list_init(&parcel->named_link);
     struct parcel **found = tsearch(parcel, &table->by_token, parcel_compare_tokens);
     if (found == NULL || *found != parcel)
         return found == NULL ? -ENOMEM : -EBADMSG;
     hold(parcel, parcel_tenant(parcel));
     *ret_parcel = parcel;
-    join_edition(table, take_ptr(&parcel), edition);
+    join_edition(table, take_ptr(&parcel));
     return 0;
 }
 
@@ -207,6 +213,7 @@ int parcel_restore(struct core *core, const struct parcel *wanted, struct sessio
         return -ENOMEM;
     *parcel = *wanted;
     list_init(&parcel->held_link);
+    list_init(&parcel->named_link);
     struct parcel **found = tsearch(parcel, &table->by_token, parcel_compare_tokens);
     if (found == NULL || *found != parcel)
         return found == NULL ? -ENOMEM : -EBADMSG;
@@ -245,7 +252,7 @@ static void parcel_free(struct core *core, struct parcel *parcel) {
     tdelete(parcel, &core->parcels.by_token, parcel_compare_tokens);
     charge_free(&parcel->charge);
     kept_end(core, &parcel->record);
-    block_drop(parcel->block);
+    block_drop(parcel);
     free(parcel);
 }
 

@@ -26,7 +26,8 @@ static void copy_name(char *name, size_t size, const char *from) {
 }
 
 static const char *name_of(const struct recorded *recorded) {
-    return recorded->scope != NULL     ? recorded->scope->terms.name
+    return recorded->text != NULL      ? recorded->text
+           : recorded->scope != NULL   ? recorded->scope->terms.name
            : recorded->session != NULL ? recorded->session->peer.command
                                        : NULL;
 }
@@ -84,7 +85,7 @@ void record(struct core *core, const struct recorded *recorded) {
     atomic_thread_fence(memory_order_release);
     record->time_ns = realtime_ns(recorder);
     if (recorded->kind == PROTO_RECORD_OPEN || recorded->kind == PROTO_RECORD_NAME ||
-        recorded->kind == PROTO_RECORD_SCOPE) {
+        recorded->kind == PROTO_RECORD_SCOPE || recorded->kind == PROTO_RECORD_NAMED) {
         copy_name(record->name, sizeof record->name, name_of(recorded));
     } else {
         record->bytes = recorded->bytes;
@@ -94,6 +95,11 @@ void record(struct core *core, const struct recorded *recorded) {
     record->session = session != NULL ? session->id : 0;
     record->pid = session != NULL ? (uint32_t)session->peer.pid : 0;
     record->uid = session != NULL ? session->peer.uid : 0;
+    if (recorded->edition != NULL) {
+        record->session = recorded->edition->publisher;
+        record->pid = (uint32_t)recorded->edition->pid;
+        record->uid = recorded->edition->name->tenant->id.uid;
+    }
     record->kind = (uint8_t)recorded->kind;
     record->pool = recorded->pool != NULL ? (uint8_t)recorded->pool->id : 0;
     record->reason = (uint8_t)recorded->reason;

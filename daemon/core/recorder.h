@@ -25,7 +25,9 @@ struct recorded {
     int quota_item; /* plus 1: enum quota_item */
     const struct pool *pool;
     const struct session *session;
-    const struct scope *scope; /* of SCOPE and SCOPE_END; of others it is the session's */
+    const struct scope *scope; /* of SCOPE, SCOPE_END and UNPUBLISH; of others it is the session's */
+    const char *text;          /* of NAMED */
+    const struct edition *edition; /* of UNPUBLISH: the record is of its publisher, which may be gone */
     uint64_t bytes, value;
 };
 

@@ -403,7 +403,9 @@ struct pool {
     uint64_t orphan_bytes;  /* theirs */
     bool takes_descriptors; /* each segment takes a descriptor of the daemon */
     uint64_t n_leases, n_parcels;
+    uint64_t n_named;      /* of the parcels, the parts of editions */
     uint64_t parcel_bytes; /* the part of leased_bytes that no live session has, only parcels */
+    uint64_t named_bytes;  /* the part of parcel_bytes that editions have */
     uint64_t reserved_bytes, leased_bytes, fenced_bytes, quarantined_bytes, closing_bytes, retiring_bytes;
     uint64_t unassigned_bytes; /* of the segments without a tenant */
     uint64_t occupied_bytes;   /* of the segments of which something is taken */
@@ -490,6 +492,8 @@ struct block {
     unsigned n_ranges;                  /* at most BLOCK_RANGES_MAX */
     struct list leases;                 /* lease.block_link */
     unsigned n_parcels;                 /* that hold it */
+    unsigned n_named;                   /* of these, the parts of editions */
+    struct list named;                  /* parcel.named_link: these */
     unsigned live, fenced, quarantined; /* leases by state */
     struct charge charge;               /* held_bytes, to the tenant */
     struct charge ranges_charge;        /* n_ranges, likewise */
@@ -539,6 +543,7 @@ struct parcel {
     struct proto_board_fence fence; /* of such a one: behind it the contents are there */
     bool has_fence;
     struct list held_link; /* in session->held of the sender */
+    struct list named_link; /* in block->named, of a part of an edition */
     struct charge charge; /* one lease, to the tenant */
 };
 

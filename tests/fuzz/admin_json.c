@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Lines of the administrative socket, against a daemon that has something to tell: a session with leases in
- * both pools, one in quarantine, memory behind a fence. Each answer has to be one line that the tool's reader
+ * both pools, one in quarantine, memory behind a fence, a buffer that a name keeps. Each answer has to be one line that the tool's reader
  * takes for a reply; the reader is another piece of code than the daemon's writer. A user that may only read
  * changes nothing.
  *
@@ -49,6 +49,19 @@ static struct session *open_session(unsigned number, uid_t uid) {
     return client->session;
 }
 
+/* The session publishes its newest lease, which it keeps. */
+static void publish(struct session *session, const char *text) {
+    const struct lease *lease = container_of(session->leases.previous, struct lease, session_link);
+    const struct proto_token tokens[2] = {{{1}}, {{2}}};
+    struct proto_publish publish = {.flags = PROTO_PUBLISH_KEEP, .count = 1};
+    uint64_t generation;
+
+    snprintf(publish.name, sizeof publish.name, "%s", text);
+    publish.buffers[0] = (struct proto_publish_buffer){
+        .lease = lease->id, .generation = lease->generation, .size_bytes = lease->block->size_bytes};
+    MUST(core_publish(session, &publish, tokens, stage->now_ns, &generation) == 0);
+}
+
 static void set_stage(void) {
     static const char *const settings[] = {"daemon.sessions_limit=4", NULL};
 
@@ -60,6 +73,7 @@ static void set_stage(void) {
     acquire(user, 2, 5000);
     acquire(gone, 1, 5000);
     MUST(user->n_leases == 2 && gone->n_leases == 1);
+    publish(user, "kept");
     core_session_lose(gone, stage->now_ns, "it is not known whether \"its\" process has ended");
     stage_check(stage);
 }
@@ -79,8 +93,9 @@ static uint64_t fingerprint(void) {
 
 static void check_reply(char *reply) {
     static const char *const commands[] = {
-        "stats",   "pools",          "sessions",           "trim",   "quota", "ping",
-        "parcels", "parcels-revoke", "quarantine-release", "config", "reload"};
+        "stats",   "pools",          "sessions",           "trim",   "quota",  "ping",
+        "parcels", "parcels-revoke", "quarantine-release", "config", "reload", "names",
+        "leases",  "sharing",        "unpublish"};
     size_t length = strlen(reply);
     bool read = false;
 

@@ -77,7 +77,8 @@ static bool limits_are_equal(const struct config_limits *a, const struct config_
     return sizes_are_equal(&a->sessions, &b->sessions) && sizes_are_equal(&a->leases, &b->leases) &&
            sizes_are_equal(&a->ranges, &b->ranges) && sizes_are_equal(&a->segments, &b->segments) &&
            sizes_are_equal(&a->waiting, &b->waiting) && sizes_are_equal(&a->replies, &b->replies) &&
-           sizes_are_equal(&a->device, &b->device) && sizes_are_equal(&a->host, &b->host);
+           sizes_are_equal(&a->kept, &b->kept) && sizes_are_equal(&a->device, &b->device) &&
+           sizes_are_equal(&a->host, &b->host);
 }
 
 static bool sections_are_equal(const struct config *a, const struct config *b, bool twice) {

@@ -114,7 +114,7 @@ def configurations():
     yield "[host]\nlimit=50%\nstep=64MiB\nreserve=1GiB\nlow_water=0\nhuge_pages=auto\nenabled=no\n"
     yield "[device 0]\nlimit = 1TiB ; a comment\n[device 0]\nstep = 2MiB\n"
     yield "[device GPU-01234567-89ab-cdef-0123-456789abcdef]\nlimit = 10%\n[host 1]\nhuge_pages = require\n"
-    yield "[quota]\ndevice = 50%\nhost = unlimited\nsessions = 3\nleases = 5\nwaiting = 7\nreplies = 64MiB\n"
+    yield "[quota]\ndevice = 50%\nhost = unlimited\nsessions = 3\nleases = 5\nwaiting = 7\nreplies = 64MiB\nkept = 24GiB\n"
     yield "[quota user:inference]\ndevice = 1GiB\n[quota group:training]\nhost = 10%\n[daemon]\ngroup = gpupool\n"
     yield "[device 3]\nallow = group:training, user:inference\nallow = user:1000\n[host]\nallow = all\n"
     yield "\ufeff[daemon]\nlog_level: debug\n"
@@ -129,6 +129,8 @@ def configurations():
 def lines():
     yield '{"command":"ping"}\n{"command":"stats"}\n{"command":"pools"}\n{"command":"sessions"}\n{"command":"quota"}\n{"command":"config"}\n{"command":"reload"}\n'
     yield '{"command":"trim"}\n{"command":"trim","pool":1}\n{"command":"trim","pool":7}\n'
+    yield '{"command":"names"}\n{"command":"unpublish","name":"kept"}\n{"command":"names"}\n{"command":"sharing"}\n{"command":"leases"}\n'
+    yield '{"command":"unpublish","name":"kept","uid":1}\n{"command":"unpublish","name":"kept","scope":"a"}\n{"command":"unpublish"}\n'
     yield '{"command":"stats","pool":1}\n{"command":"nothing"}\n{"command":1}\n{"pool":1}\n[]\n{}\n\n'
     yield '{"command":"st\\u0061ts"}\n{"command":"trim","pool":01}\n{"command":"trim","pool":1e400}\n'
     yield '{"command":"ping","command":"ping"}\n{"Command":"ping"}\n{"command":"ping"} x\n{"command":"ping\\u0000"}\n'

@@ -1,12 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A worker for the system tests: takes a buffer from the host pool and one from device 0's, says "holding",
  * and keeps them until its standard input ends. Then it says farewell with the buffers still leased. The
- * daemon is the one that $GPUPOOL_SOCKET names. */
+ * daemon is the one that $GPUPOOL_SOCKET names. With $GPUPOOL_HOLDER_NAME the host buffer is published under
+ * that name, and kept. */
 #include <gpupool/gpupool.h>
+#include <gpupool/names.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define SIZE_BYTES (UINT64_C(1) << 20)
+
+/* name: NULL: it is not published. */
+static int publish(struct gpupool_client *client, const char *name, const struct gpupool_buffer *buffer) {
+    struct gpupool_publication publication = GPUPOOL_PUBLICATION_INIT;
+
+    publication.flags = GPUPOOL_NAME_KEEP;
+    publication.directory = "a directory";
+    publication.directory_bytes = sizeof "a directory";
+    return name == NULL ? 0 : gpupool_publish(client, name, buffer, 1, GPUPOOL_NO_STREAM, &publication, NULL);
+}
 
 int main(void) {
     struct gpupool_client *client = NULL;
@@ -21,6 +34,10 @@ int main(void) {
         return 1;
     }
     memset(host.data, 1, SIZE_BYTES);
+    if (publish(client, getenv("GPUPOOL_HOLDER_NAME"), &host) < 0) {
+        fprintf(stderr, "holder: %s\n", gpupool_error_text());
+        return 1;
+    }
     puts("holding");
     fflush(stdout);
     while (getchar() != EOF) {

@@ -15,7 +15,8 @@ from gpupool_system import CTL, SOURCE, WAIT_S
 
 FOLDER = SOURCE / "client/ctl/completions"
 CASES = ((("",), {"stats", "top", "events", "session"}, {"--json"}), (("ev",), {"events"}, {"stats"}), (("events", "--si"), {"--since"}, {"--release"}),
-         (("quarantine", "--"), {"--release", "--yes", "--json"}, {"--since"}), (("session", ""), {"end"}, {"stats"}), (("scope", ""), {"add", "set", "drop", "list"}, {"stats"}), (("help", "par"), {"parcels"}, {"top"}))
+         (("quarantine", "--"), {"--release", "--yes", "--json"}, {"--since"}), (("session", ""), {"end"}, {"stats"}), (("scope", ""), {"add", "set", "drop", "list"}, {"stats"}), (("help", "par"), {"parcels"}, {"top"}),
+         (("un",), {"unpublish"}, {"names"}), (("unpublish", "--"), {"--uid", "--scope", "--yes"}, {"--release"}))
 
 
 class Completion(unittest.TestCase):

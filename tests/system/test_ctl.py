@@ -67,6 +67,12 @@ FULL_QUOTA = {**QUOTA, "uid": 1001, "charged_to": 1000, "waiting": 4,
 PARCEL = {"session": 7, "pid": 815, "uid": 1000, "scope": None, "pool": 1, "bytes": 24 << 20, "takers": 2, "sent_ns": 4_000_000_000,
           "left_ns": 56_000_000_000}
 
+NAME = {"name": "weights/llama", "uid": 1000, "scope": None, "generation": 7, "kept": True, "live": False, "bytes": 24 * GIB, "buffers": 3,
+        "directory_bytes": 40_000, "layout": "fffffffffffffffe", "session": 7, "pid": 815, "publisher": "gone", "age_ns": 7200_000_000_000,
+        "opens": 12, "holders": 0, "builder_session": None, "builder_pid": None, "waiting": 0}
+BUILT_NAME = {**NAME, "name": "dataset/train", "generation": None, "kept": False, "bytes": 0, "buffers": 0, "directory_bytes": 0, "layout": None,
+              "session": None, "pid": None, "publisher": None, "age_ns": None, "opens": 0, "builder_session": 9, "builder_pid": 817, "waiting": 4}
+
 
 def change(section, key, before, after, source="file", line_=None, needs_restart=False):
     return {"section": section, "key": key, "before": before, "after": after, "source": source, "line": line_, "needs_restart": needs_restart}
@@ -92,6 +98,7 @@ REPLIES = {
     "sessions": {"sessions": [SESSION, DEAD_SESSION, WAITING_SESSION]},
     "quarantine": {"sessions": [DEAD_SESSION]},
     "parcels": {"parcels": [PARCEL], "total": 3},
+    "names": {"names": [NAME, BUILT_NAME], "total": 4},
     "leases": {"leases": [{"id": 3, "session": 7, "pid": 4242, "uid": 1000, "scope": None, "command": "train.py", "pool": 1, "segment": 9,
                            "offset_bytes": 512, "bytes": 64 << 20, "ranges": 1, "state": "held", "holders": 2, "age_ns": 90_000_000_000}],
                "total": 5},
@@ -275,6 +282,68 @@ class Commands(unittest.TestCase):
             with self.subTest(text), FakeAdmin(line(reply)) as fake:
                 self.assertIn(text, ctl("parcels", socket_path=fake.path).stdout)
 
+    @staticmethod
+    def names(connection, request):
+        """Answers as a daemon that has two names of the tool's user, and one in a scope."""
+        asked = json.loads(request)
+        check_schema(asked, "request")
+        own = {**NAME, "uid": os.geteuid()}
+        names = [own, {**own, "scope": "pod-a", "bytes": 1 << 20, "buffers": 1, "holders": 2, "publisher": "active"}, {**BUILT_NAME, "uid": os.geteuid()}]
+        if asked["command"] == "names":
+            reply = {"names": names, "total": len(names)}
+        elif asked["name"] == NAME["name"]:
+            reply = {"name": NAME["name"], "uid": 1000, "scope": None, "generation": 7, "bytes": 24 * GIB, "came_bytes": 20 * GIB}
+        else:
+            reply = {"error": {"code": "no-such-name", "message": "nothing is published"}}
+        connection.sendall(line(reply))
+
+    def test_a_name_is_unpublished_after_a_question(self):
+        listed, unpublish = {"command": "names"}, {"command": "unpublish", "name": "weights/llama"}
+        code, text, requests = on_terminal("unpublish", "weights/llama", reply=self.names, typed=b"y\n", columns=120)
+        self.assertEqual((code, requests), (0, [listed, unpublish]))
+        for words in ("24 GiB in 3 buffers, which no process has", "Unpublish 'weights/llama'? [y/N]", "is published no more: 20 GiB given back", "4 GiB stay"):
+            self.assertIn(words, text)
+        code, text, requests = on_terminal("unpublish", "weights/llama", "--scope=pod-a", reply=self.names, typed=b"y\n", columns=120)
+        self.assertEqual((code, requests), (0, [listed, {**unpublish, "scope": "pod-a"}]))
+        self.assertIn("1 MiB in 1 buffer, which processes have until they close it", text)
+        for typed in (b"n\n", b"\n", b"\4"):
+            code, text, requests = on_terminal("unpublish", "weights/llama", reply=self.names, typed=typed)
+            self.assertEqual((code, requests), (1, [listed]), typed)
+            self.assertIn("nothing was unpublished", text)
+
+    def test_unpublish_without_a_terminal_wants_yes(self):
+        reply = {"name": "a", "uid": 1000, "scope": None, "generation": 7, "bytes": 1, "came_bytes": 1}
+        for options in (["--uid=4000000001"], ["--scope", "pod-a"], ["--uid=4000000001", "--scope=pod-a", "--json"]):
+            with self.subTest(options), FakeAdmin(line(reply)) as fake:
+                done = ctl("unpublish", 'w/"ä"', "--yes", *options, socket_path=fake.path)
+                self.assertEqual((done.returncode, done.stderr), (0, ""))
+                request = json.loads(fake.requests[0])
+                check_schema(request, "request")
+                expected = {"command": "unpublish", "name": 'w/"ä"'}
+                expected |= {"uid": 4000000001} if "--uid=4000000001" in options else {}
+                expected |= {"scope": "pod-a"} if len(options) > 1 else {}
+                self.assertEqual(request, expected)
+                if "--json" in options:
+                    check_schema(json.loads(done.stdout), "unpublish")
+        with FakeAdmin(self.names) as fake:
+            done = ctl("unpublish", "weights/llama", socket_path=fake.path)
+            self.assertEqual((done.returncode, len(fake.requests)), (1, 1))
+        self.assertIn("add --yes", done.stderr)
+        for name in ("dataset/train", "neither"):  # nothing is published: there is nothing to ask
+            with self.subTest(name), FakeAdmin(self.names) as fake:
+                done = ctl("unpublish", name, socket_path=fake.path)
+                self.assertEqual((done.returncode, len(fake.requests)), (1, 2))
+                self.assertIn("no-such-name", done.stderr)
+
+    def test_unpublish_asks_where_not_all_names_are_told(self):
+        code, _, requests = on_terminal("unpublish", "a", reply=line({"names": [], "total": 300}), typed=b"n\n")
+        self.assertEqual((code, requests), (1, [{"command": "names"}]))
+
+    def test_unpublish_takes_one_name_of_one_user(self):
+        for arguments in (("unpublish",), ("unpublish", "a", "b"), ("unpublish", "a", "--uid=no-such-user"), ("unpublish", "a", "--uid=1", "--uid=2"),
+                          ("unpublish", "a", "--label=a=b"), ("names", "--uid=1")):
+            self.assertEqual(ctl(*arguments, "--yes", socket_path="/nonexistent").returncode, 2, arguments)
+
     def release(self, *options, reply=None, terminal=None):
         """Asks for session 8 to be released. Returns what the tool says and what it asked the daemon."""
         reply = reply or {"session": 8, "pid": 816, "released_bytes": 2 * GIB, "quarantine_reason": "a reason"}
@@ -354,12 +423,12 @@ class Commands(unittest.TestCase):
 
     def test_each_command_has_help_of_its_own(self):
         general = ctl("--help").stdout
-        words_of = {"record": " export", "session": " end ID", "scope": " add NAME | set NAME | drop NAME | list"}
+        words_of = {"record": " export", "unpublish": " NAME", "session": " end ID", "scope": " add NAME | set NAME | drop NAME | list"}
         commands = re.findall(r"^  (\w+) ", general.partition("Commands:\n")[2].partition("\nOptions:")[0], re.MULTILINE)
-        self.assertEqual(set(commands), {*REPLIES, "drain", "upgrade", "events", "history", "metrics", "record", "report", "run", "scope", "session", "top", "help"})
+        self.assertEqual(set(commands), {*REPLIES, "drain", "upgrade", "events", "history", "metrics", "record", "report", "run", "scope", "session", "top", "unpublish", "help"})
         own = {"top": {"--interval", "--once", "--batch", "--pool", "--pid", "--user", "--scope"}, "leases": {"--session"}, "session": {"--yes"}, "scope": {"--uid", "--quota", "--label", "--end", "--no-wait"}, "events": {"--since", "--until", "--pool", "--pid", "--user", "--scope", "--follow", "--records"},
                "history": {"--since", "--until", "--pool", "--records"}, "report": {"--since", "--until", "--pool", "--records"},
-               "record": {"--since", "--until", "--pool", "--pid", "--user", "--scope", "--records", "--perfetto", "--memory-viz"}, "trim": {"--pool"}, "drain": {"--pool", "--off", "--no-wait"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"},
+               "record": {"--since", "--until", "--pool", "--pid", "--user", "--scope", "--records", "--perfetto", "--memory-viz"}, "trim": {"--pool"}, "drain": {"--pool", "--off", "--no-wait"}, "quarantine": {"--release", "--yes"}, "parcels": {"--revoke", "--yes"}, "unpublish": {"--uid", "--scope", "--yes"},
                "estate": {"--drop", "--yes"}, "upgrade": {"--daemon", "--yes"}}
         for command in commands:
             with self.subTest(command):
@@ -616,6 +685,47 @@ class ForPeople(unittest.TestCase):
                       "unlimited", "REFUSED"):
             self.assertIn(words, text)
         self.assertIn("No users.", self.show("quota", {"quotas": []}))
+
+    def test_quota_and_scopes_tell_what_names_keep(self):
+        keeps = {**QUOTA, "names": 3, "names_limit": 4096, "kept_bytes": 24 * GIB, "kept_bytes_limit": 25 * GIB}
+        for quota in (keeps, {**keeps, "kept_bytes_limit": None}):
+            check_schema({"quotas": [quota]}, "quota")
+        self.assertRegex(self.show("quota", {"quotas": [keeps]}), r"3 of 4096 +24 GiB of 25 GiB")
+        self.assertRegex(self.show("quota", {"quotas": [{**keeps, "kept_bytes_limit": None}]}), r"3 of 4096 +24 GiB  ")
+        self.assertRegex(self.show("quota", {"quotas": [QUOTA]}), r"1 MiB of 64 MiB +- +- +5")  # an older daemon's
+        scope = {"id": 3, "scope": "pod-a", "state": "open", "socket": "/run/x/gpupool.sock", "uids": [], "labels": {}, "users": 1, "reserved_bytes": 7,
+                 **{key: value for key, value in keeps.items() if key not in ("uid", "charged_to", "names", "names_limit", "scope")}}
+        check_schema({"scopes": [scope]}, "scopes")
+        with FakeAdmin(line({"scopes": [scope]})) as fake:
+            self.assertIn("24 GiB of 25 GiB", ctl("scope", "list", socket_path=fake.path).stdout)
+
+    def test_names_tell_what_holds_them(self):
+        rows = columns_of(self.show("names"), "NAME")
+        self.assertRegex(rows[1], r"^ +weights/llama .* 7 +24 GiB +3 +fixed +kept +gone +2 h 0 min +0 +12 +0$")
+        self.assertRegex(rows[2], r"^ +dataset/train .* - +0 B +0 +- +session 9 builds it +- +- +0 +0 +4$")
+        self.assertIn("And 2 more names.", self.show("names"))
+        for change, words in (({"publisher": "active"}, "kept +815 "), ({"publisher": "active", "kept": False}, "until its publisher ends +815 "),
+                              ({"publisher": "quarantined"}, "publisher in quarantine +815 "), ({"live": True}, "live +kept +gone"),
+                              ({"generation": None, "publisher": None}, "awaited +- "), ({"uid": 0, "scope": "pod-a"}, r"root \(0\) of pod-a")):
+            with self.subTest(change):
+                self.assertRegex(self.show("names", {"names": [{**NAME, **change}], "total": 1}), words)
+        self.assertIn("No names.", self.show("names", {"names": [], "total": 0}))
+
+    def test_what_names_hold_is_not_on_the_way(self):
+        lease, block = REPLIES["leases"]["leases"][0], {**REPLIES["sharing"]["blocks"][0], "parcels": 0}
+        self.assertNotIn("NAME", self.show("leases"))
+        reply = {"leases": [{**lease, "name": "weights/llama"}, {**lease, "name": None}], "total": 2}
+        check_schema(reply, "leases")
+        self.assertRegex(self.show("leases", reply), r"train.py +weights/llama\n")
+        for names, words in ((1, r" 0 +weights/llama +7 "), (3, r" 0 +weights/llama and 2 more +7 ")):
+            reply = {"blocks": [{**block, "names": names, "name": "weights/llama"}], "is_whole": True}
+            check_schema(reply, "sharing")
+            self.assertRegex(self.show("sharing", reply), words)
+        pool = {**DEVICE_POOL, "parcels": 0, "named": 1, "named_bytes": 24 * GIB}
+        check_schema({"pools": [pool]}, "pools")
+        text = self.show("pools", {"pools": [pool]})
+        self.assertIn("1 buffer published under names; no process has 24 GiB of that", text)
+        self.assertNotIn("not taken yet", text)
 
     def test_nothing_there_is_said_in_words(self):
         text = self.show("stats", {"daemon": {**DAEMON_STATS, "notices": []}, "pools": [], "sessions": []})

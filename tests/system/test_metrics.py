@@ -112,6 +112,21 @@ class Metrics(unittest.TestCase):
         self.assertEqual(of(samples, "gpupool_pool_growth_failing", pool="1"), 1)
         self.assertEqual(of(samples, "gpupool_pool_growth_failing", pool="2"), 0)
 
+    def test_what_names_keep_is_told_of_users_and_scopes(self):
+        keeps = {"kept_bytes": 24 << 30, "kept_bytes_limit": 25 << 30}
+        pool = {**STATS["pools"][0], "named": 3, "named_bytes": 7 << 20}
+        quotas = {"quotas": [{**REPLIES["quota"]["quotas"][0], "names": 5, "names_limit": 4096, **keeps}]}
+        samples = read(self.answer(stats={**STATS, "pools": [pool]}, quota=quotas, scopes={"scopes": [{**SCOPES["scopes"][0], **keeps}]}).stdout)
+        for labels, owner in (({"uid": "1000"}, "user"), ({"scope": "pod-a"}, "scope")):
+            self.assertEqual(of(samples, f"gpupool_{owner}_kept_bytes", **labels), 24 << 30)
+            self.assertEqual(of(samples, f"gpupool_{owner}_kept_limit_bytes", **labels), 25 << 30)
+        self.assertEqual(of(samples, "gpupool_user_names", uid="1000"), 5)
+        self.assertEqual((of(samples, "gpupool_pool_named_buffers", pool="1"), of(samples, "gpupool_pool_named_bytes", pool="1")), (3, 7 << 20))
+        unlimited = {"quotas": [{**quotas["quotas"][0], "kept_bytes_limit": None}]}
+        names = {name for name, _ in read(self.answer(stats=STATS, quota=unlimited, scopes=SCOPES).stdout)}
+        self.assertIn("gpupool_user_kept_bytes", names)
+        self.assertFalse(names & {"gpupool_user_kept_limit_bytes", "gpupool_scope_kept_bytes", "gpupool_pool_named_bytes"})
+
     def test_what_an_older_daemon_does_not_tell_is_left_out(self):
         samples = read(self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"], scopes=SCOPES).stdout)
         self.assertEqual([name for name, _ in samples if name.startswith("gpupool_stored")], [])

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import unittest
 
-from gpupool_system import CTL, DAEMON, SCHEMAS, SOURCE, WAIT_S, Daemon, check_schema, ctl, holding, wait_until
+from gpupool_system import CTL, DAEMON, HOLDER, SCHEMAS, SOURCE, WAIT_S, Daemon, check_schema, ctl, holding, wait_until
 
 MIB = 1 << 20
 
@@ -133,6 +133,124 @@ print(s.makefile("r").readline(), end="")
             check_schema(reply, "sessions")
             session, = reply["sessions"]
             self.assertEqual((session["leased_bytes"], session["pools"], session["requests"]), (MIB, None, None))
+
+
+class Names(unittest.TestCase):
+    """A buffer that a process publishes under a name, and that the name keeps."""
+
+    NAME = "weights/a-name-that-is-longer-than-records-have-room-for"
+
+    def ask(self, daemon, command):
+        reply = daemon.ask(command)
+        check_schema(reply, command)
+        return reply
+
+    def test_a_name_is_seen_while_its_publisher_lives_and_after(self):
+        with Daemon("[host]\nlimit = 64MiB\n") as daemon:
+            with holding(daemon, GPUPOOL_HOLDER_NAME=self.NAME) as holder:
+                pid = holder.pid
+                name, = self.ask(daemon, "names")["names"]
+                self.assertEqual((name["name"], name["uid"], name["scope"], name["pid"]), (self.NAME, os.getuid(), None, pid))
+                self.assertEqual((name["kept"], name["live"], name["publisher"]), (True, False, "active"))
+                self.assertEqual((name["bytes"], name["buffers"], name["directory_bytes"], name["holders"]), (MIB, 1, 12, 1))
+                leases = self.ask(daemon, "leases")["leases"]
+                self.assertEqual([lease["holders"] for lease in leases if lease["name"] == self.NAME], [2])
+                block, = self.ask(daemon, "sharing")["blocks"]
+                self.assertEqual((block["parcels"], block["names"], block["name"]), (0, 1, self.NAME))
+                self.assertEqual((host_pool(daemon)["named"], host_pool(daemon)["named_bytes"]), (1, 0))
+                holder.stdin.close()
+                holder.wait(WAIT_S)
+            wait_until(lambda: self.ask(daemon, "names")["names"][0]["publisher"] == "gone", "the publisher's session has ended")
+            name, = self.ask(daemon, "names")["names"]
+            self.assertEqual((name["pid"], name["holders"], name["kept"]), (pid, 0, True))
+            self.assertEqual(self.ask(daemon, "parcels"), {"parcels": [], "total": 0})
+            pool = host_pool(daemon)
+            self.assertEqual([pool[member] for member in ("parcels", "parcel_bytes", "named", "named_bytes", "leased_bytes")], [0, 0, 1, MIB, MIB])
+            quota, = self.ask(daemon, "quota")["quotas"]
+            self.assertEqual((quota["names"], quota["names_limit"], quota["kept_bytes"], quota["kept_bytes_limit"]), (1, 4096, MIB, None))
+            self.assertIn("1 buffer published under names; no process has 1 MiB of that", ctl("stats", socket_path=daemon.admin_socket).stdout)
+            self.assertRegex(ctl("metrics", socket_path=daemon.admin_socket).stdout, rf'(?m)^gpupool_user_kept_bytes\{{uid="{os.getuid()}"\}} {MIB}$')
+
+    def test_what_a_name_keeps_comes_back_when_it_is_unpublished(self):
+        with Daemon("[host]\nlimit = 64MiB\n") as daemon:
+            with holding(daemon, GPUPOOL_HOLDER_NAME=self.NAME) as holder:
+                holder.stdin.close()
+                holder.wait(WAIT_S)
+            wait_until(lambda: daemon.ask("names")["names"][0]["publisher"] == "gone", "the publisher's session has ended")
+            generation = daemon.ask("names")["names"][0]["generation"]
+            done = ctl("unpublish", self.NAME, "--yes", "--json", socket_path=daemon.admin_socket)
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            reply = json.loads(done.stdout)
+            check_schema(reply, "unpublish")
+            self.assertEqual((reply["generation"], reply["bytes"], reply["came_bytes"]), (generation, MIB, MIB))
+            self.assertEqual(host_pool(daemon)["leased_bytes"], 0)
+            self.assertEqual(self.ask(daemon, "names"), {"names": [], "total": 0})
+            done = ctl("unpublish", self.NAME, "--yes", socket_path=daemon.admin_socket)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("no-such-name", done.stderr)
+            events = ctl("events", socket_path=daemon.admin_socket).stdout
+            self.assertRegex(events, rf"(?m) publish +1 MiB published, generation {generation}$")
+            self.assertRegex(events, rf"(?m) named +its name is '{self.NAME[:23]}\.\.\.'$")
+            self.assertRegex(events, rf"(?m) unpublish +generation {generation} is published no more, of 1 MiB$")
+            found = [json.loads(row) for row in ctl("events", "--json", socket_path=daemon.admin_socket).stdout.splitlines()]
+            self.assertEqual([event["published"] for event in found if event["kind"] == "named"], [self.NAME[:23]])
+            self.assertEqual({event["published"] for event in found if event["kind"] != "named"}, {None})
+            self.assertEqual([(event["bytes"], event["value"]) for event in found if event["kind"] in ("publish", "unpublish")], [(MIB, generation)] * 2)
+            of_pid = [json.loads(row) for row in ctl("events", f"--pid={holder.pid}", "--json", socket_path=daemon.admin_socket).stdout.splitlines()]
+            of_name = [event for event in of_pid if event["kind"] in ("publish", "named", "unpublish")]
+            self.assertEqual([(event["kind"], event["name"], event["uid"]) for event in of_name],
+                             [(kind, "system_holder", os.getuid()) for kind in ("publish", "named", "unpublish")])
+
+    def test_a_name_in_a_scope_is_another_one(self):
+        with Daemon("[host]\nlimit = 64MiB\nstep = 4MiB\n") as daemon:
+            added = json.loads(ctl("scope", "add", "pod-a", f"--uid={os.getuid()}", "--quota=kept=2MiB", "--json", socket_path=daemon.admin_socket).stdout)
+            with holding(daemon, GPUPOOL_HOLDER_NAME=self.NAME, GPUPOOL_SOCKET=added["socket"]) as inside, holding(daemon, GPUPOOL_HOLDER_NAME=self.NAME) as outside:
+                names = {name["pid"]: name["scope"] for name in self.ask(daemon, "names")["names"]}
+                self.assertEqual(names, {inside.pid: "pod-a", outside.pid: None})
+                scope, = self.ask(daemon, "scopes")["scopes"]
+                self.assertEqual((scope["kept_bytes"], scope["kept_bytes_limit"]), (MIB, 2 * MIB))
+                for options, left in ((("--scope=pod-a",), [None]), ((), [])):
+                    done = ctl("unpublish", self.NAME, "--yes", *options, socket_path=daemon.admin_socket)
+                    self.assertEqual((done.returncode, done.stderr), (0, ""))
+                    self.assertEqual([name["scope"] for name in self.ask(daemon, "names")["names"]], left)
+                done = ctl("unpublish", self.NAME, "--yes", "--scope=pod-b", socket_path=daemon.admin_socket)
+                self.assertEqual(done.returncode, 1)
+                self.assertIn("no-such-scope", done.stderr)
+                self.assertEqual(self.ask(daemon, "scopes")["scopes"][0]["kept_bytes"], 0)
+                for holder in (inside, outside):
+                    holder.stdin.close()
+
+    def test_the_quota_of_what_is_kept_is_told_and_refuses(self):
+        with Daemon("[host]\nlimit = 64MiB\n[quota]\nkept = 512KiB\n") as daemon:
+            variables = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0", "GPUPOOL_HOLDER_NAME": self.NAME}
+            done = subprocess.run([HOLDER], env=variables, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=WAIT_S, check=False)
+            self.assertEqual(done.returncode, 1)
+            self.assertIn("of the 512 KiB that names may keep", done.stderr)
+            self.assertIn("'kept'", done.stderr)
+            with holding(daemon):
+                quota, = daemon.ask("quota")["quotas"]
+                self.assertEqual((quota["names"], quota["kept_bytes"], quota["kept_bytes_limit"]), (0, 0, 512 << 10))
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, to be another user")
+    def test_other_users_neither_see_nor_end_a_name(self):
+        asked = """
+import socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+s.connect(sys.argv[1])
+s.sendall(sys.argv[2].encode() + b"\\n")
+print(s.makefile("r").readline(), end="")
+"""
+
+        def ask_as_another(request):
+            done = subprocess.run(["/usr/bin/python3", "-c", asked, str(daemon.admin_socket), json.dumps(request)], check=True, capture_output=True,
+                                  text=True, timeout=WAIT_S, user=65534, group=65534, extra_groups=[], cwd="/")
+            return json.loads(done.stdout)
+
+        with Daemon("[host]\nlimit = 64MiB\n") as daemon, holding(daemon, GPUPOOL_HOLDER_NAME=self.NAME):
+            self.assertEqual(ask_as_another({"command": "names"}), {"names": [], "total": 0})
+            for keys, code in (({}, "no-such-name"), ({"uid": os.getuid()}, "permission-denied"), ({"scope": "a"}, "permission-denied")):
+                self.assertEqual(ask_as_another({"command": "unpublish", "name": self.NAME, **keys})["error"]["code"], code)
+            self.assertEqual(len(daemon.ask("names")["names"]), 1)
 
 
 def check(text, *arguments):
@@ -381,6 +499,22 @@ class Drain(unittest.TestCase):
             self.assertEqual(draining(), {**others, pool: 0})
             events = ctl("events", f"--pool={pool}", socket_path=daemon.admin_socket).stdout
         self.assertEqual(re.findall(r" (drain|drain-end) .*?(\d+ MiB)", events), [("drain", "4 MiB"), ("drain-end", "4 MiB")])
+
+    def test_it_tells_of_names_that_keep_memory(self):
+        daemon = self.start()
+        with holding(daemon, GPUPOOL_HOLDER_NAME="weights/one") as holder:
+            holder.stdin.close()
+            holder.wait(WAIT_S)
+        wait_until(lambda: daemon.ask("names")["names"][0]["publisher"] == "gone", "the publisher's session has ended")
+        command = [CTL, f"--admin-socket={daemon.admin_socket}", "drain", "--timeout=60s"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as waiting:
+            self.assertIn("Waiting for 1 MiB", waiting.stderr.readline())
+            self.assertIn("names hold 1 MiB, and no program", waiting.stderr.readline())
+            drained = daemon.ask("drain")
+            check_schema(drained, "drain")
+            self.assertEqual(sum(pool["named_bytes"] for pool in drained["pools"]), MIB)
+            self.assertEqual(ctl("unpublish", "weights/one", "--yes", socket_path=daemon.admin_socket).returncode, 0)
+            self.assertEqual(waiting.wait(WAIT_S), 0)
 
     def test_it_waits_until_all_memory_has_come_back(self):
         daemon = self.start()

@@ -3,6 +3,7 @@
  * oldest, and each hour knows its peak and who had it. */
 #include "core_fixture.h"
 #include "daemon/core/recorder.h"
+#include "publish_lease.h"
 
 /* The core's file; it has room for so many records, and for two hours. */
 static struct proto_records *begin(struct core *core, unsigned n_records) {
@@ -97,6 +98,54 @@ static void a_refusal_says_why_and_after_which_wait(void **state) {
     assert_int_equal(hour->n_quota, 1);
 }
 
+/* A generation is told of twice: when it is published, with the first bytes of its name, and when it is not
+ * published any more, by whichever way. */
+static void each_generation_has_a_beginning_and_an_end(void **state) {
+    static const char text[] = "weights/twenty-three-bytes-and-more";
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct proto_records *file = begin(core, 64);
+    struct session *session = open_session(core, 7, UID_A);
+    struct lease *lease = take_growing(session, pool, 2 * MIB, 0);
+    uint64_t next = atomic_load(&file->next), generations[3];
+
+    describe(lease, NULL);
+    generations[0] = publish_lease(session, lease, text, 0, 0);
+    struct proto_record record = expect(file, next, PROTO_RECORD_PUBLISH);
+    assert_int_equal(record.bytes, 2 * MIB);
+    assert_int_equal(record.value, generations[0]);
+    assert_int_equal(record.session, session->id);
+    assert_int_equal(record.pid, 7);
+    record = expect(file, next + 1, PROTO_RECORD_NAMED);
+    assert_int_equal(record.session, session->id);
+    assert_int_equal(record.flags, PROTO_RECORD_CUT);
+    assert_int_equal(strlen(record.name), PROTO_RECORD_NAME_SIZE - 1);
+    assert_memory_equal(record.name, text, PROTO_RECORD_NAME_SIZE - 1);
+    next = atomic_load(&file->next);
+    generations[1] = publish_lease(session, lease, text, 0, 0); /* in the place of the first */
+    assert_int_equal(expect(file, next, PROTO_RECORD_UNPUBLISH).value, generations[0]);
+    assert_int_equal(expect(file, next + 1, PROTO_RECORD_PUBLISH).value, generations[1]);
+    next = atomic_load(&file->next);
+    assert_int_equal(core_unpublish_of(core, (struct tenant_id){.uid = UID_A}, text, 0), 0);
+    record = expect(file, next, PROTO_RECORD_UNPUBLISH);
+    assert_int_equal(record.value, generations[1]);
+    assert_int_equal(record.bytes, 2 * MIB);
+    assert_int_equal(record.session, session->id);
+    assert_int_equal(record.pid, 7);
+    assert_int_equal(record.uid, UID_A);
+    generations[2] = publish_lease(session, lease, "short", 0, 0); /* it goes with its publisher */
+    record = expect(file, next + 2, PROTO_RECORD_NAMED);
+    assert_string_equal(record.name, "short");
+    assert_int_equal(record.flags, 0);
+    next = atomic_load(&file->next);
+    close_session(session, 20);
+    bool has_end = false;
+    for (; next < atomic_load(&file->next); next++)
+        if (proto_records_read(file, next, &record) && record.kind == PROTO_RECORD_UNPUBLISH)
+            has_end = record.value == generations[2];
+    assert_true(has_end);
+}
+
 static void a_full_ring_forgets_the_oldest(void **state) {
     struct core *core = *state;
     struct proto_record record;
@@ -188,6 +237,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         CORE_TEST(what_happens_is_recorded_in_order),
         CORE_TEST(a_refusal_says_why_and_after_which_wait),
+        CORE_TEST(each_generation_has_a_beginning_and_an_end),
         CORE_TEST(a_full_ring_forgets_the_oldest),
         CORE_TEST(an_hour_knows_its_peak_and_who_had_it),
         CORE_TEST(without_a_file_nothing_is_recorded),

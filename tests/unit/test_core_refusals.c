@@ -2,6 +2,7 @@
 /* Tests of the texts of refusals: each number is true for the user who reads it, and the advice
  * helps. */
 #include "core_fixture.h"
+#include "publish_lease.h"
 
 static void free_memory_of_other_users_is_not_called_free(void **state) {
     struct core *core = *state;
@@ -39,6 +40,29 @@ static void the_largest_block_of_a_pool_with_rows_is_that_of_one_segment(void **
     ask(session, pool, 1, 4 * MIB, 0, 0);
     const char *text = expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
     expect_text(text, "(largest block in one segment 0 B)");
+}
+
+/* The process that published it may be gone: no process can be told to give it back. */
+static void memory_that_names_hold_is_told_apart_from_what_was_sent(void **state) {
+    struct core *core = *state;
+    struct pool *pool = add_pool(core, 8 * MIB, 8 * MIB, 0);
+    struct session *publisher = open_session(core, 1, UID_A), *session = open_session(core, 2, UID_A);
+    struct lease *lease = take_growing(publisher, pool, 8 * MIB, 0);
+
+    describe(lease, NULL);
+    publish_lease(publisher, lease, "weights", PROTO_PUBLISH_KEEP, 0);
+    assert_int_equal(pool->n_named, 1);
+    assert_int_equal(pool->named_bytes, 0);
+    close_session(publisher, 0);
+    assert_int_equal(pool->named_bytes, 8 * MIB);
+    ask(session, pool, 1, MIB, 0, 0);
+    const char *text = expect_refused(core, session, 1, PROTO_E_EXHAUSTED);
+    expect_text(text, "8 MiB that names hold, and no process (gpupoolctl names)");
+    assert_null(strstr(text, "sent and not taken"));
+    assert_int_equal(core_unpublish_of(core, (struct tenant_id){.uid = UID_A}, "weights", 0), 0);
+    assert_int_equal(pool->n_named, 0);
+    assert_int_equal(pool->named_bytes, 0);
+    take(session, pool, MIB, 0);
 }
 
 static void memory_that_is_being_made_is_told(void **state) {
@@ -87,6 +111,7 @@ int main(void) {
         CORE_TEST(free_memory_of_other_users_is_not_called_free),
         CORE_TEST(own_free_memory_is_told_with_its_largest_block),
         CORE_TEST(the_largest_block_of_a_pool_with_rows_is_that_of_one_segment),
+        CORE_TEST(memory_that_names_hold_is_told_apart_from_what_was_sent),
         CORE_TEST(memory_that_is_being_made_is_told),
         CORE_TEST(a_request_that_a_smaller_size_serves_is_told_that_size),
         CORE_TEST(a_request_beyond_the_quota_itself_is_not_told_to_release),

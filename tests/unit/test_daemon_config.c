@@ -227,6 +227,7 @@ static void a_mistake_is_refused_with_its_line_and_a_remedy(void **state) {
         {"[quota]\ndevice = 101%\n", 2, "neither a size such as 8GiB nor a share such as 50% nor unlimited"},
         {"[quota]\nhost = much\n", 2, "neither a size"},
         {"[quota]\nreplies = 5%\n", 2, "neither a size such as 64MiB nor unlimited"},
+        {"[quota]\nkept = 5%\n", 2, "neither a size such as 64MiB nor unlimited"},
         {"[quota alice]\nhost = 1GiB\n", 1, "there are [quota], [quota user:NAME] and [quota group:NAME]"},
         {"[quota user:]\nhost = 1GiB\n", 1, "there are [quota]"},
         {"[quota user:a, user:b]\nhost = 1GiB\n", 1, "there are [quota]"},

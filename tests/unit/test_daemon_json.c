@@ -19,6 +19,7 @@
 #include "daemon/loop/store.h"
 #include "daemon/supply/pools.h"
 #include "daemon/supply/supplier.h"
+#include "publish_lease.h"
 
 #define UID_STRANGER 65533u
 
@@ -213,6 +214,7 @@ static void good_lines_are_answered(void **state) {
         {"{\"command\":\"pools\"}", "pools"},
         {"{\"command\":\"sessions\"}", "sessions"},
         {"{\"command\":\"quota\"}", "quota"},
+        {"{\"command\":\"names\"}", "names"},
         {"{\"command\":\"config\"}", "config"},
     };
     (void)state;
@@ -514,8 +516,160 @@ static void stats_tell_what_is(void **state) {
     session_gone(session, 0);
 }
 
+/* --- names */
+
+/* The session is to build the name, or waits for it. Returns which. */
+static bool is_to_build(struct session *session, const char *text) {
+    struct proto_open_name open = {.timeout_ns = UINT64_MAX, .flags = PROTO_OPEN_NAME_BUILD};
+    struct name_answer next;
+    bool builds = false;
+
+    snprintf(open.name, sizeof open.name, "%s", text);
+    assert_int_equal(core_open_name(session, 1, &open, 5), 0);
+    while (core_next_name_answer(core, &next))
+        builds = builds || next.named.state == PROTO_NAME_BUILD;
+    return builds;
+}
+
+static unsigned names_told(uid_t uid, uint64_t *ret_total) {
+    struct reply *reply = expect_reply(uid, "{\"command\":\"names\"}", "names");
+    unsigned n = length_of(reply->root, "names");
+
+    *ret_total = reply_count(reply->root, "total");
+    reply_free(reply);
+    return n;
+}
+
+#define UNPUBLISH "{\"command\":\"unpublish\",\"name\":\"weights/\\\"a\\\"\""
+
+static void names_tell_what_holds_memory(void **state) {
+    struct session *session = open_session(core, 1, UID_A), *other = open_session(core, 2, UID_A);
+    struct lease *lease = take_growing(session, core->pools[0], 3 * MIB, 0);
+    uint64_t total, generation = publish_lease(session, lease, "weights/\"a\"", PROTO_PUBLISH_KEEP, 5);
+    (void)state;
+
+    assert_true(is_to_build(session, "built"));
+    assert_false(is_to_build(other, "built"));
+    struct reply *reply = expect_reply(UID_A, "{\"command\":\"names\"}", "names");
+    assert_int_equal(length_of(reply->root, "names"), 2);
+    const struct cJSON *name = element(reply->root, "names", 0);
+    assert_string_equal(reply_text(name, "name"), "weights/\"a\"");
+    assert_int_equal(reply_count(name, "uid"), UID_A);
+    assert_int_equal(reply_count(name, "generation"), generation);
+    assert_true(reply_flag(name, "kept"));
+    assert_false(reply_flag(name, "live"));
+    assert_int_equal(reply_count(name, "bytes"), 3 * MIB);
+    assert_int_equal(reply_count(name, "buffers"), 1);
+    assert_string_equal(reply_text(name, "layout"), "fffffffffffffffe");
+    assert_int_equal(reply_count(name, "session"), session->id);
+    assert_string_equal(reply_text(name, "publisher"), "active");
+    assert_int_equal(reply_count(name, "holders"), 1);
+    assert_int_equal(reply_count(name, "builder_session"), REPLY_NULL);
+    name = element(reply->root, "names", 1);
+    assert_int_equal(reply_count(name, "generation"), REPLY_NULL);
+    assert_null(reply_text(name, "publisher"));
+    assert_int_equal(reply_count(name, "builder_session"), session->id);
+    assert_int_equal(reply_count(name, "waiting"), 1);
+    reply_free(reply);
+
+    reply = expect_reply(UID_A, "{\"command\":\"leases\"}", "leases");
+    assert_string_equal(reply_text(element(reply->root, "leases", 0), "name"), "weights/\"a\"");
+    reply_free(reply);
+    reply = expect_reply(UID_A, "{\"command\":\"sharing\"}", "sharing");
+    assert_int_equal(reply_count(element(reply->root, "blocks", 0), "parcels"), 0);
+    assert_int_equal(reply_count(element(reply->root, "blocks", 0), "names"), 1);
+    reply_free(reply);
+    core_session_close(other, 0);
+    core_session_close(session, 0);
+    reply = expect_reply(0, "{\"command\":\"names\"}", "names");
+    assert_int_equal(length_of(reply->root, "names"), 1); /* the kept one */
+    assert_string_equal(reply_text(element(reply->root, "names", 0), "publisher"), "gone");
+    assert_int_equal(reply_count(element(reply->root, "names", 0), "holders"), 0);
+    reply_free(reply);
+    reply = expect_reply(0, "{\"command\":\"parcels\"}", "parcels");
+    assert_int_equal(length_of(reply->root, "parcels"), 0);
+    assert_int_equal(reply_count(reply->root, "total"), 0);
+    reply_free(reply);
+    reply = expect_reply(0, "{\"command\":\"pools\"}", "pools");
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "parcels"), 0);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "parcel_bytes"), 0);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "named"), 1);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "named_bytes"), 3 * MIB);
+    reply_free(reply);
+    reply = expect_reply(0, "{\"command\":\"quota\"}", "quota");
+    assert_int_equal(reply_count(element(reply->root, "quotas", 0), "names"), 1);
+    assert_int_equal(reply_count(element(reply->root, "quotas", 0), "kept_bytes"), 3 * MIB);
+    assert_int_equal(reply_count(element(reply->root, "quotas", 0), "kept_bytes_limit"), REPLY_NULL);
+    reply_free(reply);
+    reply_free(expect_reply(UID_A, UNPUBLISH "}", "unpublish"));
+    assert_int_equal(names_told(0, &total), 0);
+    assert_int_equal(total, 0);
+}
+
+static void names_are_for_their_user_and_operators_to_unpublish(void **state) {
+    static const char of_a[] = UNPUBLISH ",\"uid\":1001}", own[] = UNPUBLISH "}",
+                      in_scope[] = UNPUBLISH ",\"scope\":\"pod\"}",
+                      nameless[] = "{\"command\":\"unpublish\"}", negative[] = UNPUBLISH ",\"uid\":-1}",
+                      nobody[] = UNPUBLISH ",\"uid\":4294967295}";
+    struct session *session = open_session(core, 1, UID_A);
+    struct lease *lease = take_growing(session, core->pools[0], 3 * MIB, 0);
+    uint64_t total;
+    (void)state;
+
+    _Static_assert(UID_A == 1001, "of_a names this user");
+    for (unsigned round = 0; round < 3; round++) {
+        uint64_t generation = publish_lease(session, lease, "weights/\"a\"", 0, 5);
+        assert_int_equal(names_told(UID_STRANGER, &total), 0);
+        assert_int_equal(total, 0);
+        assert_int_equal(names_told(UID_A, &total), 1);
+        assert_int_equal(total, 1);
+        expect_error(UID_STRANGER, of_a, sizeof of_a - 1, "permission-denied");
+        expect_error(UID_STRANGER, own, sizeof own - 1, "no-such-name");
+        expect_error(UID_A, in_scope, sizeof in_scope - 1, "permission-denied");
+        expect_error(0, in_scope, sizeof in_scope - 1, "no-such-scope");
+        expect_error(0, own, sizeof own - 1, "no-such-name");
+        expect_error(UID_A, nameless, sizeof nameless - 1, "invalid-request");
+        expect_error(0, negative, sizeof negative - 1, "invalid-request");
+        expect_error(0, nobody, sizeof nobody - 1, "invalid-request");
+        struct reply *reply = expect_reply(round == 0 ? 0 : UID_A, round == 1 ? own : of_a, "unpublish");
+        assert_int_equal(reply_count(reply->root, "generation"), generation);
+        assert_int_equal(reply_count(reply->root, "uid"), UID_A);
+        assert_int_equal(reply_count(reply->root, "bytes"), 3 * MIB);
+        assert_int_equal(reply_count(reply->root, "came_bytes"), 0); /* the publisher has it still */
+        reply_free(reply);
+        expect_error(UID_A, own, sizeof own - 1, "no-such-name");
+    }
+    publish_lease(session, lease, "weights/\"a\"", PROTO_PUBLISH_KEEP, 5);
+    core_session_close(session, 0);
+    struct reply *reply = expect_reply(0, of_a, "unpublish");
+    assert_int_equal(reply_count(reply->root, "came_bytes"), 3 * MIB);
+    reply_free(reply);
+    assert_int_equal(core->pools[0]->leased_bytes, 0);
+}
+
+static void names_are_bounded(void **state) {
+    struct session *session = open_session(core, 1, UID_A);
+    char text[16];
+    uint64_t total;
+    (void)state;
+
+    for (unsigned i = 0; i < 300; i++) {
+        snprintf(text, sizeof text, "name %u", i);
+        assert_true(is_to_build(session, text));
+    }
+    assert_int_equal(names_told(0, &total), 256);
+    assert_int_equal(total, 300);
+    core_session_close(session, 0);
+    assert_int_equal(names_told(0, &total), 0);
+    assert_int_equal(total, 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(names_tell_what_holds_memory, make_daemon, drop_daemon),
+        cmocka_unit_test_setup_teardown(names_are_for_their_user_and_operators_to_unpublish, make_daemon,
+                                        drop_daemon),
+        cmocka_unit_test_setup_teardown(names_are_bounded, make_daemon, drop_daemon),
         cmocka_unit_test_setup_teardown(good_lines_are_answered, make_daemon, drop_daemon),
         cmocka_unit_test_setup_teardown(bad_lines_are_answered_with_an_error, make_daemon, drop_daemon),
         cmocka_unit_test_setup_teardown(a_request_for_another_daemon_is_refused, make_daemon, drop_daemon),

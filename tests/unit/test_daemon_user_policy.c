@@ -81,7 +81,7 @@ static void what_is_said_of_everybody_of_users_and_of_groups_counts(void **state
                            "sessions = 5\n"
                            "leases = unlimited\n"
                            "replies = 1MiB\n"
-                           "kept = 3MiB\n"
+                           "kept = 24GiB\n"
                            "device = 50%\n"
                            "host = 8MiB\n"
                            "[quota user:1002]\n"
@@ -93,15 +93,16 @@ static void what_is_said_of_everybody_of_users_and_of_groups_counts(void **state
                            "[quota group:1003]\n"
                            "host = 0\n"
                            "[quota user:1002]\n" /* goes on */
-                           "waiting = 9\n"),
+                           "waiting = 9\n"
+                           "kept = 0\n"),
                      0);
     const struct quota *a = quota_of(UID_A), *b = quota_of(UID_B), *c = quota_of(1003), *root = quota_of(0);
     assert_int_equal(a->limits[QUOTA_SESSIONS], 5);
     assert_int_equal(a->limits[QUOTA_LEASES], QUOTA_UNLIMITED);
     assert_int_equal(a->limits[QUOTA_WAITING], 16384);
     assert_int_equal(a->limits[QUOTA_REPLIES], MIB);
-    assert_int_equal(a->limits[QUOTA_KEPT], 3 * MIB);
-    assert_int_equal(b->limits[QUOTA_KEPT], QUOTA_UNLIMITED);
+    assert_int_equal(a->limits[QUOTA_KEPT], 24 * 1024 * (uint64_t)MIB);
+    assert_int_equal(b->limits[QUOTA_KEPT], 0);
     assert_int_equal(a->limits[QUOTA_POOLS], 32 * MIB);
     assert_int_equal(a->limits[QUOTA_POOLS + 1], 8 * MIB);
     assert_int_equal(b->limits[QUOTA_SESSIONS], QUOTA_UNLIMITED);
