@@ -2,7 +2,7 @@
 #ifndef CLIENT_API_NAME_H
 #define CLIENT_API_NAME_H
 /*
- * What the calls for names (<gpupool/names.h>) have in common.
+ * Parts that the calls for names (<gpupool/names.h>) share.
  */
 #include <gpupool/names.h>
 

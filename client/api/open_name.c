@@ -25,7 +25,7 @@ struct gpupool_name {
 /* Another generation can take the place of one that is being opened, again and again. */
 #define OPEN_TRIES 64u
 
-/* What is asked of a name, and how it is to be mapped. */
+/* A request for a name, and how its buffers are to be mapped. */
 struct opening {
     struct gpupool_client *client;
     char text[PROTO_NAME_TEXT_SIZE];

@@ -411,7 +411,7 @@ static void the_next_builds_where_a_builder_dies(void **state) {
     close_cached(client);
 }
 
-/* What was done stays if it is kept. What was not done when its publisher died is nobody's to open. */
+/* A kept edition stays once its fences are ready. One whose fences were not ready when its publisher died cannot be opened. */
 static void a_publisher_that_dies_leaves_what_was_done(void **state) {
     struct gpupool_name *name;
     struct puppet worker;
