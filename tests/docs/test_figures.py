@@ -98,7 +98,7 @@ def read_figures():
     for name in ("PROTO_ONE_WAY_PER_TURN", "PROTO_HOLDERS_ASKS"):
         figures[f"{name}_WORD"] = NUMBERS[figures[name]]
     # as unit/core_spend has the bytes of each
-    figures["LEASES_MIB"] = figures["LEASES_DEFAULT"] * 512 >> 20
+    figures["LEASES_MIB"] = figures["LEASES_DEFAULT"] * 544 >> 20
     figures["RANGES_MIB"] = figures["RANGES_DEFAULT"] * 192 >> 20
     figures["WAITING_MIB"] = figures["WAITING_DEFAULT"] * 320 >> 20
     figures["SESSIONS_OF_A_USER"] = figures["SESSIONS_MAX_DEFAULT"] - figures["SESSIONS_MAX_DEFAULT"] // 64

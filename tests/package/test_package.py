@@ -307,6 +307,7 @@ class Package(unittest.TestCase):
                     *libraries)
                 if is_program:
                     self.run_installed(program)
+        self.daemon.ask("unpublish", name="starts")  # the example of gpupool_names(3) keeps it
 
     def test_the_memory_objects_serve_programs_in_cplusplus(self):
         for name in ("fences", "pairs", "staging", "synced"):

@@ -87,7 +87,6 @@ static void what_is_said_of_everybody_of_users_and_of_groups_counts(void **state
                            "[quota user:1002]\n"
                            "sessions = unlimited\n"
                            "host = 25%\n"
-                           "kept = unlimited\n"
                            "[quota user:root]\n"
                            "waiting = 3\n"
                            "[quota group:1003]\n"
