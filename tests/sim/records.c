@@ -70,7 +70,7 @@ static struct recorded_session *find(struct world *world, uint64_t id) {
 }
 
 static void take_record(struct world *world, const struct proto_record *record) {
-    if (record->session == 0)
+    if (record->session == 0 || record->kind == PROTO_RECORD_UNPUBLISH) /* a name outlives its publisher */
         return;
     struct recorded_session *session = find(world, record->kind == PROTO_RECORD_OPEN ? 0 : record->session);
     uint64_t *leased = record->pool > 0 ? &session->leased[record->pool - 1] : NULL,
