@@ -8,15 +8,9 @@
 
 #include "proto/proto.h"
 
-struct request;
-
 /* Begins a call: the client is there and its daemon knows names, and the text is one. text: room for the wire's
  * text, filled up with NULs. INVALID, VERSION, FORKED, or what the connection broke with. */
 int name_enter(struct gpupool_client *client, const char *call, const char *name,
                char text[static PROTO_NAME_TEXT_SIZE]);
-
-/* FNV-1a, 64 bits: http://www.isthe.com/chongo/tech/comp/fnv. Goes on with a hash; the first is this one. */
-#define NAME_HASH_FIRST UINT64_C(0xcbf29ce484222325)
-uint64_t name_hash(uint64_t hash, const void *bytes, size_t size);
 
 #endif

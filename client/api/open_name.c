@@ -105,11 +105,8 @@ static int attach(const struct opening *opening, const struct proto_named *named
         r = buffer_attach(opening->client, &buffer->token, &fence, opening->stream,
                           pool.is_movable && !opening->may_write ? GPUPOOL_READ_ONLY : 0,
                           &name->buffers[name->count]);
-    if (r == 0 && name->buffers[name->count].size_bytes != buffer->size_bytes) {
-        /* its owner has shared it anew as so many bytes */
-        name->buffers[name->count].size_bytes = buffer->size_bytes;
-    }
-    name->count += r == 0;
+    if (r == 0) /* its owner may have shared it anew as another number of bytes */
+        name->buffers[name->count++].size_bytes = buffer->size_bytes;
     return r;
 }
 

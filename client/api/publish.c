@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/cleanup.h"
+#include "base/fnv.h"
 #include "client/api/buffer.h"
 #include "client/api/client.h"
 #include "client/api/name.h"
@@ -19,6 +20,12 @@ _Static_assert(GPUPOOL_NAME_KEEP == PROTO_PUBLISH_KEEP && GPUPOOL_NAME_LIVE == P
                    GPUPOOL_NAME_SAME_LAYOUT == PROTO_PUBLISH_SAME_LAYOUT,
                "so are the flags");
 
+static int check_version(const struct gpupool_client *client, const char *call) {
+    return client->session.connection.version < PROTO_VERSION_NAMES
+               ? error_set(GPUPOOL_E_VERSION, "%s: the daemon is older than names: update gpupoold", call)
+               : 0;
+}
+
 int name_enter(struct gpupool_client *client, const char *call, const char *name,
                char text[static PROTO_NAME_TEXT_SIZE]) {
     int r = client_enter(client);
@@ -29,19 +36,9 @@ int name_enter(struct gpupool_client *client, const char *call, const char *name
     if (length == 0 || length == PROTO_NAME_TEXT_SIZE || !text_is_printable(name, length))
         return error_set(GPUPOOL_E_INVALID, "%s: a name has 1 to %u bytes of printable UTF-8", call,
                          PROTO_NAME_TEXT_SIZE - 1);
-    if (client->session.connection.version < PROTO_VERSION_NAMES)
-        return error_set(GPUPOOL_E_VERSION, "%s: the daemon is older than names: update gpupoold", call);
     memset(text, 0, PROTO_NAME_TEXT_SIZE);
     memcpy(text, name, length);
-    return 0;
-}
-
-uint64_t name_hash(uint64_t hash, const void *bytes, size_t size) {
-    const uint8_t *at = bytes;
-
-    for (size_t i = 0; i < size; i++)
-        hash = (hash ^ at[i]) * UINT64_C(0x100000001b3);
-    return hash;
+    return check_version(client, call);
 }
 
 /* Exchanges a request that is answered at once. */
@@ -77,13 +74,13 @@ static int write_directory(struct gpupool_client *client, const struct gpupool_p
 
 static uint64_t layout_of(const struct gpupool_buffer *buffers, size_t count,
                           const struct gpupool_publication *publication) {
-    uint64_t hash = NAME_HASH_FIRST;
+    uint64_t hash = FNV_FIRST;
 
     for (size_t i = 0; i < count; i++) {
-        hash = name_hash(hash, &buffers[i].size_bytes, sizeof buffers[i].size_bytes);
-        hash = name_hash(hash, &buffers[i].kind, sizeof buffers[i].kind);
+        hash = fnv_hash(hash, &buffers[i].size_bytes, sizeof buffers[i].size_bytes);
+        hash = fnv_hash(hash, &buffers[i].kind, sizeof buffers[i].kind);
     }
-    return name_hash(hash, publication->directory, publication->directory_bytes);
+    return fnv_hash(hash, publication->directory, publication->directory_bytes);
 }
 
 /* Gives each buffer a lease of its own that others may have, and a fence behind its work. */
@@ -225,11 +222,12 @@ static struct gpupool_name_info info_of(const struct proto_listed_name *listed) 
 
 int gpupool_names(struct gpupool_client *client, struct gpupool_name_info *names, size_t capacity,
                   size_t *ret_count) {
-    char text[PROTO_NAME_TEXT_SIZE];
     size_t count = 0;
     uint64_t after = 0;
-    int r = name_enter(client, "gpupool_names", "any", text);
+    int r = client_enter(client);
 
+    if (r == 0)
+        r = check_version(client, "gpupool_names");
     if (r < 0)
         return r;
     if (ret_count == NULL || (names == NULL && capacity > 0))

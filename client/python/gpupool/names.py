@@ -49,7 +49,7 @@ def publish_buffers(name, buffers, *, directory=b"", stream=None, keep=False, li
 
     The contents are what the stream has written by then; None: they are there already. keep: the name stays when this process ends.
     live: this process goes on writing; otherwise the contents are final. same_layout: only in the place of the same sizes and directory
-    (else InvalidError). The Buffers stay the caller's, who may close them at once.
+    (else InvalidError). The caller may close the Buffers at once.
     """
     flags = (KEEP if keep else 0) | (LIVE if live else 0) | (SAME_LAYOUT if same_layout else 0)
     return _gpupool._publish(name, buffers, stream, directory, flags)
