@@ -565,7 +565,7 @@ static const char *check_named(const struct proto_message *message) {
         return bytes_are_zero(&named->flags, sizeof *named - offsetof(struct proto_named, flags))
                    ? NULL
                    : "NAMED.state: 2 or 3, beside fields that are not 0";
-    if ((named->flags & ~(PROTO_PUBLISH_FLAGS & ~PROTO_PUBLISH_SAME_LAYOUT)) != 0)
+    if ((named->flags & ~PROTO_NAMED_FLAGS) != 0)
         return "NAMED.flags: unknown ones are set";
     if (named->generation == 0)
         return "NAMED.generation: 0";
@@ -584,7 +584,7 @@ static const char *check_named(const struct proto_message *message) {
 static const char *check_listed_name(const struct proto_listed_name *name) {
     if (name->id == 0)
         return "NAMES.names.id: 0";
-    if ((name->flags & ~(PROTO_PUBLISH_FLAGS & ~PROTO_PUBLISH_SAME_LAYOUT)) != 0)
+    if ((name->flags & ~PROTO_NAMED_FLAGS) != 0)
         return "NAMES.names.flags: unknown ones are set";
     if (name->count > PROTO_NAME_BUFFERS_MAX || (name->count == 0) != (name->generation == 0))
         return "NAMES.names.count: above 64, or 0 beside a generation, or not 0 without one";

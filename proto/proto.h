@@ -410,7 +410,9 @@ struct proto_directory_part {
 #define PROTO_PUBLISH_LIVE UINT32_C(2)
 /* Only in the place of one with the same layout. */
 #define PROTO_PUBLISH_SAME_LAYOUT UINT32_C(4)
-#define PROTO_PUBLISH_FLAGS       (PROTO_PUBLISH_KEEP | PROTO_PUBLISH_LIVE | PROTO_PUBLISH_SAME_LAYOUT)
+/* Those that a name has, and that NAMED and NAMES tell. */
+#define PROTO_NAMED_FLAGS   (PROTO_PUBLISH_KEEP | PROTO_PUBLISH_LIVE)
+#define PROTO_PUBLISH_FLAGS (PROTO_NAMED_FLAGS | PROTO_PUBLISH_SAME_LAYOUT)
 
 struct proto_publish_buffer {
     uint64_t lease, generation; /* a whole lease of this session */
@@ -435,7 +437,7 @@ struct proto_published {
     uint64_t generation; /* of what is published: never 0, and above all that were before */
 };
 
-/* Not the publication: the session gives up what it was to build. */
+/* The session gives up building the name. The publication stays. */
 #define PROTO_UNPUBLISH_BUILD UINT32_C(1)
 
 struct proto_unpublish {
@@ -474,7 +476,7 @@ struct proto_named_buffer {
 
 struct proto_named {
     uint32_t state; /* enum proto_name_state */
-    uint32_t flags; /* PROTO_PUBLISH_…, but for SAME_LAYOUT */
+    uint32_t flags; /* of PROTO_NAMED_FLAGS */
     uint64_t generation;
     uint64_t layout;
     uint64_t session; /* that published it */

@@ -227,7 +227,7 @@ static bool has_of(const struct session *session, const struct pool *pool) {
     return has->leased_bytes > 0 || has->fenced_bytes > 0 || has->n_mapped > 0;
 }
 
-/* The session ends, or is lost. Other sessions build what it was to build. Of its editions those with KEEP stay. */
+/* The session ends, or is lost. Other sessions build the names that it was to build. Its editions with KEEP stay. */
 static void leave_names(struct session *session) {
     while (!list_is_empty(&session->name_waits)) {
         struct name_wait *wait = list_first(&session->name_waits, struct name_wait, session_link);

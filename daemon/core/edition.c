@@ -139,7 +139,7 @@ int edition_make(struct session *session, const struct proto_publish *publish, s
     if (edition == NULL)
         return -ENOMEM;
     edition->core = core;
-    edition->flags = publish->flags & ~PROTO_PUBLISH_SAME_LAYOUT;
+    edition->flags = publish->flags & PROTO_NAMED_FLAGS;
     edition->layout = publish->layout;
     edition->publisher = session->id;
     edition->pid = session->peer.pid;

@@ -62,3 +62,14 @@ int heir_find_all(struct heir *heir, enum kept_kind kind, uint64_t (*number_of)(
             return heir_refuse(heir, twice);
     return 0;
 }
+
+int heir_add_in_order(struct heir *heir, enum kept_kind kind, uint64_t (*number_of)(const void *payload),
+                      const char *twice, int (*add)(struct heir *heir, const struct found_record *found)) {
+    struct found_records records = {0};
+
+    int r = heir_find_all(heir, kind, number_of, twice, &records);
+    for (size_t i = 0; r == 0 && i < records.count; i++)
+        r = add(heir, &records.list[i]);
+    free(records.list);
+    return r;
+}

@@ -120,6 +120,11 @@ struct found_records {
  * number. The caller frees the list, also after a failure. */
 int heir_find_all(struct heir *heir, enum kept_kind kind, uint64_t (*number_of)(const void *payload),
                   const char *twice, struct found_records *ret_records);
+
+/* Adds all records of a kind in that order, up to the first that fails. */
+int heir_add_in_order(struct heir *heir, enum kept_kind kind, uint64_t (*number_of)(const void *payload),
+                      const char *twice, int (*add)(struct heir *heir, const struct found_record *found));
+
 void heir_sort(struct found_records *records, int (*compare)(const void *a, const void *b));
 int heir_compare_numbers(const void *a, const void *b);
 

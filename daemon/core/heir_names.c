@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/core/heir.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/core/edition.h"
@@ -50,8 +49,7 @@ int heir_add_edition(struct heir *heir, uint32_t record, const void *payload) {
         return heir_refuse(heir, "what is published is of a session that is not there");
     if (kept->generation == 0 || kept->generation > heir->core->leases.next_generation ||
         kept->n_parcels == 0 || kept->n_parcels > PROTO_NAME_BUFFERS_MAX ||
-        kept->directory_bytes > PROTO_DIRECTORY_BYTES_MAX ||
-        (kept->flags & ~(PROTO_PUBLISH_FLAGS & ~PROTO_PUBLISH_SAME_LAYOUT)) != 0)
+        kept->directory_bytes > PROTO_DIRECTORY_BYTES_MAX || (kept->flags & ~PROTO_NAMED_FLAGS) != 0)
         return heir_refuse(heir, "what is published has impossible numbers");
     const struct edition wanted = {
         .core = heir->core,
@@ -115,6 +113,7 @@ static int add_part(struct heir *heir, const struct found_record *found) {
     if (!has_sane_fence(kept, edition))
         return heir_refuse(heir, "what is published is behind a fence that is not there");
     struct parcel wanted = {
+        .edition = edition,
         .block = block,
         .takers = UINT32_MAX,
         .sent_ns = edition->published_ns,
@@ -125,7 +124,7 @@ static int add_part(struct heir *heir, const struct found_record *found) {
         .has_fence = kept->has_fence != 0,
     };
     memcpy(wanted.token.bytes, kept->token, sizeof wanted.token.bytes);
-    int r = parcel_restore_part(heir->core, &wanted, edition, &parcel);
+    int r = parcel_restore(heir->core, &wanted, NULL, &parcel);
     if (r == -EBADMSG)
         return heir_refuse(heir, "two parcels have one token");
     if (r == 0)
@@ -147,13 +146,9 @@ static int end_edition(struct heir *heir, uint32_t record, const struct kept_edi
 }
 
 int heir_add_parts(struct heir *heir) {
-    struct found_records parts = {0};
     struct estate_found found = {0};
 
-    int r = heir_find_all(heir, KEPT_NAMED, number_of_part, "two blocks have one place", &parts);
-    for (size_t i = 0; r == 0 && i < parts.count; i++)
-        r = add_part(heir, &parts.list[i]);
-    free(parts.list);
+    int r = heir_add_in_order(heir, KEPT_NAMED, number_of_part, "two blocks have one place", add_part);
     while (r == 0 && estate_next(heir->estate, KEPT_EDITION, found.record, &found))
         r = end_edition(heir, found.record, found.payload);
     return r;
@@ -197,13 +192,7 @@ static int add_wait(struct heir *heir, const struct found_record *found) {
 }
 
 int heir_add_name_waits(struct heir *heir) {
-    struct found_records waits = {0};
-
-    int r = heir_find_all(heir, KEPT_NAME_WAIT, number_of_wait, "two requests have one number", &waits);
-    for (size_t i = 0; r == 0 && i < waits.count; i++)
-        r = add_wait(heir, &waits.list[i]);
-    free(waits.list);
-    return r;
+    return heir_add_in_order(heir, KEPT_NAME_WAIT, number_of_wait, "two requests have one number", add_wait);
 }
 
 /* --- editions in orphans */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "daemon/core/heir.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 #include "daemon/core/lease.h"
@@ -171,13 +170,7 @@ static uint64_t number_of(const void *payload) {
 }
 
 int heir_add_requests(struct heir *heir) {
-    struct found_records requests = {0};
-
-    int r = heir_find_all(heir, KEPT_REQUEST, number_of, "two requests have one number", &requests);
-    for (size_t i = 0; r == 0 && i < requests.count; i++)
-        r = add_request(heir, &requests.list[i]);
-    free(requests.list);
-    return r;
+    return heir_add_in_order(heir, KEPT_REQUEST, number_of, "two requests have one number", add_request);
 }
 
 /* --- answers that cannot be given --- */

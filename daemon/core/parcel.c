@@ -89,120 +89,10 @@ static void extract(struct parcel_table *table, const struct parcel *parcel) {
 
 /* --- parcels --- */
 
-/* The parcel holds its block, and counts as its tenant's. */
-static void hold(struct parcel *parcel, struct tenant *tenant) {
-    charge_force(&parcel->charge, &tenant->quota, QUOTA_LEASES, 1);
-    block_hold(parcel);
-    tenant->n_parcels++;
-}
-
-int parcel_open(struct session *session, struct block *block, const struct proto_token *token,
-                const struct proto_send *send, uint64_t now_ns) {
-    struct tenant *tenant = session->tenant;
-    struct parcel_table *table = &session->core->parcels;
-
-    assert(tenant == block->segment->owner->tenant && send->takers > 0);
-    if (reserve(table) < 0)
-        return -ENOMEM;
-    _cleanup_(freep) struct parcel *parcel = calloc(1, sizeof *parcel);
-    if (parcel == NULL)
-        return -ENOMEM;
-    *parcel = (struct parcel){.block = block,
-                              .token = *token,
-                              .takers = send->takers,
-                              .sent_ns = now_ns,
-                              .lifetime_ns = send->lifetime_ns,
-                              .deadline_ns = NS_FOREVER,
-                              .sender = session->id,
-                              .pid = session->peer.pid};
-    list_init(&parcel->held_link);
-    list_init(&parcel->named_link);
-    if (kept_add(session->core, KEPT_PARCEL, parcel, &parcel->record) < 0)
-        return -ENOMEM;
-    if (tsearch(parcel, &table->by_token, parcel_compare_tokens) == NULL) {
-        kept_end(session->core, &parcel->record);
-        return -ENOMEM;
-    }
-    hold(parcel, tenant);
-    if ((send->flags & PROTO_SEND_HELD) != 0)
-        list_append(&session->held, &parcel->held_link);
-    else
-        parcel->deadline_ns = clock_deadline_ns(now_ns, parcel->lifetime_ns);
-    insert(table, take_ptr(&parcel));
-    record(session->core, &(struct recorded){.kind = PROTO_RECORD_SEND,
-                                             .pool = block->segment->pool,
-                                             .session = session,
-                                             .bytes = block->held_bytes});
-    return 0;
-}
-
-/* The parcel, which is entered by its token, is the edition's next part. */
-static void join_edition(struct parcel_table *table, struct parcel *parcel) {
-    struct edition *edition = parcel->edition;
-
-    edition->parcels[edition->n_parcels++] = parcel;
-    table->n_named++;
-    insert(table, parcel);
-}
-
-int parcel_open_part(struct edition *edition, struct session *session, struct block *block,
-                     const struct proto_token *token, const struct proto_publish_buffer *buffer,
-                     uint64_t now_ns) {
-    struct core *core = session->core;
-    struct parcel_table *table = &core->parcels;
-
-    if (reserve(table) < 0)
-        return -ENOMEM;
-    _cleanup_(freep) struct parcel *parcel = calloc(1, sizeof *parcel);
-    if (parcel == NULL)
-        return -ENOMEM;
-    *parcel = (struct parcel){.block = block,
-                              .token = *token,
-                              .takers = UINT32_MAX,
-                              .sent_ns = now_ns,
-                              .deadline_ns = NS_FOREVER,
-                              .sender = session->id,
-                              .pid = session->peer.pid,
-                              .edition = edition,
-                              .fence = buffer->fence,
-                              .has_fence = buffer->has_fence != 0};
-    list_init(&parcel->held_link);
-    list_init(&parcel->named_link);
-    if (kept_add(core, KEPT_NAMED, parcel, &parcel->record) < 0)
-        return -ENOMEM;
-    if (tsearch(parcel, &table->by_token, parcel_compare_tokens) == NULL) {
-        kept_end(core, &parcel->record);
-        return -ENOMEM;
-    }
-    hold(parcel, session->tenant);
-    join_edition(table, take_ptr(&parcel));
-    return 0;
-}
-
-int parcel_restore_part(struct core *core, const struct parcel *wanted, struct edition *edition,
-                        struct parcel **ret_parcel) {
-    struct parcel_table *table = &core->parcels;
-
-    if (reserve(table) < 0)
-        return -ENOMEM;
-    _cleanup_(freep) struct parcel *parcel = malloc(sizeof *parcel);
-    if (parcel == NULL)
-        return -ENOMEM;
-    *parcel = *wanted;
-    parcel->edition = edition;
-    list_init(&parcel->held_link);
-    list_init(&parcel->named_link);
-    struct parcel **found = tsearch(parcel, &table->by_token, parcel_compare_tokens);
-    if (found == NULL || *found != parcel)
-        return found == NULL ? -ENOMEM : -EBADMSG;
-    hold(parcel, parcel_tenant(parcel));
-    *ret_parcel = parcel;
-    join_edition(table, take_ptr(&parcel));
-    return 0;
-}
-
-int parcel_restore(struct core *core, const struct parcel *wanted, struct session *sender,
-                   struct parcel **ret_parcel) {
+/* Makes a parcel as wanted, which its token finds, and which holds its block. kind: of its record; KEPT_KINDS: the
+ * caller binds one. It is not in the heap yet. */
+static int make(struct core *core, const struct parcel *wanted, enum kept_kind kind,
+                struct parcel **ret_parcel) {
     struct parcel_table *table = &core->parcels;
     struct tenant *tenant = parcel_tenant(wanted);
 
@@ -214,14 +104,95 @@ int parcel_restore(struct core *core, const struct parcel *wanted, struct sessio
     *parcel = *wanted;
     list_init(&parcel->held_link);
     list_init(&parcel->named_link);
+    if (kind != KEPT_KINDS && kept_add(core, kind, parcel, &parcel->record) < 0)
+        return -ENOMEM;
     struct parcel **found = tsearch(parcel, &table->by_token, parcel_compare_tokens);
-    if (found == NULL || *found != parcel)
+    if (found == NULL || *found != parcel) {
+        kept_end(core, &parcel->record);
         return found == NULL ? -ENOMEM : -EBADMSG;
-    hold(parcel, tenant);
+    }
+    charge_force(&parcel->charge, &tenant->quota, QUOTA_LEASES, 1);
+    block_hold(parcel);
+    tenant->n_parcels++;
+    *ret_parcel = take_ptr(&parcel);
+    return 0;
+}
+
+/* The parcel is the edition's next part. */
+static void join_edition(struct parcel_table *table, struct parcel *parcel) {
+    struct edition *edition = parcel->edition;
+
+    edition->parcels[edition->n_parcels++] = parcel;
+    table->n_named++;
+}
+
+int parcel_open(struct session *session, struct block *block, const struct proto_token *token,
+                const struct proto_send *send, uint64_t now_ns) {
+    struct core *core = session->core;
+    bool is_held = (send->flags & PROTO_SEND_HELD) != 0;
+    const struct parcel wanted = {
+        .block = block,
+        .token = *token,
+        .takers = send->takers,
+        .sent_ns = now_ns,
+        .lifetime_ns = send->lifetime_ns,
+        .deadline_ns = is_held ? NS_FOREVER : clock_deadline_ns(now_ns, send->lifetime_ns),
+        .sender = session->id,
+        .pid = session->peer.pid,
+    };
+    struct parcel *parcel;
+
+    assert(session->tenant == block->segment->owner->tenant && send->takers > 0);
+    int r = make(core, &wanted, KEPT_PARCEL, &parcel);
+    if (r < 0)
+        return r;
+    if (is_held)
+        list_append(&session->held, &parcel->held_link);
+    insert(&core->parcels, parcel);
+    record(core, &(struct recorded){.kind = PROTO_RECORD_SEND,
+                                    .pool = block->segment->pool,
+                                    .session = session,
+                                    .bytes = block->held_bytes});
+    return 0;
+}
+
+int parcel_open_part(struct edition *edition, struct session *session, struct block *block,
+                     const struct proto_token *token, const struct proto_publish_buffer *buffer,
+                     uint64_t now_ns) {
+    struct core *core = session->core;
+    const struct parcel wanted = {
+        .block = block,
+        .token = *token,
+        .takers = UINT32_MAX,
+        .sent_ns = now_ns,
+        .deadline_ns = NS_FOREVER,
+        .sender = session->id,
+        .pid = session->peer.pid,
+        .edition = edition,
+        .fence = buffer->fence,
+        .has_fence = buffer->has_fence != 0,
+    };
+    struct parcel *parcel;
+
+    int r = make(core, &wanted, KEPT_NAMED, &parcel);
+    if (r < 0)
+        return r;
+    join_edition(&core->parcels, parcel);
+    insert(&core->parcels, parcel);
+    return 0;
+}
+
+int parcel_restore(struct core *core, const struct parcel *wanted, struct session *sender,
+                   struct parcel **ret_parcel) {
+    int r = make(core, wanted, KEPT_KINDS, ret_parcel);
+
+    if (r < 0)
+        return r;
+    if (wanted->edition != NULL)
+        join_edition(&core->parcels, *ret_parcel);
     if (sender != NULL)
-        list_append(&sender->held, &parcel->held_link);
-    *ret_parcel = parcel;
-    insert(table, take_ptr(&parcel));
+        list_append(&sender->held, &(*ret_parcel)->held_link);
+    insert(&core->parcels, *ret_parcel);
     return 0;
 }
 

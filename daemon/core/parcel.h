@@ -31,7 +31,7 @@ int parcel_open(struct session *session, struct block *block, const struct proto
                 const struct proto_send *send, uint64_t now_ns);
 
 /* For heir.h. Opens a parcel as a predecessor's: wanted. sender: the session that holds it; NULL: its time has
- * begun. Returns 0, -ENOMEM, or -EBADMSG: another one has the token. */
+ * begun, or it is a part of wanted->edition, the next one. Returns 0, -ENOMEM, or -EBADMSG: another one has the token. */
 int parcel_restore(struct core *core, const struct parcel *wanted, struct session *sender,
                    struct parcel **ret_parcel);
 
@@ -40,10 +40,6 @@ int parcel_restore(struct core *core, const struct parcel *wanted, struct sessio
 int parcel_open_part(struct edition *edition, struct session *session, struct block *block,
                      const struct proto_token *token, const struct proto_publish_buffer *buffer,
                      uint64_t now_ns);
-
-/* For heir.h. Opens the edition's next part as a predecessor's: wanted. As parcel_restore(). */
-int parcel_restore_part(struct core *core, const struct parcel *wanted, struct edition *edition,
-                        struct parcel **ret_parcel);
 
 /* The parcel of a token, or NULL. */
 struct parcel *parcel_find(const struct core *core, const struct proto_token *token);

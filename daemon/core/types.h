@@ -566,7 +566,7 @@ struct edition {
     struct core *core;
     struct name *name;
     uint64_t generation; /* unique in the daemon's life */
-    uint32_t flags;      /* PROTO_PUBLISH_…, but for SAME_LAYOUT */
+    uint32_t flags;      /* of PROTO_NAMED_FLAGS */
     uint64_t layout;
     uint64_t publisher; /* the session's id; it may be gone */
     pid_t pid;          /* the publisher's */
