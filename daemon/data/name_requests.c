@@ -11,13 +11,6 @@
 #include "daemon/data/client.h"
 #include "daemon/data/reply.h"
 
-/* Ends a session that sends what its version does not have. Returns 0: it has it. */
-static int check_version(struct client *client, const struct proto_message *message) {
-    return client->version >= PROTO_VERSION_NAMES
-               ? 0
-               : client_reject(client, message->header.request, PROTO_E_INVALID, "header.operation: unknown");
-}
-
 /* The text of an error that the core had; NULL: it has no text of names. */
 static const char *reason_of(const struct client *client, const struct proto_message *message, int error,
                              char *text, size_t size) {
@@ -34,8 +27,8 @@ static const char *reason_of(const struct client *client, const struct proto_mes
             return "this part of the directory does not follow the one before: begin anew at 0";
         if (error == PROTO_E_LIMIT)
             return "the daemon keeps as many bytes for this user as it may, of directories and of unread "
-                   "replies: "
-                   "unpublish names, or have the administrator raise 'replies' of [quota] in the daemon's "
+                   "replies: unpublish "
+                   "names, or have the administrator raise 'replies' of [quota] in the daemon's "
                    "configuration";
         break;
     case PROTO_READ_DIRECTORY:
@@ -51,16 +44,13 @@ static const char *reason_of(const struct client *client, const struct proto_mes
     case PROTO_PUBLISH:
         if (error == PROTO_E_STALE)
             return "a lease is not this session's, or the directory is not the one that was written: write "
-                   "it "
-                   "again";
+                   "it again";
         if (error == PROTO_E_INVALID)
             return "a buffer is smaller than its size, or a part of it was given back, or its fence is "
-                   "another "
-                   "session's; or what is published there has another layout";
+                   "another session's; or what is published there has another layout";
         if (error == PROTO_E_LIMIT && tenant->n_parcels + message->publish.count > PARCELS_MAX)
             return "65,536 buffers of this user are published or were sent and not taken, which is as many "
-                   "as may "
-                   "be";
+                   "as may be";
         if (error == PROTO_E_LIMIT && quota_left(&tenant->quota, QUOTA_LEASES) >= message->publish.count) {
             tenant_explain_quota(tenant, QUOTA_KEPT, text, size);
             return text;
@@ -88,21 +78,15 @@ static int conclude(struct client *client, const struct proto_message *message, 
 
 int handle_write_directory(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
-    int r = check_version(client, message);
-
-    return r != 0 ? r
-                  : conclude(client, message,
-                             core_write_directory(client->session, &message->write_directory), &reply);
+    int r = core_write_directory(client->session, &message->write_directory);
+    return conclude(client, message, r, &reply);
 }
 
 int handle_publish(struct client *client, const struct proto_message *message) {
     struct proto_token tokens[2 * PROTO_NAME_BUFFERS_MAX];
     size_t size = 2 * message->publish.count * sizeof *tokens;
     struct proto_message reply;
-    int r = check_version(client, message);
 
-    if (r != 0)
-        return r;
     for (size_t done = 0; done < size;) { /* the kernel gives 256 bytes at once, and may give fewer of more */
         ssize_t n = getrandom((char *)tokens + done, size - done, 0);
         if (n < 0 && errno != EINTR)
@@ -110,25 +94,19 @@ int handle_publish(struct client *client, const struct proto_message *message) {
                                "the kernel gave no random bytes");
         done += n > 0 ? (size_t)n : 0;
     }
-    r = core_publish(client->session, &message->publish, tokens, clock_now_ns(), &reply.published.generation);
+    int r =
+        core_publish(client->session, &message->publish, tokens, clock_now_ns(), &reply.published.generation);
     return conclude(client, message, r, &reply);
 }
 
 int handle_unpublish(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
-    int r = check_version(client, message);
-
-    return r != 0 ? r
-                  : conclude(client, message,
-                             core_unpublish(client->session, &message->unpublish, clock_now_ns()), &reply);
+    int r = core_unpublish(client->session, &message->unpublish, clock_now_ns());
+    return conclude(client, message, r, &reply);
 }
 
 int handle_open_name(struct client *client, const struct proto_message *message) {
-    int r = check_version(client, message);
-
-    if (r != 0)
-        return r;
-    r = core_open_name(client->session, message->header.request, &message->open_name, clock_now_ns());
+    int r = core_open_name(client->session, message->header.request, &message->open_name, clock_now_ns());
     return r == 0 ? 0 : refuse(client, message, r);
 }
 
@@ -145,20 +123,12 @@ int name_request_send_answer(struct client *client, const struct name_answer *an
 
 int handle_read_directory(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
-    int r = check_version(client, message);
-
-    return r != 0 ? r
-                  : conclude(client, message,
-                             core_read_directory(client->session, &message->read_directory, &reply.directory),
-                             &reply);
+    int r = core_read_directory(client->session, &message->read_directory, &reply.directory);
+    return conclude(client, message, r, &reply);
 }
 
 int handle_list_names(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
-    int r = check_version(client, message);
-
-    if (r != 0)
-        return r;
     core_list_names(client->session, message->list_names.after, &reply.names);
     return conclude(client, message, 0, &reply);
 }

@@ -371,8 +371,6 @@ static int handle_ask_board(struct client *client, const struct proto_message *m
 static int handle_ask_alive(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
 
-    if (client->version < PROTO_VERSION_RESTARTS)
-        return client_reject(client, message->header.request, PROTO_E_INVALID, "header.operation: unknown");
     if (client->was_sent_alive && !outbox_is_read(&client->connection.outbox))
         return refuse_until_read(client, message->header.request);
     int fd = alive_need(&client->clients->alive);
@@ -551,10 +549,20 @@ static request_handler *const handlers[] = {
 #include "proto/messages.def"
 };
 
+/* The first version of the wire format that has a client's message. */
+static unsigned first_version(unsigned operation) {
+    return operation == PROTO_ASK_ALIVE                                          ? PROTO_VERSION_RESTARTS
+           : operation >= PROTO_WRITE_DIRECTORY && operation <= PROTO_LIST_NAMES ? PROTO_VERSION_NAMES
+                                                                                 : PROTO_VERSION_MIN;
+}
+
 int request_handle(struct client *client, const struct proto_message *message) {
     if (client->state != CLIENT_GREETING) {
         core_session_heard(client->session);
-        return handlers[message->header.operation](client, message);
+        return client->version >= first_version(message->header.operation)
+                   ? handlers[message->header.operation](client, message)
+                   : client_reject(client, message->header.request, PROTO_E_INVALID,
+                                   "header.operation: unknown");
     }
     return message->header.operation == PROTO_HELLO
                ? open_session(client, message)
