@@ -8,31 +8,8 @@
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
-#include "tests/integration/cache_fixture.h"
 #include "tests/integration/gate.h"
-
-#define SIZE (64 * KIB)
-
-static const unsigned kinds[] = {GPUPOOL_POOL_DEVICE, GPUPOOL_POOL_HOST};
-
-static void expect_bytes(struct gpupool_client *client, const struct gpupool_buffer *buffer, int byte,
-                         void *stream) {
-    struct gpupool_buffer seen = acquire(client, GPUPOOL_POOL_HOST, SIZE, GPUPOOL_NO_STREAM);
-    const uint8_t *bytes = seen.data;
-
-    MUST(gpupool_copy(client, 0, seen.data, buffer->data, SIZE, stream));
-    MUST(gpupool_stream_synchronize(client, 0, stream));
-    for (unsigned i = 0; i < SIZE; i++)
-        if (bytes[i] != byte)
-            fail_msg("byte %u is %d, not %d", i, bytes[i], byte);
-    MUST(gpupool_release(client, &seen, GPUPOOL_NO_STREAM));
-}
-
-static void close_with_stream(struct gpupool_client *client, void *stream) {
-    MUST(gpupool_trim(client, NULL));
-    MUST(gpupool_stream_destroy(client, 0, stream));
-    gpupool_close(client);
-}
+#include "tests/integration/passed_buffers.h"
 
 static void expect_nothing_leased(void) {
     WAIT_UNTIL(daemon_sum(&daemon_, "leased_bytes") == 0 && daemon_sum(&daemon_, "quarantined_bytes") == 0);
@@ -121,7 +98,8 @@ static void what_is_kept_outlives_its_publisher(void **state) {
         expect_bytes(client, gpupool_name_buffers(name, NULL), 9, stream);
         MUST(gpupool_unpublish(client, "kept", generation));
         assert_int_equal(gpupool_unpublish(client, "kept", 0), GPUPOOL_E_NO_NAME);
-        expect_bytes(client, gpupool_name_buffers(name, NULL), 9, stream); /* who has it open keeps it */
+        expect_bytes(client, gpupool_name_buffers(name, NULL), 9,
+                     stream); /* an open name keeps its buffers */
         MUST(gpupool_close_name(client, name, stream));
         close_with_stream(client, stream);
         expect_nothing_leased();

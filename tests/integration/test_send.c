@@ -8,30 +8,13 @@
 #include <sys/socket.h>
 
 #include "base/cleanup.h"
-#include "tests/integration/cache_fixture.h"
 #include "tests/integration/gate.h"
+#include "tests/integration/passed_buffers.h"
 
-#define SIZE        (64 * KIB)
 #define LIFETIME_NS (3600 * NS_PER_S)
-
-static const unsigned kinds[] = {GPUPOOL_POOL_DEVICE, GPUPOOL_POOL_HOST};
 
 static void set(struct gpupool_client *client, const struct gpupool_buffer *buffer, int byte, void *stream) {
     MUST(gpupool_set(client, 0, buffer->data, byte, SIZE, stream));
-}
-
-/* Copies the buffer to ordinary memory and looks at each byte. */
-static void expect_bytes(struct gpupool_client *client, const struct gpupool_buffer *buffer, int byte,
-                         void *stream) {
-    struct gpupool_buffer seen = acquire(client, GPUPOOL_POOL_HOST, SIZE, GPUPOOL_NO_STREAM);
-    const uint8_t *bytes = seen.data;
-
-    MUST(gpupool_copy(client, 0, seen.data, buffer->data, SIZE, stream));
-    MUST(gpupool_stream_synchronize(client, 0, stream));
-    for (unsigned i = 0; i < SIZE; i++)
-        if (bytes[i] != byte)
-            fail_msg("byte %u is %d, not %d", i, bytes[i], byte);
-    MUST(gpupool_release(client, &seen, GPUPOOL_NO_STREAM));
 }
 
 static uint64_t parcels(void) {
@@ -42,13 +25,6 @@ static void expect_no_token(struct gpupool_client *client, const struct gpupool_
     struct gpupool_buffer buffer;
     assert_int_equal(gpupool_attach(client, token, GPUPOOL_NO_STREAM, 0, &buffer), GPUPOOL_E_NO_TOKEN);
     assert_int_equal(gpupool_revoke(client, token), GPUPOOL_E_NO_TOKEN);
-}
-
-/* Ends a client with a stream, and expects that nothing is left. */
-static void close_with_stream(struct gpupool_client *client, void *stream) {
-    MUST(gpupool_trim(client, NULL));
-    MUST(gpupool_stream_destroy(client, 0, stream));
-    gpupool_close(client);
 }
 
 static void a_buffer_that_was_sent_and_released_reaches_its_taker(void **state) {

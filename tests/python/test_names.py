@@ -32,7 +32,7 @@ def byte_of(opened):
 
 
 def read_and_report(connection, name):
-    """In another process: opens what is published, and what it is replaced by, and tells the bytes."""
+    """In another process: opens the name, and again once it is replaced, and tells the bytes."""
     with names.open_buffers(name, timeout=scene.WAIT_S) as opened:
         connection.send((byte_of(opened), opened.directory))
         with names.open_buffers(name, generation=opened.generation + 1, timeout=scene.WAIT_S) as newer:

@@ -31,6 +31,16 @@ static struct scene scene_of(void **state) {
     return scene;
 }
 
+/* The publisher's lease as "a", with KEEP, behind the fence. */
+static struct wish kept_behind_fence(const struct scene *scene) {
+    return (struct wish){.name = "a",
+                         .leases = {scene->lease},
+                         .count = 1,
+                         .flags = PROTO_PUBLISH_KEEP,
+                         .has_fence = true,
+                         .fence_value = VALUE};
+}
+
 /* Begins anew, for a test of several cases. */
 static void end_scene(const struct scene *scene, void **state) {
     core_destroy(scene->core);
@@ -391,12 +401,7 @@ static void what_is_kept_outlives_its_publisher(void **state) {
 static void contents_that_never_came_are_not_kept(void **state) {
     for (unsigned how = 0; how < 3; how++) {
         struct scene scene = scene_of(state);
-        const struct wish wish = {.name = "a",
-                                  .leases = {scene.lease},
-                                  .count = 1,
-                                  .flags = PROTO_PUBLISH_KEEP,
-                                  .has_fence = true,
-                                  .fence_value = VALUE};
+        const struct wish wish = kept_behind_fence(&scene);
         uint64_t generation;
 
         assert_int_equal(publish(scene.publisher, &wish, &generation), 0);
@@ -424,12 +429,7 @@ static void contents_that_never_came_are_not_kept(void **state) {
 /* Without the words nothing is known of the work. */
 static void without_its_words_a_fence_was_not_reached(void **state) {
     struct scene scene = scene_of(state);
-    const struct wish wish = {.name = "a",
-                              .leases = {scene.lease},
-                              .count = 1,
-                              .flags = PROTO_PUBLISH_KEEP,
-                              .has_fence = true,
-                              .fence_value = VALUE};
+    const struct wish wish = kept_behind_fence(&scene);
 
     assert_int_equal(publish(scene.publisher, &wish, NULL), 0);
     atomic_store(&words.words[1], VALUE);
@@ -443,12 +443,7 @@ static void without_its_words_a_fence_was_not_reached(void **state) {
 static void the_end_of_a_publisher_leaves_later_editions_alone(void **state) {
     for (unsigned is_replaced = 0; is_replaced < 2; is_replaced++) {
         struct scene scene = scene_of(state);
-        const struct wish wish = {.name = "a",
-                                  .leases = {scene.lease},
-                                  .count = 1,
-                                  .flags = PROTO_PUBLISH_KEEP,
-                                  .has_fence = true,
-                                  .fence_value = VALUE};
+        const struct wish wish = kept_behind_fence(&scene);
         struct lease *own = take_growing(scene.reader, scene.pool, MIB, 0);
 
         assert_int_equal(publish(scene.publisher, &wish, NULL), 0);
