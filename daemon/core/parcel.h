@@ -26,12 +26,12 @@
 
 /* Opens a parcel on a shared block that the session holds. Whether the tenant may have it (PARCELS_MAX,
  * tenant_may_have()) is the caller's to ask before. token: random, fresh. send: its takers, lifetime and
- * flags. Returns 0 or -ENOMEM. */
+ * flags. Returns 0, -ENOMEM, or -EBADMSG: another one has the token. */
 int parcel_open(struct session *session, struct block *block, const struct proto_token *token,
                 const struct proto_send *send, uint64_t now_ns);
 
 /* For heir.h. Opens a parcel as a predecessor's: wanted. sender: the session that holds it; NULL: its time has
- * begun, or it is a part of wanted->edition, the next one. Returns 0, -ENOMEM, or -EBADMSG: another one has the token. */
+ * begun, or it is a part of wanted->edition, the next one. Returns as parcel_open(). */
 int parcel_restore(struct core *core, const struct parcel *wanted, struct session *sender,
                    struct parcel **ret_parcel);
 
