@@ -143,7 +143,9 @@ static int enter_and_share(struct gpupool_client *client, const struct gpupool_b
         return error_set(GPUPOOL_E_INVALID, "%s: ret_token is NULL", call);
     if (buffer->size_bytes > buffer->capacity_bytes || buffer->capacity_bytes > PROTO_SIZE_MAX)
         return error_set(GPUPOOL_E_INVALID, "%s: not a buffer: size %" PRIu64, call, buffer->size_bytes);
-    r = share(client, buffer, piece, stream, sending, ret_token);
+    r = buffer_check_awake(client, buffer);
+    if (r == 0)
+        r = share(client, buffer, piece, stream, sending, ret_token);
     return error_end(r < 0 ? buffer_fail(r, doing, buffer) : 0);
 }
 
@@ -254,8 +256,11 @@ static int attach(struct gpupool_client *client, const struct proto_token *name,
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.attach = *name;
+    const struct lease_access access = {
+        .access = (flags & GPUPOOL_READ_ONLY) != 0 ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE,
+        .is_own = (flags & GPUPOOL_CAN_SLEEP) != 0};
     int r = lease_take(&client->session, request, connection_deadline_ns(&client->session.connection, 0),
-                       (flags & GPUPOOL_READ_ONLY) != 0 ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE, &grant);
+                       access, &grant);
     if (r < 0)
         return r;
     *ret_buffer = buffer_of_grant(client, &grant);
@@ -284,7 +289,7 @@ int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *to
         return error_set(GPUPOOL_E_INVALID, "gpupool_attach: no token, or ret_buffer is NULL");
     if (stream == GPUPOOL_OWN_STREAM)
         return buffer_refuse_own_stream("gpupool_attach");
-    if ((flags & ~GPUPOOL_READ_ONLY) != 0)
+    if ((flags & ~(GPUPOOL_READ_ONLY | GPUPOOL_CAN_SLEEP)) != 0)
         return error_set(GPUPOOL_E_INVALID, "gpupool_attach: unknown flags: %#" PRIx32, flags);
     if (!token_read(token, &name, &fence))
         return error_set(GPUPOOL_E_NO_TOKEN, "attaching a shared buffer: these bytes are no token");
@@ -360,7 +365,8 @@ int gpupool_reuse(struct gpupool_client *client, const struct gpupool_buffer *bu
     if (stream == GPUPOOL_OWN_STREAM)
         return buffer_refuse_own_stream("gpupool_reuse");
     struct proto_lease_name lease = buffer_lease(buffer, piece);
-    if ((piece == NULL || piece->split_off) &&
+    r = buffer_check_awake(client, buffer);
+    if (r == 0 && (piece == NULL || piece->split_off) &&
         shared_is_noted(&client->shared, lease.lease, lease.generation))
         r = reuse(client, buffer, &lease, stream);
     return error_end(r < 0 ? buffer_fail(r, "using again", buffer) : 0);
