@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "base/lock.h"
+#include "client/cache/cache.h"
 
 void sleepers_init(struct sleepers *sleepers) {
     pthread_mutex_init(&sleepers->lock, NULL);
@@ -42,7 +43,7 @@ void sleepers_remove(struct sleepers *sleepers, struct sleeper *sleeper) {
 }
 
 struct sleeper *sleepers_find(struct sleepers *sleepers, const struct gpupool_buffer *buffer) {
-    if (atomic_load(&sleepers->count) == 0)
+    if (atomic_load(&sleepers->count) == 0 || cache_piece(buffer) != NULL)
         return NULL;
     LOCKED(&sleepers->lock);
     list_for_each_entry(struct sleeper, sleeper, bucket_of(sleepers, buffer->lease), link) {

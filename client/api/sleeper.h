@@ -56,7 +56,8 @@ void sleepers_forget(struct sleepers *sleepers);
 void sleepers_add(struct sleepers *sleepers, struct sleeper *sleeper);
 void sleepers_remove(struct sleepers *sleepers, struct sleeper *sleeper);
 
-/* The sleeper that a buffer is; NULL: it is awake. Takes no lock while no buffer of the client sleeps. */
+/* The sleeper that a buffer is; NULL: it is awake. A piece of the cache is no sleeper: its generation is counted by
+ * the cache, and may be that of another lease. Takes no lock while no buffer of the client sleeps. */
 struct sleeper *sleepers_find(struct sleepers *sleepers, const struct gpupool_buffer *buffer);
 
 /* Has a sleeper go under the name of its new lease. */
