@@ -47,14 +47,21 @@ static inline void sleep_stop(struct test_daemon *daemon) {
     daemon_stop(daemon);
 }
 
-static inline struct gpupool_client *sleep_open(const struct test_daemon *daemon, uint32_t flags) {
+/* alloc_timeout_ns: how long a sleep may take. */
+static inline struct gpupool_client *sleep_open_for(const struct test_daemon *daemon, uint32_t flags,
+                                                    uint64_t alloc_timeout_ns) {
     struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
     struct gpupool_client *client = NULL;
 
     options.socket = daemon->socket;
     options.flags = flags;
+    options.alloc_timeout_ns = alloc_timeout_ns;
     MUST(gpupool_open(&options, &client));
     return client;
+}
+
+static inline struct gpupool_client *sleep_open(const struct test_daemon *daemon, uint32_t flags) {
+    return sleep_open_for(daemon, flags, 0);
 }
 
 static inline uint32_t device_pool(struct gpupool_client *client) {

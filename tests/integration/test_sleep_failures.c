@@ -192,17 +192,13 @@ static void an_acquire_that_fails_leaves_nothing(void **state) {
 
 /* The contents find no room in the host pool: the buffer stays awake. */
 static void contents_without_room_in_the_host_pool_stay(void **state) {
-    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
-    struct gpupool_client *client = NULL;
     struct test_daemon daemon;
 
     (void)state;
     if (!test_is_simulated())
         skip();
     sleep_start(&daemon);
-    options.socket = daemon.socket;
-    options.alloc_timeout_ns = UINT64_C(50000000);
-    MUST(gpupool_open(&options, &client));
+    struct gpupool_client *client = sleep_open_for(&daemon, 0, UINT64_C(50000000));
     struct gpupool_buffer buffer = acquire_sleeper(client, 48 * MIB);
     MUST(puppet_write_pattern(client, &buffer, 6, NULL));
     int r = gpupool_sleep(client, &buffer, GPUPOOL_KEEP_IN_HOST, NULL);

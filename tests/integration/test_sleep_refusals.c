@@ -137,8 +137,6 @@ static void drop(struct held_stream *held) {
 
 /* A sleep whose time is over changes nothing. An address that maps nothing would end the device. */
 static void memory_that_the_gpu_uses_does_not_sleep(void **state) {
-    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
-    struct gpupool_client *client = NULL;
     struct held_stream held;
     struct test_daemon daemon;
 
@@ -146,9 +144,7 @@ static void memory_that_the_gpu_uses_does_not_sleep(void **state) {
     if (!test_is_simulated())
         skip();
     sleep_start(&daemon);
-    options.socket = daemon.socket;
-    options.alloc_timeout_ns = UINT64_C(50000000);
-    MUST(gpupool_open(&options, &client));
+    struct gpupool_client *client = sleep_open_for(&daemon, 0, UINT64_C(50000000));
     for (unsigned is_recorded = 0; is_recorded < 2; is_recorded++)
         for (unsigned i = 0; i < KEEPS; i++) {
             struct gpupool_buffer buffer = acquire_sleeper(client, SLEEPER_BYTES);
@@ -215,6 +211,29 @@ static void other_buffers_are_refused_with_advice(void **state) {
         MUST(gpupool_release(client, &host, NULL));
         gpupool_close(client);
     }
+    sleep_stop(&daemon);
+}
+
+/* The cache counts the generations of its pieces by itself, so that a piece may have the numbers of a sleeper. */
+static void a_piece_of_the_cache_is_no_sleeper(void **state) {
+    struct gpupool_buffer_info info;
+    struct gpupool_buffer plain;
+    struct test_daemon daemon;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    sleep_start(&daemon);
+    struct gpupool_client *client = sleep_open(&daemon, 0);
+    MUST(gpupool_acquire(client, device_pool(client), MIB, NULL, GPUPOOL_FOREVER, 0, &plain));
+    struct sleeper sleeper = {.lease = {.lease = plain.lease, .generation = plain.generation}};
+    list_init(&sleeper.link);
+    sleepers_add(&client->sleepers, &sleeper);
+    MUST(gpupool_query(client, &plain, &info));
+    MUST(gpupool_release(client, &plain, NULL));
+    assert_false(list_is_empty(&sleeper.link));
+    sleepers_remove(&client->sleepers, &sleeper);
+    gpupool_close(client);
     sleep_stop(&daemon);
 }
 
@@ -325,6 +344,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_stream_that_is_captured_is_refused),
         cmocka_unit_test(memory_that_the_gpu_uses_does_not_sleep),
         cmocka_unit_test(other_buffers_are_refused_with_advice),
+        cmocka_unit_test(a_piece_of_the_cache_is_no_sleeper),
         cmocka_unit_test(memory_by_legacy_handles_is_refused_with_advice),
         cmocka_unit_test(shared_buffers_sleep_on_the_gpu_alone),
         cmocka_unit_test(a_buffer_is_shared_after_a_sleep),
