@@ -438,7 +438,8 @@ int buffer_wait(struct gpupool_client *client, const struct gpupool_buffer *buff
     int r = settle(client, buffer, -1, stream, &piece, &fence, &others);
 
     return r < 0 ? r
-                 : end_release(client, fence_wait(&client->session, fence, buffer->device, deadline_ns), others);
+                 : end_release(client, fence_wait(&client->session, fence, buffer->device, deadline_ns),
+                               others);
 }
 
 /* Ends the sleep of a buffer that is released: its addresses go, and what was kept of its contents. */

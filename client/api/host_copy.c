@@ -53,12 +53,14 @@ void host_copy_release(struct gpupool_client *client, struct host_copy *copy, vo
     free(copy);
 }
 
-int host_copy_out(struct gpupool_client *client, const struct host_copy *copy, const char *memory, void *stream) {
+int host_copy_out(struct gpupool_client *client, const struct host_copy *copy, const char *memory,
+                  void *stream) {
     const struct gpu *gpu = client->session.devices.gpu;
     int error = 0;
 
     for (uint32_t i = 0; i < copy->count && error == 0; i++) {
-        error = gpu->memory_copy(copy->device, copy->chunks[i].data, memory, copy->chunks[i].size_bytes, stream);
+        error =
+            gpu->memory_copy(copy->device, copy->chunks[i].data, memory, copy->chunks[i].size_bytes, stream);
         memory += copy->chunks[i].size_bytes;
     }
     return error == 0 ? 0 : devices_fail_on(gpu, copy->device, error, "copying its contents to the host");
@@ -69,7 +71,8 @@ int host_copy_in(struct gpupool_client *client, const struct host_copy *copy, ch
     int error = 0;
 
     for (uint32_t i = 0; i < copy->count && error == 0; i++) {
-        error = gpu->memory_copy(copy->device, memory, copy->chunks[i].data, copy->chunks[i].size_bytes, stream);
+        error =
+            gpu->memory_copy(copy->device, memory, copy->chunks[i].data, copy->chunks[i].size_bytes, stream);
         memory += copy->chunks[i].size_bytes;
     }
     return error == 0 ? 0 : devices_fail_on(gpu, copy->device, error, "copying its contents from the host");

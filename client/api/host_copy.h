@@ -20,8 +20,8 @@ struct host_copy {
     struct gpupool_buffer chunks[];
 };
 
-/* Acquires the memory, in the host pool near the device, and waits until a time for it. What was acquired goes back
- * where that fails. 0, EXHAUSTED and the like, NO_POOL (the daemon has no host pool). */
+/* Acquires the memory, in the host pool near the device, and waits until a time for it. Where it fails, the
+ * chunks that were acquired go back. 0, EXHAUSTED and the like, NO_POOL (the daemon has no host pool). */
 int host_copy_new(struct gpupool_client *client, unsigned device, uint64_t bytes, uint64_t deadline_ns,
                   struct host_copy **ret_copy);
 
@@ -31,7 +31,8 @@ void host_copy_release(struct gpupool_client *client, struct host_copy *copy, vo
 
 /* Copies memory of the device to the copy, or the other way, in stream order. The stream is not being captured. 0
  * or DRIVER: a part may be under way. */
-int host_copy_out(struct gpupool_client *client, const struct host_copy *copy, const char *memory, void *stream);
+int host_copy_out(struct gpupool_client *client, const struct host_copy *copy, const char *memory,
+                  void *stream);
 int host_copy_in(struct gpupool_client *client, const struct host_copy *copy, char *memory, void *stream);
 
 #endif

@@ -256,9 +256,9 @@ static int attach(struct gpupool_client *client, const struct proto_token *name,
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.attach = *name;
-    const struct lease_access access = {
-        .access = (flags & GPUPOOL_READ_ONLY) != 0 ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE,
-        .is_own = (flags & GPUPOOL_CAN_SLEEP) != 0};
+    const struct lease_access access = {.access = (flags & GPUPOOL_READ_ONLY) != 0 ? GPU_ACCESS_READ
+                                                                                   : GPU_ACCESS_READ_WRITE,
+                                        .is_own = (flags & GPUPOOL_CAN_SLEEP) != 0};
     int r = lease_take(&client->session, request, connection_deadline_ns(&client->session.connection, 0),
                        access, &grant);
     if (r < 0)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Buffers that sleep: acquired at addresses of their own, let go, and had again at the same addresses. What is mapped
- * there is the own row's matter (client/session/own_row.h), which buffers sleep the table's (sleeper.h). Here is the
- * order of the steps, and what is undone where one fails.
+ * Buffers that sleep: acquired at addresses of their own, let go, and had again at the same addresses. The own
+ * row maps and unmaps memory there (client/session/own_row.h), and the table of sleepers knows which buffers sleep
+ * (sleeper.h). Here is the order of the steps, and how a step that fails is undone.
  */
 #include <inttypes.h>
 #include <stdlib.h>
@@ -34,9 +34,10 @@ static int refuse_buffer(struct gpupool_client *client, const struct gpupool_buf
 
     if (r < 0)
         return r;
-    return pool.is_movable ? error_set(GPUPOOL_E_INVALID, "the buffer has no addresses of its own, or was "
-                                                          "released: acquire or attach it with GPUPOOL_CAN_SLEEP")
-                           : refuse_pool(&pool);
+    return pool.is_movable
+               ? error_set(GPUPOOL_E_INVALID, "the buffer has no addresses of its own, or was "
+                                              "released: acquire or attach it with GPUPOOL_CAN_SLEEP")
+               : refuse_pool(&pool);
 }
 
 static struct proto_lease_name name_of(const struct gpupool_buffer *buffer) {
@@ -89,8 +90,7 @@ int buffer_acquire_own(struct gpupool_client *client, uint32_t pool_id, uint64_t
         whole_give_back(client, &block);
         return r;
     }
-    const struct gpupool_buffer buffer =
-        buffer_of_block(client, &pool, &block, size_bytes, bytes, memory);
+    const struct gpupool_buffer buffer = buffer_of_block(client, &pool, &block, size_bytes, bytes, memory);
     r = buffer_finish(client, &buffer, stream, flags);
     if (r == 0)
         *ret_buffer = buffer;
@@ -99,7 +99,7 @@ int buffer_acquire_own(struct gpupool_client *client, uint32_t pool_id, uint64_t
 
 /* --- sleep --- */
 
-/* What one call of gpupool_sleep() works with. */
+/* One call of gpupool_sleep(). */
 struct falling_asleep {
     struct gpupool_client *client;
     const struct gpupool_buffer *buffer;
@@ -193,32 +193,36 @@ static int fall_asleep(struct falling_asleep *falling) {
 /* Whether a sleeping buffer is as it is asked to be. */
 static int check_asleep(const struct sleeper *sleeper, enum gpupool_keep keep) {
     if (sleeper->is_mapped)
-        return error_set(GPUPOOL_E_INVALID, "a gpupool_wake() of the buffer has failed: call that again before");
+        return error_set(GPUPOOL_E_INVALID,
+                         "a gpupool_wake() of the buffer has failed: call that again before");
     return sleeper->keep == keep
                ? 0
-               : error_set(GPUPOOL_E_INVALID,
-                           "the buffer sleeps already, and keeps its contents otherwise: gpupool_wake() it before");
+               : error_set(
+                     GPUPOOL_E_INVALID,
+                     "the buffer sleeps already, and keeps its contents otherwise: gpupool_wake() it before");
 }
 
-static int check_sleep(struct gpupool_client *client, const struct gpupool_buffer *buffer, enum gpupool_keep keep) {
+static int check_sleep(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                       enum gpupool_keep keep) {
     if (!own_row_is(&client->session, name_of(buffer)))
         return refuse_buffer(client, buffer);
     if (keep != GPUPOOL_KEEP_ON_GPU && shared_is_noted(&client->shared, buffer->lease, buffer->generation))
-        return error_set(GPUPOOL_E_SHARED, "the buffer is shared, and others may have its memory: it sleeps with "
-                                           "GPUPOOL_KEEP_ON_GPU alone");
+        return error_set(GPUPOOL_E_SHARED,
+                         "the buffer is shared, and others may have its memory: it sleeps with "
+                         "GPUPOOL_KEEP_ON_GPU alone");
     return 0;
 }
 
-static int sleep_now(struct gpupool_client *client, const struct gpupool_buffer *buffer, enum gpupool_keep keep,
-                     void *stream) {
+static int sleep_now(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                     enum gpupool_keep keep, void *stream) {
     _cleanup_(call_time_end) struct call_time time = call_time_begin(client->alloc_timeout_ns);
     _cleanup_(bringing_endp) struct session *bringing = bringing_begin(&client->session);
     bool needs_stream = keep == GPUPOOL_KEEP_IN_HOST && stream == GPUPOOL_NO_STREAM;
-    struct falling_asleep falling = {
-        .client = client,
-        .buffer = buffer,
-        .stream = needs_stream ? NULL : stream,
-        .deadline_ns = clock_deadline_ns(clock_now_ns(), client->alloc_timeout_ns)};
+    struct falling_asleep falling = {.client = client,
+                                     .buffer = buffer,
+                                     .stream = needs_stream ? NULL : stream,
+                                     .deadline_ns =
+                                         clock_deadline_ns(clock_now_ns(), client->alloc_timeout_ns)};
     const struct gpu *gpu;
     unsigned device;
 
@@ -314,7 +318,8 @@ static int wake_now(struct gpupool_client *client, struct sleeper *sleeper, stru
     const struct gpu *gpu;
     unsigned device;
 
-    int r = sleeper->keep == GPUPOOL_KEEP_ON_GPU ? 0 : buffer_find_stream(client, buffer, used, &gpu, &device);
+    int r =
+        sleeper->keep == GPUPOOL_KEEP_ON_GPU ? 0 : buffer_find_stream(client, buffer, used, &gpu, &device);
     if (r == 0 && !sleeper->has_block)
         r = have_block(client, sleeper, buffer, timeout_ns);
     if (r == 0 && !sleeper->is_mapped) {
@@ -330,8 +335,8 @@ static int wake_now(struct gpupool_client *client, struct sleeper *sleeper, stru
     return 0;
 }
 
-int gpupool_wake(struct gpupool_client *client, struct gpupool_buffer *buffer, void *stream, uint64_t timeout_ns,
-                 uint32_t flags) {
+int gpupool_wake(struct gpupool_client *client, struct gpupool_buffer *buffer, void *stream,
+                 uint64_t timeout_ns, uint32_t flags) {
     struct piece *piece = NULL;
     int r = buffer_enter(client, buffer, "gpupool_wake", &piece);
 

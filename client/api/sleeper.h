@@ -5,8 +5,8 @@
  * The sleeping buffers of a client. A client owns one table of them. A buffer that is not in it is awake.
  *
  * gpupool_sleep() enters a buffer when its memory is unmapped. gpupool_wake() takes it out when the memory is mapped
- * and the contents are on their way, and gpupool_release() when the buffer ends. What a sleeper still has to get
- * back says how far a wake came that failed:
+ * and the contents are on their way, and gpupool_release() when the buffer ends. Two members of a sleeper say
+ * how far a wake came that failed:
  *
  *     has_block   is_mapped
  *     false       false       its lease went back; wake acquires another block

@@ -59,8 +59,8 @@ static int ask(struct asking *asking, uint64_t segment_bytes, uint64_t count, ui
                                                    .segment_bytes = segment_bytes,
                                                    .count = (uint32_t)count,
                                                    .timeout_ns = timeout_ns};
-    struct question question = question_of_segments(&asking->client->session, &acquire,
-                                                    asking->grants + asking->n_granted);
+    struct question question =
+        question_of_segments(&asking->client->session, &acquire, asking->grants + asking->n_granted);
     int r;
 
     do {

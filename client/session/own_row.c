@@ -47,8 +47,8 @@ static struct mapped_part *parts_of_row(struct session *session, const struct ma
     struct mapped_part *parts = malloc(row->n_parts * sizeof *parts);
 
     for (uint32_t i = 0; parts != NULL && i < row->n_parts; i++) {
-        parts[i] = (struct mapped_part){.segment = segments_find(&session->segments, row->segments[i]),
-                                        .number = i};
+        parts[i] =
+            (struct mapped_part){.segment = segments_find(&session->segments, row->segments[i]), .number = i};
         assert(parts[i].segment != NULL); /* it is leased */
     }
     return parts;
@@ -196,7 +196,7 @@ uint64_t *own_row_empty(struct session *session, struct proto_lease_name lease, 
 
 /* --- another block --- */
 
-/* What a row is to have: the bookkeeping of its mappings, and the ids of its segments. */
+/* The bookkeeping of a row's mappings, and the ids of its segments. */
 struct content {
     struct mapped_range *range;
     uint64_t *segments;
@@ -226,7 +226,8 @@ static void change(struct session *session, struct mapped_row *row, struct conte
     row->segments = content->segments;
     row->n_parts = count;
     row->is_unmapped = false;
-    row_name_use_locked(rows, rows_find_use_locked(rows, from.lease, from.generation), to.lease, to.generation);
+    row_name_use_locked(rows, rows_find_use_locked(rows, from.lease, from.generation), to.lease,
+                        to.generation);
     pthread_mutex_unlock(&rows->lock);
     *content = before;
 }
@@ -248,8 +249,9 @@ int own_row_fill(struct session *session, struct proto_lease_name lease, const s
 }
 
 /* Lists and imports the parts of a lease. *ret_parts is the caller's. */
-static int bring_parts(struct session *session, const struct proto_lease *lease, const struct segment *segment,
-                       const uint8_t uuid[PROTO_UUID_BYTES], struct mapped_part **ret_parts) {
+static int bring_parts(struct session *session, const struct proto_lease *lease,
+                       const struct segment *segment, const uint8_t uuid[PROTO_UUID_BYTES],
+                       struct mapped_part **ret_parts) {
     uint32_t count = row_parts_count(lease->parts);
     _cleanup_(freep) struct proto_part *listed = calloc(count, sizeof *listed);
     _cleanup_(freep) struct mapped_part *parts = calloc(count, sizeof *parts);
@@ -269,7 +271,8 @@ static int check_place(const struct mapped_row *row, const struct proto_lease *l
     uint64_t bytes = bytes_of(parts, row_parts_count(lease->parts));
 
     if (bytes != row->range->size_bytes)
-        return error_set(GPUPOOL_E_INVALID, "the other block lies in segments of %s, and its place is one of %s",
+        return error_set(GPUPOOL_E_INVALID,
+                         "the other block lies in segments of %s, and its place is one of %s",
                          BYTES_TEXT(bytes), BYTES_TEXT(row->range->size_bytes));
     if (lease->offset_bytes != row->offset_bytes)
         return error_set(GPUPOOL_E_INVALID,

@@ -458,8 +458,7 @@ void *rows_locate(struct rows *rows, uint64_t lease, uint64_t generation, const 
     const struct row_use *use = rows_find_use_locked(rows, lease, generation);
     const struct mapped_row *row = use == NULL ? NULL : use->row;
     if (row != NULL && !row->is_unmapped && row->n_parts == row_parts_count(info->parts) &&
-        row->segments[0] == info->segment &&
-        info->capacity_bytes <= row->range->size_bytes &&
+        row->segments[0] == info->segment && info->capacity_bytes <= row->range->size_bytes &&
         info->offset_bytes <= row->range->size_bytes - info->capacity_bytes)
         memory = row->range->memory + info->offset_bytes;
     pthread_mutex_unlock(&rows->lock);

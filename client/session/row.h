@@ -54,11 +54,11 @@ struct mapped_row {
     struct list waiting;   /* likewise, those that were released */
     unsigned n_leases;
     bool is_own;
-    bool is_unmapped;      /* of an own row: its addresses map nothing */
-    uint64_t offset_bytes; /* of an own row: where the block begins */
+    bool is_unmapped;           /* of an own row: its addresses map nothing */
+    uint64_t offset_bytes;      /* of an own row: where the block begins */
     struct mapped_range *range; /* it begins with the first segment, not with the block; owned */
     uint32_t n_parts;           /* 0: an own row, unmapped, whose segments went back */
-    uint64_t *segments; /* of the parts: their ids; owned. The mapping of a part has its number */
+    uint64_t *segments;         /* of the parts: their ids; owned. The mapping of a part has its number */
 };
 
 struct row_use {

@@ -84,7 +84,7 @@ static int describe_unseen(struct session *session, const struct proto_lease *le
 }
 
 int row_parts_list(struct session *session, const struct proto_lease *lease, const struct segment *segment,
-                      struct proto_part *parts) {
+                   struct proto_part *parts) {
     if (lease->parts == 0) {
         parts[0] = (struct proto_part){.segment = segment->id,
                                        .segment_bytes = segment->size_bytes,

@@ -38,9 +38,17 @@
 #define HOST_PERCENT 110u
 #define SKIPPED      77
 
-enum time { SLEEP_ON_GPU, WAKE_ON_GPU, COPY_OUT, COPY_IN, SLEEP_IN_HOST, WAKE_IN_HOST, TIMES };
-static const char *const names[TIMES] = {"sleep_on_gpu",  "wake_on_gpu",   "copy_out",
-                                         "copy_in",       "sleep_in_host", "wake_in_host"};
+enum time {
+    SLEEP_ON_GPU,
+    WAKE_ON_GPU,
+    COPY_OUT,
+    COPY_IN,
+    SLEEP_IN_HOST,
+    WAKE_IN_HOST,
+    TIMES
+};
+static const char *const names[TIMES] = {"sleep_on_gpu", "wake_on_gpu",   "copy_out",
+                                         "copy_in",      "sleep_in_host", "wake_in_host"};
 
 struct scene {
     struct gpupool_client *client;
@@ -89,7 +97,8 @@ static void synchronize(struct scene *scene) {
 /* --- contents --- */
 
 static void set(struct scene *scene, int byte) {
-    need(gpupool_set(scene->client, 0, scene->buffer.data, byte, scene->buffer.size_bytes, scene->stream), "set");
+    need(gpupool_set(scene->client, 0, scene->buffer.data, byte, scene->buffer.size_bytes, scene->stream),
+         "set");
     synchronize(scene);
 }
 
@@ -98,7 +107,8 @@ static void compare(struct scene *scene, int byte) {
     unsigned char bytes[PLACES] = {0};
 
     for (unsigned i = 0; i < PLACES; i++)
-        need(gpupool_copy(scene->client, 0, &bytes[i], (char *)scene->buffer.data + i * distance, 1, scene->stream),
+        need(gpupool_copy(scene->client, 0, &bytes[i], (char *)scene->buffer.data + i * distance, 1,
+                          scene->stream),
              "copy");
     synchronize(scene);
     for (unsigned i = 0; i < PLACES; i++)
@@ -127,8 +137,8 @@ static void acquire_chunks(struct scene *scene) {
     scene->n_chunks = 0;
     for (uint64_t left = scene->buffer.capacity_bytes; left > 0;) {
         uint64_t size_bytes = left < CHUNK_BYTES ? left : CHUNK_BYTES;
-        need(gpupool_acquire(scene->client, scene->host_pool, size_bytes, GPUPOOL_NO_STREAM, GPUPOOL_FOREVER, 0,
-                             &scene->chunks[scene->n_chunks++]),
+        need(gpupool_acquire(scene->client, scene->host_pool, size_bytes, GPUPOOL_NO_STREAM, GPUPOOL_FOREVER,
+                             0, &scene->chunks[scene->n_chunks++]),
              "host memory");
         left -= size_bytes;
     }
@@ -210,12 +220,10 @@ static void end(struct scene *scene) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option known[] = {{"gpu", required_argument, NULL, 'g'},
-                                          {"size", required_argument, NULL, 's'},
-                                          {"rounds", required_argument, NULL, 'r'},
-                                          {"json", required_argument, NULL, 'j'},
-                                          {"check", no_argument, NULL, 'c'},
-                                          {0}};
+    static const struct option known[] = {
+        {"gpu", required_argument, NULL, 'g'},    {"size", required_argument, NULL, 's'},
+        {"rounds", required_argument, NULL, 'r'}, {"json", required_argument, NULL, 'j'},
+        {"check", no_argument, NULL, 'c'},        {0}};
     static struct scene scene;
     const char *gpu = "cuda";
     uint64_t size_bytes = 8 * GIB;
@@ -237,7 +245,8 @@ int main(int argc, char **argv) {
         else if (option == 'c')
             checks = true;
         else {
-            fprintf(stderr, "usage: sleepers [--gpu cuda|sim] [--size SIZE] [--rounds N] [--json FILE] [--check]\n");
+            fprintf(stderr,
+                    "usage: sleepers [--gpu cuda|sim] [--size SIZE] [--rounds N] [--json FILE] [--check]\n");
             return 2;
         }
     }

@@ -43,8 +43,8 @@ enum puppet_verb {
     PUPPET_CUT,      /* shuts the socket of the daemon down behind the library's back; the process lives on */
     PUPPET_GPU_KIND, /* → number */
     PUPPET_SOCKET_PATH, /* → text */
-    PUPPET_SLEEP, /* slot, flags: enum gpupool_keep */
-    PUPPET_WAKE,  /* slot, timeout_ns, flags → buffer */
+    PUPPET_SLEEP,       /* slot, flags: enum gpupool_keep */
+    PUPPET_WAKE,        /* slot, timeout_ns, flags → buffer */
     PUPPET_PAIR,   /* device, size, flags: a pair that grows to size in three steps, is copied and cleared */
     PUPPET_STREAM, /* makes a stream and uses it for all that follows */
     PUPPET_QUIT,

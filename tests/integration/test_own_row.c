@@ -25,8 +25,8 @@ static void scene_begin(struct scene *scene, uint64_t first_bytes, uint64_t seco
         MUST(puppet_write_pattern(scene->publisher, &scene->published[i], 1 + i, NULL));
         MUST(gpupool_share(scene->publisher, &scene->published[i], GPUPOOL_NO_STREAM, &scene->tokens[i]));
     }
-    MUST(gpupool_attach(scene->reader, &scene->tokens[0], GPUPOOL_NO_STREAM, GPUPOOL_CAN_SLEEP | GPUPOOL_READ_ONLY,
-                        &scene->attached));
+    MUST(gpupool_attach(scene->reader, &scene->tokens[0], GPUPOOL_NO_STREAM,
+                        GPUPOOL_CAN_SLEEP | GPUPOOL_READ_ONLY, &scene->attached));
 }
 
 static void scene_end(struct scene *scene) {

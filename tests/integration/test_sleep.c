@@ -6,7 +6,7 @@
 
 /* --- one buffer --- */
 
-/* What is leased of the device while a buffer sleeps, and whether its contents come back. */
+/* A buffer sleeps three times. Checks how much of the device is leased meanwhile, and whether its contents come back. */
 static void sleep_and_wake(struct test_daemon *daemon, struct gpupool_client *client, enum gpupool_keep keep,
                            void *stream) {
     struct gpupool_buffer buffer = acquire_sleeper(client, SLEEPER_BYTES);
@@ -62,7 +62,8 @@ static void sleep_is_behind_the_work_of_the_stream(void **state) {
         skip();
     sleep_start(&daemon);
     struct gpupool_client *client = sleep_open(&daemon, 0);
-    struct gpupool_buffer buffer = acquire_sleeper(client, SLEEPER_BYTES), other = acquire_sleeper(client, MIB);
+    struct gpupool_buffer buffer = acquire_sleeper(client, SLEEPER_BYTES),
+                          other = acquire_sleeper(client, MIB);
     MUST(gpupool_stream_create(client, 0, &stream));
     for (int byte = 1; byte < 20; byte++) {
         enum gpupool_keep keep = byte % 2 == 0 ? GPUPOOL_KEEP_ON_GPU : GPUPOOL_KEEP_IN_HOST;
@@ -117,10 +118,9 @@ static void the_segments_may_be_of_other_sizes_after_a_sleep(void **state) {
     (void)state;
     if (!test_is_simulated())
         skip();
-    sleep_start_with(&daemon,
-                     &(struct daemon_options){.config = "[device]\nexport = vmm\nlimit = 4GiB\n",
-                                              .environment = (const char *const[]){
-                                                  "GPUPOOL_SIM_FAIL=vmm_create:3:2", NULL}});
+    sleep_start_with(&daemon, &(struct daemon_options){.config = "[device]\nexport = vmm\nlimit = 4GiB\n",
+                                                       .environment = (const char *const[]){
+                                                           "GPUPOOL_SIM_FAIL=vmm_create:3:2", NULL}});
     struct gpupool_client *client = sleep_open(&daemon, 0);
     struct gpupool_buffer buffer = acquire_sleeper(client, 256 * MIB);
     unsigned segments = (unsigned)daemon_pool(&daemon, "device", 0, "segments");
@@ -169,12 +169,13 @@ static void two_processes_take_turns_with_one_pool(void **state) {
     (void)state;
     if (!test_is_simulated())
         skip();
-    sleep_start_with(&daemon, &(struct daemon_options){.config = "[device]\nexport = vmm\nlimit = 64MiB\n[host]\n"
-                                                                 "limit = 256MiB\nstep = 4MiB\n"});
+    sleep_start_with(&daemon,
+                     &(struct daemon_options){.config = "[device]\nexport = vmm\nlimit = 64MiB\n[host]\n"
+                                                        "limit = 256MiB\nstep = 4MiB\n"});
     for (unsigned i = 0; i < 2; i++) {
         puppet_connect(&puppets[i], &daemon);
-        PUPPET_MUST(&puppets[i], puppet_acquire(&puppets[i], 0, GPUPOOL_POOL_DEVICE, POOL_BYTES, GPUPOOL_FOREVER,
-                                                GPUPOOL_CAN_SLEEP));
+        PUPPET_MUST(&puppets[i], puppet_acquire(&puppets[i], 0, GPUPOOL_POOL_DEVICE, POOL_BYTES,
+                                                GPUPOOL_FOREVER, GPUPOOL_CAN_SLEEP));
         PUPPET_MUST(&puppets[i], puppet_fill(&puppets[i], 0, 1 + i));
         PUPPET_MUST(&puppets[i], puppet_sleep(&puppets[i], 0, GPUPOOL_KEEP_IN_HOST));
     }
@@ -225,7 +226,7 @@ static void a_wake_waits_for_room(void **state) {
     }
 }
 
-/* What the process itself keeps idle makes room for a wake that does not wait. */
+/* Idle memory of the process itself makes room for a wake that does not wait. */
 static void idle_memory_of_the_process_makes_room(void **state) {
     struct gpupool_buffer large;
     struct test_daemon daemon;
@@ -308,8 +309,8 @@ static void a_process_that_dies_asleep_gives_all_back(void **state) {
         PUPPET_MUST(&puppet, puppet_call(&puppet, &(struct puppet_command){.verb = PUPPET_OPEN,
                                                                            .flags = client_kinds[kind]}));
         for (unsigned i = 0; i < KEEPS; i++) {
-            PUPPET_MUST(&puppet, puppet_acquire(&puppet, i, GPUPOOL_POOL_DEVICE, SLEEPER_BYTES, GPUPOOL_FOREVER,
-                                                GPUPOOL_CAN_SLEEP));
+            PUPPET_MUST(&puppet, puppet_acquire(&puppet, i, GPUPOOL_POOL_DEVICE, SLEEPER_BYTES,
+                                                GPUPOOL_FOREVER, GPUPOOL_CAN_SLEEP));
             PUPPET_MUST(&puppet, puppet_sleep(&puppet, i, keeps[i]));
         }
         assert_true(daemon_sum(&daemon, "leased_bytes") >= 2 * SLEEPER_ROOM);

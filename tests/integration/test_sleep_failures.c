@@ -10,8 +10,11 @@
 #include "tests/integration/faults_fixture.h"
 #include "tests/integration/sleep_fixture.h"
 
-/* What fails in a round: the n-th call of the driver, or the n-th allocation. */
-enum failing { FAILING_DRIVER, FAILING_MEMORY };
+/* In a round the n-th call of the driver fails, or the n-th allocation. */
+enum failing {
+    FAILING_DRIVER,
+    FAILING_MEMORY
+};
 
 static void arm_call(enum failing failing, unsigned n) {
     if (failing == FAILING_DRIVER)
@@ -69,8 +72,9 @@ static bool fail_a_sleep(struct gpupool_client *client, struct gpupool_buffer *b
 }
 
 /* A wake fails at the n-th call. The buffer sleeps still, and a later wake has the contents. */
-static bool fail_a_wake(struct test_daemon *daemon, struct gpupool_client *client, struct gpupool_buffer *buffer,
-                        enum gpupool_keep keep, enum failing failing, unsigned n) {
+static bool fail_a_wake(struct test_daemon *daemon, struct gpupool_client *client,
+                        struct gpupool_buffer *buffer, enum gpupool_keep keep, enum failing failing,
+                        unsigned n) {
     MUST(puppet_write_pattern(client, buffer, n, NULL));
     MUST(gpupool_sleep(client, buffer, keep, NULL));
     arm_call(failing, n);
@@ -124,7 +128,7 @@ static void each_allocation_may_fail(void **state) {
     play(FAILING_MEMORY);
 }
 
-/* The driver unmaps the first segments, then no more, and maps none, either. What is left mapped is found again. */
+/* The driver unmaps the first segments, then no more, and maps none, either. A later wake finds the segments that are mapped still. */
 static void a_driver_that_fails_for_good_leaves_the_buffer_asleep(void **state) {
     struct test_daemon daemon;
     struct puppet puppet;
@@ -217,7 +221,8 @@ static void contents_without_room_in_the_host_pool_stay(void **state) {
 static const struct {
     enum call_kind kind;
     int error;
-} message_faults[] = {{CALL_SEND, ENOBUFS}, {CALL_SEND, EPIPE}, {CALL_RECVMSG, ENOMEM}, {CALL_RECVMSG, EMFILE}};
+} message_faults[] = {
+    {CALL_SEND, ENOBUFS}, {CALL_SEND, EPIPE}, {CALL_RECVMSG, ENOMEM}, {CALL_RECVMSG, EMFILE}};
 
 /* A sleep and a wake of which the n-th message fails. The connection may break by that; then the buffer is awake or
  * has its contents on the GPU, or it sleeps for want of a daemon. Returns whether a call failed. */
@@ -270,7 +275,7 @@ static void wait_until_lost(struct gpupool_client *client) {
     WAIT_UNTIL(!gpupool_is_connected(client));
 }
 
-/* The daemon is gone. What sleeps on the GPU is had again, and what slept elsewhere is not; all can be released. */
+/* The daemon is gone. A buffer that sleeps on the GPU wakes, and one that gave its memory back does not; all can be released. */
 static void sleepers_outlive_the_daemon(void **state) {
     struct test_daemon daemon;
 

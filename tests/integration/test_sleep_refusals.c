@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What sleeping buffers are refused, which buffers cannot sleep, and sleep beside sharing. */
+/* Calls that sleeping buffers are refused, buffers that cannot sleep, and sleep beside sharing. */
 #include <sys/mman.h>
 
 #include "tests/integration/sleep_fixture.h"
@@ -201,8 +201,9 @@ static void other_buffers_are_refused_with_advice(void **state) {
                 GPUPOOL_E_INVALID);
         if (client_kinds[kind] != GPUPOOL_OPEN_NO_CACHE)
             assert_null(gpupool_alloc_within(client, pool, MIB, NULL, GPUPOOL_NOW, GPUPOOL_CAN_SLEEP));
-        MUST_BE(gpupool_acquire(client, pool, 2 * POOL_BYTES, NULL, GPUPOOL_FOREVER, GPUPOOL_CAN_SLEEP, &none),
-                GPUPOOL_E_TOO_LARGE);
+        MUST_BE(
+            gpupool_acquire(client, pool, 2 * POOL_BYTES, NULL, GPUPOOL_FOREVER, GPUPOOL_CAN_SLEEP, &none),
+            GPUPOOL_E_TOO_LARGE);
         MUST_BE(gpupool_sleep(client, &plain, (enum gpupool_keep)3, NULL), GPUPOOL_E_INVALID);
         MUST_BE(gpupool_sleep(client, &plain, GPUPOOL_KEEP_ON_GPU, GPUPOOL_OWN_STREAM), GPUPOOL_E_INVALID);
         MUST_BE(gpupool_wake(client, &plain, GPUPOOL_OWN_STREAM, GPUPOOL_NOW, 0), GPUPOOL_E_INVALID);
@@ -250,8 +251,9 @@ static void memory_by_legacy_handles_is_refused_with_advice(void **state) {
     MUST(gpupool_acquire(client, device_pool(client), MIB, NULL, GPUPOOL_FOREVER, 0, &buffer));
     MUST_BE(gpupool_sleep(client, &buffer, GPUPOOL_KEEP_ON_GPU, NULL), GPUPOOL_E_INVALID);
     SAYS("export = vmm");
-    MUST_BE(gpupool_acquire(client, device_pool(client), MIB, NULL, GPUPOOL_FOREVER, GPUPOOL_CAN_SLEEP, &none),
-            GPUPOOL_E_INVALID);
+    MUST_BE(
+        gpupool_acquire(client, device_pool(client), MIB, NULL, GPUPOOL_FOREVER, GPUPOOL_CAN_SLEEP, &none),
+        GPUPOOL_E_INVALID);
     SAYS("export = vmm");
     MUST(gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token));
     MUST_BE(gpupool_attach(other, &token, GPUPOOL_NO_STREAM, GPUPOOL_CAN_SLEEP, &none), GPUPOOL_E_INVALID);

@@ -15,7 +15,7 @@
 #define STEPS     1200u
 #define THREADS   4u
 #define SLEEP_NS  (20 * NS_PER_MS) /* the host pool has room for few of them */
-#define MARKS     9u /* words of a buffer that are written and compared */
+#define MARKS     9u               /* words of a buffer that are written and compared */
 
 /* --- contents: simulated device memory can be reached by the CPU --- */
 
@@ -39,7 +39,11 @@ static bool has_marks(const struct gpupool_buffer *buffer, uint64_t seed) {
 
 /* --- the model --- */
 
-enum model_state { MODEL_NONE, MODEL_AWAKE, MODEL_ASLEEP };
+enum model_state {
+    MODEL_NONE,
+    MODEL_AWAKE,
+    MODEL_ASLEEP
+};
 
 struct model_buffer {
     enum model_state state;
@@ -62,7 +66,8 @@ static uint64_t leased_by_model(const struct world *world) {
 
     for (unsigned i = 0; i < BUFFERS; i++) {
         const struct model_buffer *model = &world->buffers[i];
-        if (model->state == MODEL_AWAKE || (model->state == MODEL_ASLEEP && model->keep == GPUPOOL_KEEP_ON_GPU))
+        if (model->state == MODEL_AWAKE ||
+            (model->state == MODEL_ASLEEP && model->keep == GPUPOOL_KEEP_ON_GPU))
             bytes += model->buffer.capacity_bytes;
     }
     return bytes;

@@ -700,7 +700,7 @@ GPUPOOL_API int gpupool_reuse(struct gpupool_client *client, const struct gpupoo
  * gpupool_send(), gpupool_reuse(), gpupool_record_stream() and gpupool_query() say INVALID of it.
  * @{
  */
-/** What becomes of the contents of a buffer that sleeps. */
+/** How the contents of a buffer that sleeps are kept. */
 enum gpupool_keep {
     /** They are dropped, and the memory goes back to the pool. */
     GPUPOOL_KEEP_NOTHING = 0,
@@ -718,7 +718,7 @@ enum gpupool_keep {
  * unmapped. Memory that went back to the pool is there for others, also of other users.
  * @param buffer acquired or attached with GPUPOOL_CAN_SLEEP. Of a buffer that sleeps already, with the same keep, the
  * call changes nothing
- * @param keep what becomes of its contents
+ * @param keep how its contents are kept
  * @param stream the one with the last work on the buffer; further ones were noted by gpupool_record_stream(), or are
  * ordered before. GPUPOOL_NO_STREAM: the GPU is done with it
  * @return 0; INVALID (the text says what to do: a buffer without GPUPOOL_CAN_SLEEP, host memory, a pool with
