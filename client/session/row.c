@@ -101,6 +101,15 @@ struct row_use *rows_find_use_locked(struct rows *rows, uint64_t lease, uint64_t
 static void leave_idle(struct rows *rows, struct mapped_row *row) {
     list_remove(&row->idle_link);
     rows->n_idle--;
+    if (row->is_own)
+        atomic_fetch_sub(&rows->n_own_idle, 1);
+}
+
+static void enter_idle(struct rows *rows, struct mapped_row *row) {
+    list_append(&rows->idle, &row->idle_link);
+    rows->n_idle++;
+    if (row->is_own)
+        atomic_fetch_add(&rows->n_own_idle, 1);
 }
 
 void row_name_use_locked(struct rows *rows, struct row_use *use, uint64_t lease, uint64_t generation) {
@@ -186,6 +195,8 @@ static void end_idle(struct session *session, unsigned most) {
 }
 
 void rows_end_own(struct session *session) {
+    if (atomic_load(&session->rows.n_own_idle) == 0)
+        return;
     pthread_mutex_lock(&session->rows.making);
     end_idle(session, UINT_MAX);
     pthread_mutex_unlock(&session->rows.making);
@@ -310,8 +321,7 @@ void rows_add(struct rows *rows, struct mapped_row *row, uint64_t lease, uint64_
               struct row_use *use) {
     pthread_mutex_lock(&rows->lock);
     list_append(bucket_of(rows, row->segments[0], row->n_parts), &row->link);
-    list_append(&rows->idle, &row->idle_link);
-    rows->n_idle++;
+    enter_idle(rows, row);
     add_use(rows, row, lease, generation, use);
     pthread_mutex_unlock(&rows->lock);
 }
@@ -426,10 +436,8 @@ void rows_release(struct session *session, uint64_t lease, uint64_t generation, 
         list_append(&row->waiting, &use->link);
         use->fence = fence;
         is_own = row->is_own;
-        if (--row->n_leases == 0) {
-            list_append(&rows->idle, &row->idle_link);
-            rows->n_idle++;
-        }
+        if (--row->n_leases == 0)
+            enter_idle(rows, row);
         (void)is_in_use(session, row);
     }
     pthread_mutex_unlock(&rows->lock);

@@ -30,6 +30,7 @@
  * lock; both before the connection's and the segments'. No exchange with the daemon is made under them.
  */
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -75,6 +76,7 @@ struct rows {
     struct list leases[ROW_BUCKETS]; /* uses, by their leases */
     struct list idle, stuck;         /* stuck: the driver would not unmap them */
     unsigned n_idle;
+    atomic_uint n_own_idle; /* own rows among these; changes under the lock */
 };
 
 void rows_init(struct rows *rows);
@@ -114,7 +116,7 @@ void *rows_locate(struct rows *rows, uint64_t lease, uint64_t generation, const 
  * that nothing is leased in it, behind no fence either, so nothing uses these rows. */
 int rows_remove_segment(struct session *session, uint64_t id, uint32_t pool);
 
-/* Ends the own rows whose lease was released and whose fences are ready. */
+/* Ends the own rows whose lease was released and whose fences are ready. Takes no lock where there are none. */
 void rows_end_own(struct session *session);
 
 /* --- for own_row.h --- */
