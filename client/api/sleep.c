@@ -108,6 +108,20 @@ struct falling_asleep {
     struct sleeper *sleeper; /* not in the table yet */
 };
 
+/* The buffer stays awake, and its stream may copy from it still: a release on another stream, or on none, is to be
+ * behind that. */
+static void keep_behind_copy(struct falling_asleep *falling) {
+    struct gpupool_client *client = falling->client;
+    const struct gpupool_buffer *buffer = falling->buffer;
+    char text[ERROR_TEXT_SIZE];
+
+    error_save(text);
+    if (recorded_add(&client->recorded, recorded_key_of(buffer, NULL), (unsigned)buffer->device,
+                     falling->stream) < 0)
+        (void)client->session.devices.gpu->stream_synchronize((unsigned)buffer->device, falling->stream);
+    error_restore(text);
+}
+
 /* Copies the contents out, if they are kept in host memory, and waits for all work on the buffer. Where that fails,
  * the copy goes back. */
 static int settle_contents(struct falling_asleep *falling) {
@@ -124,8 +138,10 @@ static int settle_contents(struct falling_asleep *falling) {
     }
     if (r == 0)
         r = buffer_wait(client, buffer, falling->stream, falling->deadline_ns);
-    if (r < 0)
+    if (r < 0 && sleeper->copy != NULL) {
+        keep_behind_copy(falling);
         host_copy_release(client, take_ptr(&sleeper->copy), falling->stream);
+    }
     return r;
 }
 
@@ -302,8 +318,9 @@ static int bring_contents(struct gpupool_client *client, struct sleeper *sleeper
     if (sleeper->copy == NULL)
         return 0;
     int r = host_copy_in(client, sleeper->copy, buffer->data, at_once ? NULL : stream);
-    int error = r == 0 && at_once ? gpu->stream_synchronize(device, NULL) : 0;
-    if (error != 0)
+    /* A part may be under way: a later wake on another stream, or a release, is behind it. */
+    int error = r < 0 || at_once ? gpu->stream_synchronize(device, at_once ? NULL : stream) : 0;
+    if (r == 0 && error != 0)
         r = devices_fail_on(gpu, device, error, "copying its contents from the host");
     if (r == 0)
         host_copy_release(client, take_ptr(&sleeper->copy), stream);

@@ -170,6 +170,36 @@ static void memory_that_the_gpu_uses_does_not_sleep(void **state) {
     sleep_stop(&daemon);
 }
 
+/* The contents are about to be copied out when the time of the sleep is over. A release without a stream waits for
+ * that copy all the same: an address that maps nothing would end the device. */
+static void a_release_is_behind_a_copy_that_came_to_nothing(void **state) {
+    struct held_stream held;
+    struct test_daemon daemon;
+
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    sleep_start(&daemon);
+    struct gpupool_client *client = sleep_open_for(&daemon, 0, UINT64_C(50000000));
+    struct gpupool_buffer buffer = acquire_sleeper(client, SLEEPER_BYTES);
+    const void *memory = buffer.data;
+    hold(&held, &buffer);
+    assert_int_equal(held.gpu->stream_wait64(0, NULL, held.word, 1), 0);
+    MUST_BE(gpupool_sleep(client, &buffer, GPUPOOL_KEEP_IN_HOST, GPUPOOL_NO_STREAM), GPUPOOL_E_TIMED_OUT);
+    MUST(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
+    MUST(gpupool_trim(client, NULL));
+    assert_true(is_readable(memory));
+    let_go(&held);
+    MUST(gpupool_stream_synchronize(client, 0, NULL));
+    WAIT_UNTIL(gpupool_trim(client, NULL) == 0 && !is_readable(memory));
+    buffer = acquire_sleeper(client, SLEEPER_BYTES);
+    MUST(puppet_write_pattern(client, &buffer, 1, NULL)); /* the device works */
+    MUST(gpupool_release(client, &buffer, NULL));
+    drop(&held);
+    gpupool_close(client);
+    sleep_stop(&daemon);
+}
+
 /* --- buffers that cannot sleep --- */
 
 static void other_buffers_are_refused_with_advice(void **state) {
@@ -345,6 +375,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_copy_of_the_struct_is_stale_after_a_wake),
         cmocka_unit_test(a_stream_that_is_captured_is_refused),
         cmocka_unit_test(memory_that_the_gpu_uses_does_not_sleep),
+        cmocka_unit_test(a_release_is_behind_a_copy_that_came_to_nothing),
         cmocka_unit_test(other_buffers_are_refused_with_advice),
         cmocka_unit_test(a_piece_of_the_cache_is_no_sleeper),
         cmocka_unit_test(memory_by_legacy_handles_is_refused_with_advice),

@@ -106,6 +106,7 @@ static void step_awake(struct world *world, struct model_buffer *model) {
     int r = gpupool_sleep(world->client, &model->buffer, model->keep, NULL);
     if (is_refusal(r) || r == GPUPOOL_E_TIMED_OUT) { /* no host memory, or a slow machine */
         world->n_refused++;
+        MUST(gpupool_stream_synchronize(world->client, 0, NULL)); /* it may copy still */
         assert_true(r == GPUPOOL_E_TIMED_OUT || model->keep == GPUPOOL_KEEP_IN_HOST);
         assert_true(has_marks(&model->buffer, model->seed));
         return;

@@ -724,7 +724,8 @@ enum gpupool_keep {
  * @return 0; INVALID (the text says what to do: a buffer without GPUPOOL_CAN_SLEEP, host memory, a pool with
  * export = ipc); SHARED: another keep than GPUPOOL_KEEP_ON_GPU for a buffer that was shared or attached; TIMED_OUT: the
  * work is not done; EXHAUSTED, LIMIT, NO_POOL: no host memory for the contents; STALE, CAPTURING, DRIVER, DISCONNECTED,
- * NO_MEMORY, FORKED. After a failure the buffer is awake and as it was. There is one exception, after DRIVER or
+ * NO_MEMORY, FORKED. After a failure the buffer is awake and as it was; its stream may
+ * copy from it still, which a release waits for as it does for a stream that was noted. There is one exception, after DRIVER or
  * DISCONNECTED: where the driver does not map the memory any more, the buffer sleeps with GPUPOOL_KEEP_ON_GPU, and the
  * text says so
  */
