@@ -17,6 +17,8 @@
 static struct mapped_row *find_row(struct session *session, struct proto_lease_name lease) {
     struct rows *rows = &session->rows;
 
+    if (atomic_load(&rows->n_own) == 0) /* most sessions have none, and ask this of each lease */
+        return NULL;
     pthread_mutex_lock(&rows->lock);
     const struct row_use *use = rows_find_use_locked(rows, lease.lease, lease.generation);
     struct mapped_row *row = use != NULL && use->row->is_own ? use->row : NULL;

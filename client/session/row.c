@@ -101,15 +101,11 @@ struct row_use *rows_find_use_locked(struct rows *rows, uint64_t lease, uint64_t
 static void leave_idle(struct rows *rows, struct mapped_row *row) {
     list_remove(&row->idle_link);
     rows->n_idle--;
-    if (row->is_own)
-        atomic_fetch_sub(&rows->n_own_idle, 1);
 }
 
 static void enter_idle(struct rows *rows, struct mapped_row *row) {
     list_append(&rows->idle, &row->idle_link);
     rows->n_idle++;
-    if (row->is_own)
-        atomic_fetch_add(&rows->n_own_idle, 1);
 }
 
 void row_name_use_locked(struct rows *rows, struct row_use *use, uint64_t lease, uint64_t generation) {
@@ -143,6 +139,8 @@ static bool is_in_use(const struct session *session, struct mapped_row *row) {
 static void take_out(struct rows *rows, struct mapped_row *row) {
     if (row->n_leases == 0)
         leave_idle(rows, row);
+    if (row->is_own)
+        atomic_fetch_sub(&rows->n_own, 1);
     list_remove(&row->link);
     uses_free(&row->uses);
     uses_free(&row->waiting);
@@ -195,7 +193,7 @@ static void end_idle(struct session *session, unsigned most) {
 }
 
 void rows_end_own(struct session *session) {
-    if (atomic_load(&session->rows.n_own_idle) == 0)
+    if (atomic_load(&session->rows.n_own) == 0)
         return;
     pthread_mutex_lock(&session->rows.making);
     end_idle(session, UINT_MAX);
@@ -322,6 +320,8 @@ void rows_add(struct rows *rows, struct mapped_row *row, uint64_t lease, uint64_
     pthread_mutex_lock(&rows->lock);
     list_append(bucket_of(rows, row->segments[0], row->n_parts), &row->link);
     enter_idle(rows, row);
+    if (row->is_own)
+        atomic_fetch_add(&rows->n_own, 1);
     add_use(rows, row, lease, generation, use);
     pthread_mutex_unlock(&rows->lock);
 }

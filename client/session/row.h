@@ -76,7 +76,7 @@ struct rows {
     struct list leases[ROW_BUCKETS]; /* uses, by their leases */
     struct list idle, stuck;         /* stuck: the driver would not unmap them */
     unsigned n_idle;
-    atomic_uint n_own_idle; /* own rows among these; changes under the lock */
+    atomic_uint n_own; /* own rows in the table; changes under the lock */
 };
 
 void rows_init(struct rows *rows);
@@ -116,7 +116,8 @@ void *rows_locate(struct rows *rows, uint64_t lease, uint64_t generation, const 
  * that nothing is leased in it, behind no fence either, so nothing uses these rows. */
 int rows_remove_segment(struct session *session, uint64_t id, uint32_t pool);
 
-/* Ends the own rows whose lease was released and whose fences are ready. Takes no lock where there are none. */
+/* Ends the own rows whose lease was released and whose fences are ready. Takes no lock where the session has no own row.
+ */
 void rows_end_own(struct session *session);
 
 /* --- for own_row.h --- */
