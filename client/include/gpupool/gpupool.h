@@ -730,7 +730,7 @@ enum gpupool_keep {
  * text says so
  */
 GPUPOOL_API int gpupool_sleep(struct gpupool_client *client, const struct gpupool_buffer *buffer,
-                              enum gpupool_keep keep, void *stream);
+                              enum gpupool_keep keep, void *stream GPUPOOL_STREAM_OPTIONAL);
 
 /**
  * Wakes a buffer: maps memory at its addresses, and brings the contents in stream order. Memory that went back to the
