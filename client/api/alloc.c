@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <stdatomic.h>
 
+#include "client/api/buffer.h"
 #include "client/api/client.h"
 #include "client/cache/pointer_map.h"
 #include "client/session/error.h"
@@ -62,6 +63,10 @@ void *gpupool_alloc_within(struct gpupool_client *client, uint32_t pool, uint64_
                            uint64_t timeout_ns, uint32_t flags) {
     if (client == NULL && gpupool_default(&client) < 0)
         return NULL;
+    if ((flags & GPUPOOL_CAN_SLEEP) != 0) { /* no piece, which frees the pointer */
+        buffer_refuse_sleep("gpupool_alloc_within");
+        return NULL;
+    }
     return alloc_acquired(client, pool, size_bytes, stream, timeout_ns, flags);
 }
 

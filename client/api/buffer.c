@@ -5,6 +5,7 @@
  * stream that used it does so behind a fence: nothing here waits for the GPU.
  */
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/cleanup.h"
@@ -12,6 +13,7 @@
 #include "base/units.h"
 #include "client/api/buffer.h"
 #include "client/api/client.h"
+#include "client/api/host_copy.h"
 #include "client/api/recorded.h"
 #include "client/api/shared.h"
 #include "client/cache/miss.h"
@@ -20,6 +22,7 @@
 #include "client/session/call_time.h"
 #include "client/session/error.h"
 #include "client/session/lease.h"
+#include "client/session/own_row.h"
 
 struct gpupool_buffer buffer_of_grant(struct gpupool_client *client, const struct grant *grant) {
     held_add(&client->session.held, grant->lease.lease, grant->lease.generation, grant->segment->id);
@@ -50,6 +53,11 @@ static int buffer_check(const struct gpupool_buffer *buffer) {
 
 int buffer_refuse_own_stream(const char *call) {
     return error_set(GPUPOOL_E_INVALID, "%s: " OWN_STREAM_TEXT, call);
+}
+
+int buffer_refuse_sleep(const char *call) {
+    return error_set(GPUPOOL_E_INVALID, "%s: GPUPOOL_CAN_SLEEP is for gpupool_acquire() and gpupool_attach()",
+                     call);
 }
 
 /* Where a stream is that goes with a buffer: of a device buffer, the buffer's device. Host memory belongs to
@@ -92,7 +100,7 @@ static int fence_buffer(struct gpupool_client *client, uint32_t kind, int ordina
     return r < 0 || gpu == NULL ? r : fences_enqueue(&client->session, device, stream, ret_fence);
 }
 
-static int buffer_zero(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
+int buffer_zero(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream) {
     bool at_once = stream == GPUPOOL_NO_STREAM; /* nothing orders what follows: it is zero on return */
     const struct gpu *gpu = NULL;
     unsigned device;
@@ -215,6 +223,8 @@ int buffer_check_acquire(const char *call, uint64_t size_bytes, const void *stre
         return error_set(GPUPOOL_E_INVALID, "%s: 0 bytes: a buffer has 1 byte or more", call);
     if (stream == GPUPOOL_OWN_STREAM)
         return buffer_refuse_own_stream(call);
+    if ((flags & GPUPOOL_CAN_SLEEP) != 0)
+        return buffer_refuse_sleep(call);
     if ((flags & ~(GPUPOOL_ZERO | GPUPOOL_IDLE_ONLY)) != 0)
         return error_set(GPUPOOL_E_INVALID, "%s: unknown flags 0x%x", call, flags);
     return 0;
@@ -234,9 +244,13 @@ static __attribute__((noinline)) int acquire_slowly(struct gpupool_client *clien
         return r;
     if (ret_buffer == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_acquire: ret_buffer is NULL");
-    r = buffer_check_acquire("gpupool_acquire", size_bytes, stream, flags);
+    r = buffer_check_acquire("gpupool_acquire", size_bytes, stream, flags & ~GPUPOOL_CAN_SLEEP);
     if (r < 0)
         return r;
+    if ((flags & GPUPOOL_CAN_SLEEP) != 0) {
+        r = buffer_acquire_own(client, pool, size_bytes, stream, timeout_ns, flags, ret_buffer);
+        return error_end(r < 0 ? buffer_fail_acquire(r, size_bytes, pool) : 0);
+    }
     if (client->cache.enabled && (flags & GPUPOOL_ZERO) == 0 && size_bytes <= PROTO_SIZE_MAX &&
         cache_take(&client->cache, pool, size_bytes, stream, ret_buffer))
         return error_end(0);
@@ -416,8 +430,35 @@ static int leave_for_others(struct gpupool_client *client, const struct gpupool_
                : fences_enqueue_on_board(&client->session, device, stream, ret_fence, ret_is_left);
 }
 
-static int release(struct gpupool_client *client, const struct gpupool_buffer *buffer, int named,
-                   void *stream) {
+int buffer_wait(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                uint64_t deadline_ns) {
+    struct recorded_stream *others;
+    struct piece *piece;
+    struct fence fence;
+    int r = settle(client, buffer, -1, stream, &piece, &fence, &others);
+
+    return r < 0 ? r
+                 : end_release(client, fence_wait(&client->session, fence, buffer->device, deadline_ns),
+                               others);
+}
+
+/* Ends the sleep of a buffer that is released: its addresses go, and what was kept of its contents. */
+static void end_sleep(struct gpupool_client *client, struct sleeper *sleeper, void *stream) {
+    sleepers_remove(&client->sleepers, sleeper);
+    host_copy_release(client, sleeper->copy, stream);
+    free(sleeper);
+}
+
+/* Releases a buffer whose lease went back when it was put to sleep. */
+static int release_sleeping(struct gpupool_client *client, struct sleeper *sleeper) {
+    rows_release(&client->session, sleeper->lease.lease, sleeper->lease.generation, FENCE_NONE);
+    end_sleep(client, sleeper, GPUPOOL_NO_STREAM);
+    let_go(client);
+    return 0;
+}
+
+static int release_awake(struct gpupool_client *client, const struct gpupool_buffer *buffer, int named,
+                         void *stream) {
     struct proto_board_fence board_fence;
     struct recorded_stream *others;
     struct piece *piece = NULL;
@@ -434,6 +475,18 @@ static int release(struct gpupool_client *client, const struct gpupool_buffer *b
     if (r == 0)
         r = release_behind(client, buffer, piece, fence, is_left ? &board_fence : NULL);
     return end_release(client, r, others);
+}
+
+static int release(struct gpupool_client *client, const struct gpupool_buffer *buffer, int named,
+                   void *stream) {
+    struct sleeper *sleeper = sleepers_find(&client->sleepers, buffer);
+
+    if (sleeper != NULL && !sleeper->has_block)
+        return release_sleeping(client, sleeper);
+    int r = release_awake(client, buffer, named, stream);
+    if (r == 0 && sleeper != NULL)
+        end_sleep(client, sleeper, stream);
+    return r;
 }
 
 void buffer_end_lease(struct gpupool_client *client, const struct gpupool_buffer *buffer) {
@@ -570,6 +623,9 @@ int gpupool_record_stream(struct gpupool_client *client, const struct gpupool_bu
         return r;
     if (stream == GPUPOOL_NO_STREAM)
         return error_set(GPUPOOL_E_INVALID, "gpupool_record_stream: GPUPOOL_NO_STREAM is no stream");
+    r = buffer_check_awake(client, buffer);
+    if (r < 0)
+        return buffer_fail(r, "recording a stream of", buffer);
     r = find_further_stream(client, buffer, stream, &gpu, &device);
     if (r == 0 && gpu != NULL)
         r = recorded_add(&client->recorded, recorded_key_of(buffer, piece), device, stream);
@@ -591,6 +647,9 @@ int gpupool_shrink(struct gpupool_client *client, struct gpupool_buffer *buffer,
                          "gpupool_shrink: to %" PRIu64 " bytes a buffer that may use %" PRIu64,
                          new_size_bytes, buffer->capacity_bytes);
     uint64_t kept_bytes = heap_round_up(new_size_bytes);
+    if (cache_piece(buffer) == NULL && own_row_is(&client->session, buffer_lease(buffer, NULL)))
+        return error_set(GPUPOOL_E_INVALID,
+                         "gpupool_shrink: a buffer with GPUPOOL_CAN_SLEEP is given back whole");
     if (kept_bytes < buffer->capacity_bytes) {
         r = release_tail(client, buffer, stream, kept_bytes);
         if (r < 0)
@@ -609,6 +668,9 @@ int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *bu
         r = shared_check(client);
     if (r < 0)
         return r;
+    r = buffer_check_awake(client, buffer);
+    if (r < 0)
+        return buffer_fail(r, "querying", buffer);
     if (ret_info == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_query: ret_info is NULL");
     _cleanup_(request_recyclep) struct request *request =
@@ -636,7 +698,8 @@ int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *bu
         if (known.data == NULL)
             return connection_refuse(&client->session.connection,
                                      "INFO of a block that this client has not mapped");
-        known.size_bytes = info->size_bytes;
+        if (!own_row_is(&client->session, buffer_lease(buffer, NULL))) /* its lease is on whole segments */
+            known.size_bytes = info->size_bytes;
         known.capacity_bytes = info->capacity_bytes;
     }
     *ret_info = (struct gpupool_buffer_info){
@@ -656,7 +719,9 @@ int gpupool_trim(struct gpupool_client *client, uint64_t *ret_bytes) {
         return r;
     if (client->cache.enabled)
         r = cache_give_back(&client->cache, false, &bytes);
-    else if (session_is_over(&client->session))
+    else
+        rows_end_own(&client->session);
+    if (!client->cache.enabled && session_is_over(&client->session))
         let_go(client);
     if (ret_bytes != NULL)
         *ret_bytes = bytes;

@@ -72,6 +72,21 @@ struct proto_lease_name buffer_lease(const struct gpupool_buffer *buffer, const 
 /* A buffer that is a lease of its own. */
 struct gpupool_buffer buffer_of_grant(struct gpupool_client *client, const struct grant *grant);
 
+/* gpupool_acquire() with GPUPOOL_CAN_SLEEP. The other arguments are checked. */
+int buffer_acquire_own(struct gpupool_client *client, uint32_t pool, uint64_t size_bytes, void *stream,
+                       uint64_t timeout_ns, uint32_t flags, struct gpupool_buffer *ret_buffer);
+
+/* INVALID, with its text: the buffer sleeps. 0: it does not. */
+int buffer_check_awake(struct gpupool_client *client, const struct gpupool_buffer *buffer);
+
+/* Zeroes a buffer, in stream order; with GPUPOOL_NO_STREAM it is zero on return. 0, CAPTURING, DRIVER. */
+int buffer_zero(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream);
+
+/* Waits on the CPU for the work on a buffer, until a time: that of the stream, and of all that were recorded, which
+ * are forgotten then. 0, TIMED_OUT, CAPTURING, DRIVER, NO_MEMORY. */
+int buffer_wait(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                uint64_t deadline_ns);
+
 /* Gives such a buffer back, which nothing used. Does not fail, as buffer_give_back(). */
 void buffer_end_lease(struct gpupool_client *client, const struct gpupool_buffer *buffer);
 
@@ -87,6 +102,9 @@ int buffer_attach(struct gpupool_client *client, const struct proto_token *name,
 
 /* INVALID, with its text: a call does not take GPUPOOL_OWN_STREAM. */
 int buffer_refuse_own_stream(const char *call);
+
+/* INVALID, with its text: a call does not take GPUPOOL_CAN_SLEEP. */
+int buffer_refuse_sleep(const char *call);
 
 /* Where a stream is that goes with a buffer. *ret_gpu: NULL: no GPU work can touch the buffer. INVALID,
  * CAPTURING, and as devices_need_device(). */

@@ -5,7 +5,7 @@
  * A client: what gpupool_open() makes. It owns a session, a cache, and what the public calls add to them. All
  * of it is there from open to close and none is shared with other clients of the process.
  *
- * Locks: the joins' or the requests', then the session's (session.h). That of the recorded streams is a leaf.
+ * Locks: the joins' or the requests', then the session's (session.h). Those of the recorded streams and of the sleepers are leaves.
  * The caller's threads may be in any call at once; close is alone.
  */
 #include <stdatomic.h>
@@ -16,6 +16,7 @@
 #include "client/api/recorded.h"
 #include "client/api/requests.h"
 #include "client/api/shared.h"
+#include "client/api/sleeper.h"
 #include "client/cache/cache.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
@@ -47,6 +48,7 @@ struct gpupool_client {
     struct joins joins;
     struct recorded recorded;
     struct shared shared;
+    struct sleepers sleepers;
     uint64_t alloc_timeout_ns;
     char *socket_path;
     struct copy_options copying;

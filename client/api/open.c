@@ -28,6 +28,7 @@ static void client_free(struct gpupool_client *client) {
     pthread_mutex_destroy(&client->publishing);
     recorded_deinit(&client->recorded);
     shared_deinit(&client->shared);
+    sleepers_deinit(&client->sleepers);
     requests_deinit(&client->requests);
     cache_deinit(&client->cache);
     session_deinit(&client->session);
@@ -96,6 +97,7 @@ static int client_new(const struct gpupool_options *options, struct gpupool_clie
     pthread_mutex_init(&client->shared.lock, NULL);
     pthread_mutex_init(&client->publishing, NULL);
     requests_init(&client->requests);
+    sleepers_init(&client->sleepers);
     client->has_no_thread = (options->flags & GPUPOOL_OPEN_NO_THREAD) != 0;
     client->session.devices.forbidden = (options->flags & GPUPOOL_OPEN_NO_CUDA) != 0;
     client->alloc_timeout_ns = options->alloc_timeout_ns;
@@ -219,6 +221,7 @@ static void client_forget(struct gpupool_client *client) {
     cache_forget(&client->cache);
     recorded_forget(&client->recorded);
     shared_forget(&client->shared);
+    sleepers_forget(&client->sleepers);
     session_forget(&client->session);
     free(client->socket_path);
     free(client);

@@ -119,8 +119,10 @@ static int leave_for_readers(struct gpupool_client *client, const struct gpupool
 static int share(struct gpupool_client *client, const struct gpupool_buffer *buffer, struct piece *piece,
                  void *stream, const struct sending *sending, struct proto_token *ret_name,
                  struct shared_fence *ret_fence) {
-    int r = leave_for_readers(client, buffer, stream, ret_fence);
+    int r = buffer_check_awake(client, buffer);
 
+    if (r == 0)
+        r = leave_for_readers(client, buffer, stream, ret_fence);
     return r == 0 && (sending != NULL || !find_token(client, buffer, piece, ret_name))
                ? name_block(client, buffer, piece, sending, ret_name)
                : r;
@@ -277,8 +279,11 @@ int buffer_attach(struct gpupool_client *client, const struct proto_token *name,
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
     request->message.attach = *name;
+    const struct lease_access access = {.access = (flags & GPUPOOL_READ_ONLY) != 0 ? GPU_ACCESS_READ
+                                                                                   : GPU_ACCESS_READ_WRITE,
+                                        .is_own = (flags & GPUPOOL_CAN_SLEEP) != 0};
     int r = lease_take(&client->session, request, connection_deadline_ns(&client->session.connection, 0),
-                       (flags & GPUPOOL_READ_ONLY) != 0 ? GPU_ACCESS_READ : GPU_ACCESS_READ_WRITE, &grant);
+                       access, &grant);
     if (r < 0)
         return r;
     *ret_buffer = buffer_of_grant(client, &grant);
@@ -307,7 +312,7 @@ int gpupool_attach(struct gpupool_client *client, const struct gpupool_token *to
         return error_set(GPUPOOL_E_INVALID, "gpupool_attach: no token, or ret_buffer is NULL");
     if (stream == GPUPOOL_OWN_STREAM)
         return buffer_refuse_own_stream("gpupool_attach");
-    if ((flags & ~GPUPOOL_READ_ONLY) != 0)
+    if ((flags & ~(GPUPOOL_READ_ONLY | GPUPOOL_CAN_SLEEP)) != 0)
         return error_set(GPUPOOL_E_INVALID, "gpupool_attach: unknown flags: %#" PRIx32, flags);
     if (!token_read(token, &name, &fence))
         return error_set(GPUPOOL_E_NO_TOKEN, "attaching a shared buffer: these bytes are no token");
@@ -383,7 +388,8 @@ int gpupool_reuse(struct gpupool_client *client, const struct gpupool_buffer *bu
     if (stream == GPUPOOL_OWN_STREAM)
         return buffer_refuse_own_stream("gpupool_reuse");
     struct proto_lease_name lease = buffer_lease(buffer, piece);
-    if ((piece == NULL || piece->split_off) &&
+    r = buffer_check_awake(client, buffer);
+    if (r == 0 && (piece == NULL || piece->split_off) &&
         shared_is_noted(&client->shared, lease.lease, lease.generation))
         r = reuse(client, buffer, &lease, stream);
     return error_end(r < 0 ? buffer_fail(r, "using again", buffer) : 0);

@@ -425,6 +425,8 @@ static int give_back(struct cache *cache, const struct choice *choice, uint64_t 
 int cache_give_back(struct cache *cache, bool idle_only, uint64_t *ret_bytes) {
     const struct choice choice = {
         .idle_only = idle_only, .is_trim = !idle_only, .part_bytes = PART_BYTES_MIN};
+
+    rows_end_own(cache->session);
     return give_back(cache, &choice, ret_bytes);
 }
 

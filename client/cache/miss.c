@@ -26,11 +26,6 @@
 #define MOMENT_NS (10 * NS_PER_US)
 /* Fences that a stream is made to wait for at a time. */
 #define ORDER_MAX 32u
-/* For a request that does not wait: the fences of idle streams are seen by a daemon that looks every
- * millisecond. */
-#define GRACE_NS (3 * NS_PER_MS)
-/* For a request that does not wait, and for which segments were closed: freeing these and making another. */
-#define GROWTH_NS (20 * NS_PER_MS)
 
 /* Where the daemon grants less than that of what a stream heap should have more of, the pool is nearly full.
  */
@@ -373,12 +368,12 @@ static enum acquire_event close_before_waiting(struct miss *miss) {
     bool any_closed = false;
     int r = 0;
 
-    miss->wait_ns = miss->collected_bytes > 0 && left_ns < GRACE_NS ? GRACE_NS : left_ns;
-    if (!has_purger || miss->wait_ns < GRACE_NS)
+    miss->wait_ns = miss->collected_bytes > 0 && left_ns < MISS_GRACE_NS ? MISS_GRACE_NS : left_ns;
+    if (!has_purger || miss->wait_ns < MISS_GRACE_NS)
         r = lease_close_idle(miss->session, miss->pool, miss->acquire.size_bytes,
                              has_purger && cache_is_busy(miss->cache), &any_closed);
-    if (any_closed && miss->wait_ns < GROWTH_NS)
-        miss->wait_ns = GROWTH_NS;
+    if (any_closed && miss->wait_ns < MISS_GROWTH_NS)
+        miss->wait_ns = MISS_GROWTH_NS;
     return r < 0 ? miss_fail(miss, r) : ACQUIRE_HAS;
 }
 

@@ -20,6 +20,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/clock.h"
 #include "client/core/acquire.h"
 #include "client/core/arena_plan.h"
 #include "client/include/gpupool/gpupool.h"
@@ -30,6 +31,12 @@ struct piece;
 struct pool;
 struct session;
 struct stream_heap;
+
+/* For a request that does not wait: the fences of idle streams are seen by a daemon that looks every
+ * millisecond. */
+#define MISS_GRACE_NS (3 * NS_PER_MS)
+/* For a request that does not wait, and for which segments were closed: freeing these and making another. */
+#define MISS_GROWTH_NS (20 * NS_PER_MS)
 
 /* The value of a step that has a question for the daemon. */
 #define MISS_WAITS 1

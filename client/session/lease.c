@@ -20,12 +20,14 @@ void lease_give_back(struct session *session, const struct proto_lease *lease) {
     error_restore(text);
 }
 
-static int refuse_reading(const struct segment *segment) {
+static int refuse_access(const struct segment *segment, struct lease_access access) {
     bool is_of_host = segment_kind(segment->kind)->pool_kind == PROTO_POOL_HOST;
+    bool is_read = access.access == GPU_ACCESS_READ;
 
-    return error_set(GPUPOOL_E_INVALID,
-                     "%s cannot be mapped for reading alone: attach without GPUPOOL_READ_ONLY%s",
+    return error_set(GPUPOOL_E_INVALID, "%s cannot be mapped %s: attach without %s%s",
                      is_of_host ? "host memory" : "memory by legacy handles",
+                     is_read ? "for reading alone" : "at addresses of the buffer's own",
+                     is_read ? "GPUPOOL_READ_ONLY" : "GPUPOOL_CAN_SLEEP",
                      is_of_host ? "" : ", or have the pool configured with export = vmm");
 }
 
@@ -66,14 +68,14 @@ int lease_bring(struct session *session, const struct lease_part *part, struct s
     return r == SEGMENT_IS_LOST ? error_lost_descriptor("mapping a segment") : r;
 }
 
-/* Makes the memory of a lease accessible: *ret_memory. A row is mapped apart, and memory that is for
- * reading. */
+/* Makes the memory of a lease accessible: *ret_memory. A row is mapped apart, and so is memory that is for
+ * reading, or is to have addresses of its own. */
 static int open_memory(struct session *session, const struct proto_lease *lease, struct segment *segment,
-                       const struct pool *pool, enum gpu_access access, char **ret_memory) {
-    bool is_apart = lease->parts != 0 || access == GPU_ACCESS_READ;
+                       const struct pool *pool, struct lease_access access, char **ret_memory) {
+    bool is_apart = lease->parts != 0 || access.access == GPU_ACCESS_READ || access.is_own;
 
     if (is_apart && !segment_is_movable(segment))
-        return refuse_reading(segment);
+        return refuse_access(segment, access);
     int r = lease_bring(session, &(struct lease_part){lease->lease, lease->generation, 0}, segment,
                         pool->uuid, is_apart);
     if (r < 0)
@@ -84,7 +86,7 @@ static int open_memory(struct session *session, const struct proto_lease *lease,
     return 0;
 }
 
-int lease_accept(struct session *session, const struct request *reply, enum gpu_access access,
+int lease_accept(struct session *session, const struct request *reply, struct lease_access access,
                  struct grant *ret_grant) {
     struct pool pool;
     char *memory;
@@ -109,8 +111,8 @@ int lease_accept(struct session *session, const struct request *reply, enum gpu_
     return 0;
 }
 
-int lease_take(struct session *session, struct request *request, uint64_t deadline_ns, enum gpu_access access,
-               struct grant *ret_grant) {
+int lease_take(struct session *session, struct request *request, uint64_t deadline_ns,
+               struct lease_access access, struct grant *ret_grant) {
     _cleanup_(request_recyclep) struct request *reply = request;
 
     int r = connection_exchange(&session->connection, &reply, deadline_ns);

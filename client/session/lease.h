@@ -19,6 +19,13 @@
 
 struct session;
 
+/* How the memory of a lease is mapped. */
+struct lease_access {
+    enum gpu_access access;
+    bool is_own; /* at addresses of its own, which no other lease uses (own_row.h) */
+};
+#define LEASE_READ_WRITE ((struct lease_access){.access = GPU_ACCESS_READ_WRITE})
+
 /* A lease that the daemon granted, its segment (a row's first one), and the kind of its pool. */
 struct grant {
     struct proto_lease lease;
@@ -37,8 +44,8 @@ int lease_close_idle(struct session *session, uint32_t pool_id, uint64_t size_by
 
 /* Sends an ACQUIRE or ATTACH (it is taken), and makes the memory of the lease accessible: opens its segment,
  * or maps the segments of a row side by side (row.h). */
-int lease_take(struct session *session, struct request *request, uint64_t deadline_ns, enum gpu_access access,
-               struct grant *ret_grant);
+int lease_take(struct session *session, struct request *request, uint64_t deadline_ns,
+               struct lease_access access, struct grant *ret_grant);
 
 /* A lease's part of a segment: for DESCRIBE. */
 struct lease_part {
@@ -57,7 +64,7 @@ int lease_close_named(struct session *session);
 
 /* Makes the memory of a lease that has come accessible, as lease_take() does. Where it fails, the lease went
  * back. */
-int lease_accept(struct session *session, const struct request *reply, enum gpu_access access,
+int lease_accept(struct session *session, const struct request *reply, struct lease_access access,
                  struct grant *ret_grant);
 
 /* Offers the daemon to close segments of a pool that are movable and that this process has given back, and

@@ -23,6 +23,14 @@ struct mapped_range *mapped_range_new(const struct gpu *gpu, unsigned device, ui
     return range;
 }
 
+struct mapped_range *mapped_range_again(const struct mapped_range *range, uint32_t n_mappings) {
+    struct mapped_range *again = calloc(1, sizeof *again + n_mappings * sizeof *again->mappings);
+
+    if (again != NULL)
+        *again = *range; /* without the mappings */
+    return again;
+}
+
 void mapped_range_forget(struct mapped_range *range) {
     free(range);
 }
@@ -41,4 +49,11 @@ int mapped_range_map(struct mapped_range *range, struct segments *segments, cons
 int mapped_range_unmap(struct mapped_range *range, struct segments *segments, uint32_t number,
                        uint64_t segment) {
     return segments_unmap(segments, &range->mappings[number], segment);
+}
+
+bool mapped_range_has(struct mapped_range *range, struct segments *segments, uint32_t number) {
+    pthread_mutex_lock(&segments->mappings_lock);
+    bool has = range->mappings[number].segment != NULL;
+    pthread_mutex_unlock(&segments->mappings_lock);
+    return has;
 }

@@ -13,6 +13,7 @@
  * Thread-safe: the lock of the mappings (struct segments) guards what is mapped, and is held over the
  * driver's calls. The owner sees to it that no two threads map at the same addresses.
  */
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "client/session/segment.h"
@@ -30,6 +31,10 @@ struct mapped_range {
 struct mapped_range *mapped_range_new(const struct gpu *gpu, unsigned device, uint64_t size_bytes,
                                       uint32_t n_mappings, int *ret_error);
 
+/* Makes the bookkeeping of so many mappings at the addresses of a range, where other segments are to be mapped. The
+ * owner keeps one of the two, and has mapped_range_forget() for the other. NULL: no memory. */
+struct mapped_range *mapped_range_again(const struct mapped_range *range, uint32_t n_mappings);
+
 /* Frees the bookkeeping and the addresses. Nothing is mapped there. Accepts NULL. The driver's failure only
  * keeps addresses from being used again. */
 void mapped_range_free(struct mapped_range *range);
@@ -46,5 +51,8 @@ int mapped_range_map(struct mapped_range *range, struct segments *segments, cons
  * may use it any more. Waits for no kernel. 0, or DRIVER: it is as it was. */
 int mapped_range_unmap(struct mapped_range *range, struct segments *segments, uint32_t number,
                        uint64_t segment);
+
+/* Whether the mapping of a number is there. */
+bool mapped_range_has(struct mapped_range *range, struct segments *segments, uint32_t number);
 
 #endif

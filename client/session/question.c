@@ -79,7 +79,7 @@ static int take_lease(struct question *question) {
     _cleanup_(request_recyclep) struct request *reply = take_ptr(&question->request);
     const struct proto_acquire *acquire = &question->acquire;
 
-    int r = lease_accept(question->session, reply, GPU_ACCESS_READ_WRITE, &question->grant);
+    int r = lease_accept(question->session, reply, LEASE_READ_WRITE, &question->grant);
     if (r < 0)
         return r;
     const struct proto_lease *lease = &question->grant.lease;

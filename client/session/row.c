@@ -3,13 +3,13 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/cleanup.h"
 #include "client/include/gpupool/gpupool.h"
 #include "client/session/error.h"
-#include "client/session/lease.h"
+#include "client/session/row_parts.h"
 #include "client/session/session.h"
 
 static void init_lists(struct list *lists) {
@@ -43,6 +43,7 @@ static void row_free(struct mapped_row *row) {
     uses_free(&row->waiting);
     list_remove(&row->link);
     mapped_range_forget(row->range);
+    free(row->segments);
     free(row);
 }
 
@@ -65,11 +66,6 @@ void rows_deinit(struct rows *rows) {
     pthread_mutex_destroy(&rows->lock);
 }
 
-/* Parts of a block that the daemon says so many of. */
-static uint32_t row_parts(uint32_t parts) {
-    return parts == 0 ? 1 : parts;
-}
-
 /* --- the table; rows->lock is held --- */
 
 static struct list *bucket_of(struct rows *rows, uint64_t first_segment, uint32_t n_parts) {
@@ -88,13 +84,13 @@ static bool has_segments(const struct mapped_row *row, const struct proto_part *
 static struct mapped_row *find(struct rows *rows, const struct proto_part *parts, uint32_t count,
                                enum gpu_access access) {
     list_for_each_entry(struct mapped_row, row, bucket_of(rows, parts[0].segment, count), link) {
-        if (row->access == access && has_segments(row, parts, count))
+        if (!row->is_own && row->access == access && has_segments(row, parts, count))
             return row;
     }
     return NULL;
 }
 
-static struct row_use *find_use(struct rows *rows, uint64_t lease, uint64_t generation) {
+struct row_use *rows_find_use_locked(struct rows *rows, uint64_t lease, uint64_t generation) {
     list_for_each_entry(struct row_use, use, &rows->leases[lease % ROW_BUCKETS], lease_link) {
         if (use->lease == lease && use->generation == generation)
             return use;
@@ -107,13 +103,25 @@ static void leave_idle(struct rows *rows, struct mapped_row *row) {
     rows->n_idle--;
 }
 
-static void add_use(struct rows *rows, struct mapped_row *row, const struct proto_lease *lease,
+static void enter_idle(struct rows *rows, struct mapped_row *row) {
+    list_append(&rows->idle, &row->idle_link);
+    rows->n_idle++;
+}
+
+void row_name_use_locked(struct rows *rows, struct row_use *use, uint64_t lease, uint64_t generation) {
+    use->lease = lease;
+    use->generation = generation;
+    list_remove(&use->lease_link);
+    list_append(&rows->leases[lease % ROW_BUCKETS], &use->lease_link);
+}
+
+static void add_use(struct rows *rows, struct mapped_row *row, uint64_t lease, uint64_t generation,
                     struct row_use *use) {
-    *use = (struct row_use){.row = row, .lease = lease->lease, .generation = lease->generation};
+    *use = (struct row_use){.row = row};
     list_init(&use->link);
     list_init(&use->lease_link);
     list_append(&row->uses, &use->link);
-    list_append(&rows->leases[use->lease % ROW_BUCKETS], &use->lease_link);
+    row_name_use_locked(rows, use, lease, generation);
     if (row->n_leases++ == 0)
         leave_idle(rows, row);
 }
@@ -131,6 +139,8 @@ static bool is_in_use(const struct session *session, struct mapped_row *row) {
 static void take_out(struct rows *rows, struct mapped_row *row) {
     if (row->n_leases == 0)
         leave_idle(rows, row);
+    if (row->is_own)
+        atomic_fetch_sub(&rows->n_own, 1);
     list_remove(&row->link);
     uses_free(&row->uses);
     uses_free(&row->waiting);
@@ -154,19 +164,18 @@ static void row_end(struct session *session, struct mapped_row *row) {
 }
 
 /* The row that was idle for longest, if there are more than `most` and the GPU is through with it; taken out.
- * NULL: none. */
+ * An own row is not kept, however few there are. NULL: none. */
 static struct mapped_row *take_idle(struct session *session, unsigned most) {
     struct rows *rows = &session->rows;
     struct mapped_row *found = NULL;
 
     pthread_mutex_lock(&rows->lock);
-    if (rows->n_idle > most)
-        list_for_each_entry(struct mapped_row, row, &rows->idle, idle_link) {
-            if (!is_in_use(session, row)) {
-                found = row;
-                break;
-            }
+    list_for_each_entry(struct mapped_row, row, &rows->idle, idle_link) {
+        if ((row->is_own || rows->n_idle > most) && !is_in_use(session, row)) {
+            found = row;
+            break;
         }
+    }
     if (found != NULL)
         take_out(rows, found);
     pthread_mutex_unlock(&rows->lock);
@@ -183,6 +192,14 @@ static void end_idle(struct session *session, unsigned most) {
     error_restore(text);
 }
 
+void rows_end_own(struct session *session) {
+    if (atomic_load(&session->rows.n_own) == 0)
+        return;
+    pthread_mutex_lock(&session->rows.making);
+    end_idle(session, UINT_MAX);
+    pthread_mutex_unlock(&session->rows.making);
+}
+
 static bool has_segment(const struct mapped_row *row, uint64_t id) {
     for (uint32_t i = 0; i < row->n_parts; i++)
         if (row->segments[i] == id)
@@ -196,7 +213,7 @@ static void take_out_all(struct rows *rows, uint64_t id, struct list *ret_taken)
     pthread_mutex_lock(&rows->lock);
     for (unsigned i = 0; i < ROW_BUCKETS; i++)
         list_for_each_entry_safe(struct mapped_row, row, &rows->rows[i], link) {
-            if (id != 0 && !has_segment(row, id))
+            if (id != 0 && (row->is_unmapped || !has_segment(row, id)))
                 continue;
             take_out(rows, row);
             list_append(ret_taken, &row->link);
@@ -236,138 +253,37 @@ int rows_remove_segment(struct session *session, uint64_t id, uint32_t pool) {
     return r;
 }
 
-/* --- what the daemon tells of a row --- */
-
-/* Asks for all parts of a row. */
-static int ask_parts(struct session *session, const struct proto_lease *lease, struct proto_part *parts) {
-    uint32_t have = 0;
-
-    while (have < lease->parts) {
-        _cleanup_(request_recyclep) struct request *request =
-            connection_request(&session->connection, PROTO_ASK_PARTS);
-        if (request == NULL)
-            return GPUPOOL_E_NO_MEMORY;
-        request->message.ask_parts =
-            (struct proto_part_name){.lease = lease->lease, .generation = lease->generation, .part = have};
-        int r = connection_exchange(&session->connection, &request,
-                                    connection_deadline_ns(&session->connection, 0));
-        if (r < 0)
-            return r;
-        const struct proto_parts *reply = &request->message.parts;
-        uint32_t left = lease->parts - have, count = left < PROTO_PARTS_MAX ? left : PROTO_PARTS_MAX;
-        if (reply->total != lease->parts || reply->count != count)
-            return connection_refuse(&session->connection, "PARTS of another number than the row has");
-        memcpy(&parts[have], reply->parts, count * sizeof *parts);
-        have += count;
-    }
-    return 0;
-}
-
-/* Returns the fault of a row's parts, or NULL. Each part ends in its segment: proto/check.c saw to that. */
-static const char *parts_flaw(const struct proto_lease *lease, const struct proto_part *parts) {
-    uint64_t bytes = 0;
-
-    if (parts[0].segment != lease->segment || parts[0].offset_bytes != lease->offset_bytes)
-        return "the first part of a row is not where the row begins";
-    for (uint32_t i = 0; i < lease->parts; i++) {
-        const struct proto_part *part = &parts[i];
-        bool is_last = i + 1 == lease->parts;
-        if ((i > 0 && part->offset_bytes != 0) ||
-            (!is_last && part->offset_bytes + part->size_bytes != part->segment_bytes))
-            return "the parts of a row have a gap";
-        if (part->size_bytes > lease->capacity_bytes - bytes)
-            return "the parts of a row are longer than the row";
-        bytes += part->size_bytes;
-    }
-    return bytes == lease->capacity_bytes ? NULL : "the parts of a row are shorter than the row";
-}
-
-/* Has the daemon describe the segment of a part. The thread that reads the answer enters the description. */
-static int describe(struct session *session, const struct proto_lease *lease, uint32_t number,
-                    const struct proto_part *part) {
-    _cleanup_(request_recyclep) struct request *request =
-        connection_request(&session->connection, PROTO_DESCRIBE);
-    if (request == NULL)
-        return GPUPOOL_E_NO_MEMORY;
-    request->message.describe =
-        (struct proto_part_name){.lease = lease->lease, .generation = lease->generation, .part = number};
-    int r =
-        connection_exchange(&session->connection, &request, connection_deadline_ns(&session->connection, 0));
-    if (r < 0)
-        return r;
-    const struct proto_lease *reply = &request->message.lease;
-    if (reply->lease != lease->lease || reply->generation != lease->generation || reply->parts != 0 ||
-        reply->segment != part->segment || reply->offset_bytes != part->offset_bytes ||
-        reply->capacity_bytes != part->size_bytes)
-        return connection_refuse(&session->connection, "a description of another part than asked for");
-    return 0;
-}
-
-static int describe_unseen(struct session *session, const struct proto_lease *lease,
-                           const struct proto_part *parts) {
-    int r = 0;
-
-    for (uint32_t i = 0; i < lease->parts && r == 0; i++)
-        if (segments_find(&session->segments, parts[i].segment) == NULL)
-            r = describe(session, lease, i, &parts[i]);
-    return r;
-}
-
-/* --- rows that are made; rows->making is held --- */
-
-/* The parts of a row that is made, and what is to be mapped for them. */
-struct plan {
-    const struct proto_lease *lease;
-    const struct proto_part *parts;
-    uint32_t n_parts;
-    enum gpu_access access;
-    const uint8_t *uuid; /* of the device */
-    struct mapped_part *mapped;
-};
-
-static int list_segments(struct session *session, struct plan *plan) {
-    for (uint32_t i = 0; i < plan->n_parts; i++) {
-        struct segment *segment = segments_find(&session->segments, plan->parts[i].segment);
-        if (segment == NULL || segment->pool != plan->lease->pool || !segment_is_movable(segment) ||
-            segment->size_bytes != plan->parts[i].segment_bytes)
-            return connection_refuse(&session->connection,
-                                     "a part of a row in another segment than was described");
-        plan->mapped[i] = (struct mapped_part){.segment = segment, .number = i};
-    }
-    return 0;
-}
-
-static int import_segments(struct session *session, const struct plan *plan) {
-    int r = 0;
-
-    for (uint32_t i = 0; i < plan->n_parts && r == 0; i++)
-        r = lease_bring(session, &(struct lease_part){plan->lease->lease, plan->lease->generation, i},
-                        plan->mapped[i].segment, plan->uuid, true);
-    return r;
-}
+/* --- rows that are made --- */
 
 /* Reserves the addresses of a row and maps its segments there. */
-static int map_row(struct session *session, const struct plan *plan, struct mapped_row *row) {
-    const struct gpu *gpu = plan->mapped[0].segment->gpu;
-    unsigned device = (unsigned)plan->mapped[0].segment->device;
+static int map_row(struct session *session, const struct mapped_part *parts, struct mapped_row *row) {
+    const struct gpu *gpu = parts[0].segment->gpu;
+    unsigned device = (unsigned)parts[0].segment->device;
     uint64_t size_bytes = 0;
     int error;
 
     for (uint32_t i = 0; i < row->n_parts; i++)
-        size_bytes += plan->parts[i].segment_bytes;
+        size_bytes += parts[i].segment->size_bytes;
     row->range = mapped_range_new(gpu, device, size_bytes, row->n_parts, &error);
     if (row->range == NULL)
         return error == 0 ? error_no_memory()
                           : devices_fail_on(gpu, device, error, "reserving addresses for its segments");
-    int r = mapped_range_map(row->range, &session->segments, plan->mapped, row->n_parts, 0, row->access);
+    int r = mapped_range_map(row->range, &session->segments, parts, row->n_parts, 0, row->access);
     if (r < 0)
         mapped_range_free(take_ptr(&row->range));
     return r;
 }
 
-static struct mapped_row *row_new(const struct plan *plan) {
-    const uint32_t count = plan->n_parts;
-    struct mapped_row *row = calloc(1, sizeof *row + count * sizeof *row->segments);
+uint64_t *row_list_segments(const struct mapped_part *parts, uint32_t count) {
+    uint64_t *ids = malloc(count * sizeof *ids);
+
+    for (uint32_t i = 0; ids != NULL && i < count; i++)
+        ids[i] = parts[i].segment->id;
+    return ids;
+}
+
+static struct mapped_row *row_new(const struct mapped_part *parts, uint32_t count, enum gpu_access access) {
+    struct mapped_row *row = calloc(1, sizeof *row);
 
     if (row == NULL)
         return NULL;
@@ -376,22 +292,21 @@ static struct mapped_row *row_new(const struct plan *plan) {
     list_init(&row->uses);
     list_init(&row->waiting);
     row->n_parts = count;
-    row->access = plan->access;
-    for (uint32_t i = 0; i < count; i++)
-        row->segments[i] = plan->parts[i].segment;
-    return row;
+    row->access = access;
+    row->segments = row_list_segments(parts, count);
+    if (row->segments != NULL)
+        return row;
+    row_free(row);
+    return NULL;
 }
 
-static int make(struct session *session, struct plan *plan, struct mapped_row **ret_row) {
-    int r = list_segments(session, plan);
-    if (r == 0)
-        r = import_segments(session, plan);
-    if (r < 0)
-        return r;
-    struct mapped_row *row = row_new(plan);
+int row_make(struct session *session, const struct mapped_part *parts, uint32_t count, enum gpu_access access,
+             struct mapped_row **ret_row) {
+    struct mapped_row *row = row_new(parts, count, access);
+
     if (row == NULL)
         return error_no_memory();
-    r = map_row(session, plan, row);
+    int r = map_row(session, parts, row);
     if (r < 0) {
         row_free(row);
         return r;
@@ -400,51 +315,71 @@ static int make(struct session *session, struct plan *plan, struct mapped_row **
     return 0;
 }
 
-static int make_row(struct session *session, struct plan *plan, struct mapped_row **ret_row) {
+void rows_add(struct rows *rows, struct mapped_row *row, uint64_t lease, uint64_t generation,
+              struct row_use *use) {
+    pthread_mutex_lock(&rows->lock);
+    list_append(bucket_of(rows, row->segments[0], row->n_parts), &row->link);
+    enter_idle(rows, row);
+    if (row->is_own)
+        atomic_fetch_add(&rows->n_own, 1);
+    add_use(rows, row, lease, generation, use);
+    pthread_mutex_unlock(&rows->lock);
+}
+
+/* The row of a lease, which is used or made. */
+struct plan {
+    const struct proto_lease *lease;
+    const struct proto_part *parts;
+    uint32_t n_parts;
+    struct lease_access access;
+    const uint8_t *uuid; /* of the device */
+};
+
+/* Imports the segments of the plan, and makes a row of them. rows->making is held. */
+static int make(struct session *session, const struct plan *plan, struct mapped_row **ret_row) {
     _cleanup_(freep) struct mapped_part *mapped = calloc(plan->n_parts, sizeof *mapped);
 
     if (mapped == NULL)
         return error_no_memory();
-    plan->mapped = mapped;
     end_idle(session, ROWS_IDLE_MAX - 1);
-    return make(session, plan, ret_row);
+    int r = row_parts_import(session, plan->lease, plan->parts, plan->n_parts, plan->uuid, mapped);
+    return r < 0 ? r : row_make(session, mapped, plan->n_parts, plan->access.access, ret_row);
 }
 
 /* Adds a use to the row of the plan, if there is one: it is taken. Returns the row's memory or NULL. */
 static char *use_row(struct rows *rows, const struct plan *plan, struct row_use *use) {
     char *memory = NULL;
 
+    if (plan->access.is_own)
+        return NULL;
     pthread_mutex_lock(&rows->lock);
-    struct mapped_row *row = find(rows, plan->parts, plan->n_parts, plan->access);
+    struct mapped_row *row = find(rows, plan->parts, plan->n_parts, plan->access.access);
     if (row != NULL) {
-        add_use(rows, row, plan->lease, use);
+        add_use(rows, row, plan->lease->lease, plan->lease->generation, use);
         memory = row->range->memory;
     }
     pthread_mutex_unlock(&rows->lock);
     return memory;
 }
 
-/* Makes the row of the plan, and adds a use to it, which is taken on success. */
-static int make_and_use(struct session *session, struct plan *plan, struct row_use *use, char **ret_memory) {
-    struct rows *rows = &session->rows;
+/* Makes the row of the plan, and adds a use to it, which is taken on success. rows->making is held. */
+static int make_and_use(struct session *session, const struct plan *plan, struct row_use *use,
+                        char **ret_memory) {
     struct mapped_row *row = NULL;
-    int r = make_row(session, plan, &row);
+    int r = make(session, plan, &row);
 
     if (r < 0)
         return r;
     assert(row != NULL);
-    pthread_mutex_lock(&rows->lock);
-    list_append(bucket_of(rows, row->segments[0], row->n_parts), &row->link);
-    list_append(&rows->idle, &row->idle_link);
-    rows->n_idle++;
-    add_use(rows, row, plan->lease, use);
-    pthread_mutex_unlock(&rows->lock);
+    row->is_own = plan->access.is_own;
+    row->offset_bytes = plan->lease->offset_bytes;
     *ret_memory = row->range->memory;
+    rows_add(&session->rows, row, plan->lease->lease, plan->lease->generation, use);
     return 0;
 }
 
 /* Uses the row of the plan, which is made if there is none. */
-static int use_or_make(struct session *session, struct plan *plan, char **ret_memory) {
+static int use_or_make(struct session *session, const struct plan *plan, char **ret_memory) {
     struct row_use *use = malloc(sizeof *use);
     struct rows *rows = &session->rows;
     int r = 0;
@@ -464,33 +399,16 @@ static int use_or_make(struct session *session, struct plan *plan, char **ret_me
     return r;
 }
 
-/* Lists the parts of a lease, whose segments the session has seen then. */
-static int list_parts(struct session *session, const struct proto_lease *lease, const struct segment *segment,
-                      struct proto_part *parts) {
-    if (lease->parts == 0) {
-        parts[0] = (struct proto_part){.segment = segment->id,
-                                       .segment_bytes = segment->size_bytes,
-                                       .offset_bytes = lease->offset_bytes,
-                                       .size_bytes = lease->capacity_bytes};
-        return 0;
-    }
-    int r = ask_parts(session, lease, parts);
-    if (r < 0)
-        return r;
-    const char *flaw = parts_flaw(lease, parts);
-    return flaw != NULL ? connection_refuse(&session->connection, flaw)
-                        : describe_unseen(session, lease, parts);
-}
-
 int rows_open(struct session *session, const struct proto_lease *lease, const struct segment *segment,
-              const uint8_t uuid[PROTO_UUID_BYTES], enum gpu_access access, char **ret_memory) {
-    struct plan plan = {.lease = lease, .n_parts = row_parts(lease->parts), .uuid = uuid, .access = access};
+              const uint8_t uuid[PROTO_UUID_BYTES], struct lease_access access, char **ret_memory) {
+    struct plan plan = {
+        .lease = lease, .n_parts = row_parts_count(lease->parts), .uuid = uuid, .access = access};
     _cleanup_(freep) struct proto_part *parts = calloc(plan.n_parts, sizeof *parts);
     char *memory = NULL;
 
     if (parts == NULL)
         return error_no_memory();
-    int r = list_parts(session, lease, segment, parts);
+    int r = row_parts_list(session, lease, segment, parts);
     if (r < 0)
         return r;
     plan.parts = parts;
@@ -498,7 +416,7 @@ int rows_open(struct session *session, const struct proto_lease *lease, const st
     if (r < 0 && lease->parts > 0)
         return error_prefix(r, "mapping %u segments side by side", lease->parts);
     if (r < 0)
-        return error_prefix(r, "mapping segment %" PRIu64 " for reading", segment->id);
+        return error_prefix(r, "mapping segment %" PRIu64 " at further addresses", segment->id);
     *ret_memory = memory + lease->offset_bytes;
     return 0;
 }
@@ -507,22 +425,24 @@ int rows_open(struct session *session, const struct proto_lease *lease, const st
 
 void rows_release(struct session *session, uint64_t lease, uint64_t generation, struct fence fence) {
     struct rows *rows = &session->rows;
+    bool is_own = false;
 
     pthread_mutex_lock(&rows->lock);
-    struct row_use *use = find_use(rows, lease, generation);
+    struct row_use *use = rows_find_use_locked(rows, lease, generation);
     if (use != NULL) {
         struct mapped_row *row = use->row;
         list_remove(&use->lease_link);
         list_remove(&use->link);
         list_append(&row->waiting, &use->link);
         use->fence = fence;
-        if (--row->n_leases == 0) {
-            list_append(&rows->idle, &row->idle_link);
-            rows->n_idle++;
-        }
+        is_own = row->is_own;
+        if (--row->n_leases == 0)
+            enter_idle(rows, row);
         (void)is_in_use(session, row);
     }
     pthread_mutex_unlock(&rows->lock);
+    if (is_own)
+        rows_end_own(session);
 }
 
 void rows_mark(struct session *session) {
@@ -543,10 +463,10 @@ void *rows_locate(struct rows *rows, uint64_t lease, uint64_t generation, const 
     void *memory = NULL;
 
     pthread_mutex_lock(&rows->lock);
-    const struct row_use *use = find_use(rows, lease, generation);
+    const struct row_use *use = rows_find_use_locked(rows, lease, generation);
     const struct mapped_row *row = use == NULL ? NULL : use->row;
-    if (row != NULL && row->n_parts == row_parts(info->parts) && row->segments[0] == info->segment &&
-        info->capacity_bytes <= row->range->size_bytes &&
+    if (row != NULL && !row->is_unmapped && row->n_parts == row_parts_count(info->parts) &&
+        row->segments[0] == info->segment && info->capacity_bytes <= row->range->size_bytes &&
         info->offset_bytes <= row->range->size_bytes - info->capacity_bytes)
         memory = row->range->memory + info->offset_bytes;
     pthread_mutex_unlock(&rows->lock);

@@ -160,6 +160,15 @@ int puppet_query(struct puppet *puppet, unsigned slot) {
     return puppet_do(puppet, PUPPET_QUERY, slot);
 }
 
+int puppet_sleep(struct puppet *puppet, unsigned slot, enum gpupool_keep keep) {
+    return puppet_call(puppet, &(struct puppet_command){.verb = PUPPET_SLEEP, .slot = slot, .flags = keep});
+}
+
+int puppet_wake(struct puppet *puppet, unsigned slot, uint64_t timeout_ns) {
+    return puppet_call(puppet,
+                       &(struct puppet_command){.verb = PUPPET_WAKE, .slot = slot, .timeout_ns = timeout_ns});
+}
+
 int puppet_share(struct puppet *puppet, unsigned slot, struct gpupool_token *ret_token) {
     int r = puppet_do(puppet, PUPPET_SHARE, slot);
     if (r == 0)

@@ -43,6 +43,8 @@ enum puppet_verb {
     PUPPET_CUT,      /* shuts the socket of the daemon down behind the library's back; the process lives on */
     PUPPET_GPU_KIND, /* → number */
     PUPPET_SOCKET_PATH, /* → text */
+    PUPPET_SLEEP,       /* slot, flags: enum gpupool_keep */
+    PUPPET_WAKE,        /* slot, timeout_ns, flags → buffer */
     PUPPET_PAIR,   /* device, size, flags: a pair that grows to size in three steps, is copied and cleared */
     PUPPET_STREAM, /* makes a stream and uses it for all that follows */
     PUPPET_QUIT,
@@ -121,6 +123,8 @@ int puppet_attach(struct puppet *puppet, unsigned slot, const struct gpupool_tok
 int puppet_fill(struct puppet *puppet, unsigned slot, uint64_t seed);
 int puppet_check(struct puppet *puppet, unsigned slot, uint64_t seed);
 int puppet_query(struct puppet *puppet, unsigned slot);
+int puppet_sleep(struct puppet *puppet, unsigned slot, enum gpupool_keep keep);
+int puppet_wake(struct puppet *puppet, unsigned slot, uint64_t timeout_ns);
 int puppet_do(struct puppet *puppet, enum puppet_verb verb, unsigned slot);
 
 /* The kinds of pools that the daemon under test has; writes 1 or 2 of them and returns how many. */

@@ -193,6 +193,8 @@ static int try_calls(struct gpupool_client *client) {
         gpupool_share(client, &buffer, GPUPOOL_NO_STREAM, &token),
         gpupool_attach(client, &token, GPUPOOL_NO_STREAM, 0, &fresh),
         gpupool_query(client, &buffer, &info),
+        gpupool_sleep(client, &buffer, GPUPOOL_KEEP_NOTHING, NULL),
+        gpupool_wake(client, &buffer, NULL, GPUPOOL_NOW, 0),
         gpupool_stream_create(client, 0, &made),
         gpupool_stream_synchronize(client, 0, NULL),
     };
@@ -326,6 +328,10 @@ static int carry_out(const struct puppet_command *command, struct puppet_answer 
     case PUPPET_SOCKET_PATH:
         snprintf(answer->text, sizeof answer->text, "%s", gpupool_socket_path(client));
         return 0;
+    case PUPPET_SLEEP:
+        return gpupool_sleep(client, buffer, (enum gpupool_keep)command->flags, stream);
+    case PUPPET_WAKE:
+        return gpupool_wake(client, buffer, stream, command->timeout_ns, command->flags);
     case PUPPET_PAIR:
         return do_pair(client, command, answer);
     case PUPPET_STREAM:

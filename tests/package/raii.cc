@@ -218,6 +218,29 @@ static void a_parcel_that_is_not_handed_on_is_revoked() {
     CHECK(leased(client) == 0);
 }
 
+/* On a pool whose segments are descriptors. Elsewhere no buffer can sleep. */
+static void a_buffer_sleeps_and_wakes_where_it_was() {
+    gpupool::client client = open_without_cache();
+    gpupool::buffer host = acquire(client);
+    CHECK(thrown_by([&] { host.sleep(GPUPOOL_KEEP_NOTHING, gpupool::no_stream); }) == GPUPOOL_E_INVALID);
+    CHECK(thrown_by([&] { host.wake(gpupool::no_stream); }) == GPUPOOL_E_INVALID);
+    if (gpupool_gpu_kind(client.get()) == GPUPOOL_GPU_NONE)
+        return;
+    gpupool::buffer buffer;
+    int error = thrown_by([&] {
+        buffer = client.device_pool(0).acquire(size_bytes, gpupool::no_stream, gpupool::forever, GPUPOOL_CAN_SLEEP);
+    });
+    CHECK(error == 0 || error == GPUPOOL_E_INVALID);
+    if (error != 0)
+        return;
+    const void *data = buffer.data();
+    buffer.sleep(GPUPOOL_KEEP_IN_HOST, gpupool::no_stream);
+    CHECK(thrown_by([&] { static_cast<void>(buffer.query()); }) == GPUPOOL_E_INVALID);
+    buffer.wake(gpupool::no_stream);
+    CHECK(buffer.data() == data && buffer.query().buffer.lease == buffer.get().lease);
+    buffer.sleep(GPUPOOL_KEEP_NOTHING, gpupool::no_stream); /* the destructor gives back a sleeper */
+}
+
 static void a_shared_buffer_says_when_others_have_it() {
     gpupool::client writer = open_without_cache(), reader = open_without_cache();
     gpupool::buffer buffer = acquire(writer);
@@ -312,6 +335,7 @@ int main() {
         buffers_outlive_an_object_of_the_default_client();
         failures_are_exceptions_or_values();
         a_parcel_that_is_not_handed_on_is_revoked();
+        a_buffer_sleeps_and_wakes_where_it_was();
         a_shared_buffer_says_when_others_have_it();
         a_stream_ends_behind_its_work();
         a_forked_child_gives_nothing_of_its_parent_back();

@@ -44,6 +44,7 @@ static int use_stream(const gpupool::client &client, gpupool::buffer &host) {
         gpupool::result<gpupool_buffer_info> info = device->try_query();
         CHECK(info && info->holders == 2);
     }
+    CHECK(!device->try_sleep(GPUPOOL_KEEP_ON_GPU, *stream) && !device->try_wake(*stream)); /* without GPUPOOL_CAN_SLEEP */
     CHECK(device->try_send_held(*stream));
     gpupool::result<gpupool::parcel> parcel = device->try_send(*stream);
     CHECK(parcel);

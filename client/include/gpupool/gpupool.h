@@ -227,6 +227,12 @@ struct gpupool_token {
  * its own, which it empties when a request is refused: two such programs would else wait for each other's
  * caches. */
 #define GPUPOOL_IDLE_ONLY 2u
+/** The buffer can sleep: see gpupool_sleep(). It has addresses of its own, and whole segments of its pool, where
+ * nothing else lies: capacity_bytes is a multiple of a segment's size (2 to 16 MiB, a 64th of the pool's limit). So it
+ * is for large memory that stays. Each such acquire is a request to the daemon, maps its segments and unmaps them at
+ * its end. Device pools with export = vmm (else INVALID). Not for gpupool_acquire_begin() and gpupool_alloc_within().
+ * A flag of gpupool_attach() as well. */
+#define GPUPOOL_CAN_SLEEP 4u
 
 struct gpupool_buffer_info {
     struct gpupool_buffer buffer;
@@ -342,7 +348,7 @@ GPUPOOL_API int gpupool_host_pool(struct gpupool_client *client, int numa_node, 
  * If any did, the call waits up to 3 ms; if segments were closed for it, up to 20 ms after that.
  * GPUPOOL_FOREVER ends with EXHAUSTED as well, when no other process can give back what it needs, and this
  * process gave nothing of the pool back for 10 s
- * @param flags 0, or GPUPOOL_ZERO and GPUPOOL_IDLE_ONLY
+ * @param flags 0, or GPUPOOL_ZERO, GPUPOOL_IDLE_ONLY and GPUPOOL_CAN_SLEEP
  * @return 0; INVALID, NO_POOL, TOO_LARGE, EXHAUSTED, LIMIT, DRIVER, DISCONNECTED, TIMED_OUT, FORKED,
  * CAPTURING (with GPUPOOL_ZERO, see gpupool_trim()), …
  */
@@ -657,7 +663,8 @@ GPUPOOL_API int gpupool_revoke(struct gpupool_client *client, const struct gpupo
  * @param stream the stream that reads it: it waits, on the GPU, for the work that the token names.
  * GPUPOOL_NO_STREAM: this call waits for it, at most as long as the option alloc_timeout_ns says (else
  * TIMED_OUT)
- * @param flags 0 or GPUPOOL_READ_ONLY
+ * @param flags 0, or GPUPOOL_READ_ONLY and GPUPOOL_CAN_SLEEP: with the latter the buffer has a mapping of its own, so
+ * that it can sleep with GPUPOOL_KEEP_ON_GPU
  * @return 0; INVALID; NO_TOKEN when the token is not known, gone or another user's; NO_GPU, NO_POOL (its
  * device is not visible in this process), DRIVER, NO_MEMORY, LIMIT, CAPTURING; LOST, also if the work is lost
  * by now: no lease was taken, but one taker of a token of gpupool_send() was
@@ -677,6 +684,71 @@ GPUPOOL_API int gpupool_attach(struct gpupool_client *client, const struct gpupo
  */
 GPUPOOL_API int gpupool_reuse(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                               void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/**
+ * @name Sleep
+ * A buffer that was acquired with GPUPOOL_CAN_SLEEP lets its memory go, and has memory again later at the same
+ * addresses: pointers stay good, and so do captured CUDA graphs that use them.
+ *
+ *     gpupool_acquire(client, pool, bytes, stream, GPUPOOL_FOREVER, GPUPOOL_CAN_SLEEP, &buffer);
+ *     ...
+ *     gpupool_sleep(client, &buffer, GPUPOOL_KEEP_IN_HOST, stream);
+ *     ...
+ *     gpupool_wake(client, &buffer, stream, GPUPOOL_FOREVER, 0);
+ *
+ * While the buffer sleeps, its addresses stay reserved, and no access to them is allowed: one by a kernel or a copy ends
+ * the process's CUDA context. gpupool_release() ends a sleeping buffer as it ends others. gpupool_share(),
+ * gpupool_send(), gpupool_reuse(), gpupool_record_stream() and gpupool_query() say INVALID of it.
+ * @{
+ */
+/** How the contents of a buffer that sleeps are kept. */
+enum gpupool_keep {
+    /** They are dropped, and the memory goes back to the pool. */
+    GPUPOOL_KEEP_NOTHING = 0,
+    /** They stay: this process only has no access to them. The memory is leased still. The only choice for a buffer
+     * that was shared or attached. */
+    GPUPOOL_KEEP_ON_GPU = 1,
+    /** They are copied to pinned memory of the host pool near the device, capacity_bytes of them, and the device's
+     * memory goes back to its pool. The copy is memory of this client as its other buffers are. */
+    GPUPOOL_KEEP_IN_HOST = 2,
+};
+
+/**
+ * Puts a buffer to sleep. Waits for the GPU work on it, the copy included, at most as long as the option
+ * alloc_timeout_ns says, which is also how long it waits for host memory. When it returns 0, the buffer's memory is
+ * unmapped. Memory that went back to the pool is there for others, also of other users.
+ * @param buffer acquired or attached with GPUPOOL_CAN_SLEEP. Of a buffer that sleeps already, with the same keep, the
+ * call changes nothing
+ * @param keep how its contents are kept
+ * @param stream the one with the last work on the buffer; further ones were noted by gpupool_record_stream(), or are
+ * ordered before. GPUPOOL_NO_STREAM: the GPU is done with it
+ * @return 0; INVALID (the text says what to do: a buffer without GPUPOOL_CAN_SLEEP, host memory, a pool with
+ * export = ipc); SHARED: another keep than GPUPOOL_KEEP_ON_GPU for a buffer that was shared or attached; TIMED_OUT: the
+ * work is not done; EXHAUSTED, LIMIT, NO_POOL: no host memory for the contents; STALE, CAPTURING, DRIVER, DISCONNECTED,
+ * NO_MEMORY, FORKED. After a failure the buffer is awake and as it was; its stream may
+ * copy from it still, which a release waits for as it does for a stream that was noted. There is one exception, after DRIVER or
+ * DISCONNECTED: where the driver does not map the memory any more, the buffer sleeps with GPUPOOL_KEEP_ON_GPU, and the
+ * text says so
+ */
+GPUPOOL_API int gpupool_sleep(struct gpupool_client *client, const struct gpupool_buffer *buffer,
+                              enum gpupool_keep keep, void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/**
+ * Wakes a buffer: maps memory at its addresses, and brings the contents in stream order. Memory that went back to the
+ * pool is acquired anew. The call does nothing for a buffer that is awake.
+ * @param buffer gets the name of its new lease, where it has one: lease and generation change, also where the call
+ * fails after that. Copies of the struct are stale then. data and the sizes stay
+ * @param stream the one that uses the buffer next: contents kept in host memory, and zeroes, are there behind what the
+ * call enqueues on it. GPUPOOL_NO_STREAM: the call waits for them
+ * @param timeout_ns how long to wait for room, as in gpupool_acquire(). With GPUPOOL_KEEP_ON_GPU no room is needed
+ * @param flags 0 or GPUPOOL_ZERO: zeroes a buffer whose contents were dropped, which are undefined otherwise
+ * @return 0; EXHAUSTED, LIMIT and whatever gpupool_acquire() says: the buffer sleeps still, with what it kept; INVALID
+ * (as gpupool_sleep()), STALE, CAPTURING, DRIVER. After DRIVER the buffer sleeps, too, and keeps what it kept; if the
+ * memory was there already, the next call only brings the contents
+ */
+GPUPOOL_API int gpupool_wake(struct gpupool_client *client, struct gpupool_buffer *buffer, void *stream,
+                             uint64_t timeout_ns, uint32_t flags);
+/** @} */
 
 /** Asks the daemon about a buffer. STALE when it is not this client's any more. */
 GPUPOOL_API int gpupool_query(struct gpupool_client *client, const struct gpupool_buffer *buffer,

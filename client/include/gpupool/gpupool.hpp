@@ -253,6 +253,16 @@ class buffer {
     result<void> try_reuse(stream_ref stream) {
         return detail::result_of(gpupool_reuse(client_.get(), &buffer_, stream.get()));
     }
+    /** gpupool_sleep(), of a buffer with GPUPOOL_CAN_SLEEP. The pointer stays, and is not to be used. */
+    result<void> try_sleep(gpupool_keep keep, stream_ref stream) {
+        return detail::result_of(gpupool_sleep(client_.get(), &buffer_, keep, stream.get()));
+    }
+    /** gpupool_wake(). flags: 0 or GPUPOOL_ZERO */
+    result<void> try_wake(stream_ref stream, std::chrono::nanoseconds wait = default_wait,
+                          std::uint32_t flags = 0) {
+        return detail::result_of(
+            gpupool_wake(client_.get(), &buffer_, stream.get(), detail::nanoseconds_of(wait), flags));
+    }
     /** gpupool_query() */
     result<gpupool_buffer_info> try_query() const {
         gpupool_buffer_info info;
@@ -288,6 +298,12 @@ class buffer {
     }
     void reuse(stream_ref stream) {
         try_reuse(stream).value();
+    }
+    void sleep(gpupool_keep keep, stream_ref stream) {
+        try_sleep(keep, stream).value();
+    }
+    void wake(stream_ref stream, std::chrono::nanoseconds wait = default_wait, std::uint32_t flags = 0) {
+        try_wake(stream, wait, flags).value();
     }
     gpupool_buffer_info query() const {
         return try_query().value();
