@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets of tensors in few buffers, and their directories: random state_dicts arrive as they were, also in another process, and a
+"""Sets of tensors in few buffers, and their directories: random tensors arrive as they were, also in another process, and a
 directory that is damaged is refused."""
 import json
 import pickle
@@ -102,10 +102,10 @@ def is_in(tensor, buffer):
     return buffer.ptr <= tensor.data_ptr() < buffer.ptr + buffer.nbytes
 
 
-def frame(text, sizes=None, **changes):
+def frame(text, **changes):
     """A directory whose JSON is the text, with a right checksum."""
     body = zlib.compress(text)
-    told = {"magic": b"gpupoolT", "version": 1, "place": 0, "checksum": zlib.crc32(body), "n_bytes": len(body), "text_bytes": len(text), **changes}
+    told = {"magic": b"gpupoolT", "version": 1, "place": 0, "checksum": zlib.crc32(body), "n_bytes": len(body), "text_bytes": len(text)} | changes
     return struct.pack("<8sHHIQQ", *told.values()) + body
 
 
@@ -135,7 +135,7 @@ class Sets(scene.Scene):
         self.assertEqual(again.directory, made.directory)
         return again.tensors()
 
-    def test_random_state_dicts_arrive_as_they_were(self):
+    def test_random_tensors_arrive_as_they_were(self):
         chance = random.Random(1)
         for number in range(ROUNDS):
             tensors = make_state(chance)
@@ -200,6 +200,14 @@ class Sets(scene.Scene):
             self.assertEqual(found[name].data_ptr(), tensor.data_ptr())
         self.assertIsNone(TensorSet.over({**tensors, "d": torch.ones(3)}))
 
+    def test_each_device_has_buffers_of_its_own(self):
+        devices = [torch.device("cuda", 1), torch.device("cpu"), torch.device("cuda", 1), torch.device("cuda", 0), torch.device("cpu")]
+        sources = [unittest.mock.Mock(device=device, n_bytes=n_bytes) for device, n_bytes in zip(devices, (1000, 1, 3000, 0, 700))]
+        with unittest.mock.patch.object(_torch_set, "BUFFER_BYTES", 4000):
+            buffers, storages = _torch_set._make_buffers(sources, lambda device, n_bytes: (str(device), n_bytes))
+        self.assertEqual(buffers, [("cuda:1", 1000), ("cuda:1", 3000), ("cpu", 512 + 700), ("cuda:0", 1)])
+        self.assertEqual(storages, [(0, 0, 1000), (2, 0, 1), (1, 0, 3000), (3, 0, 0), (2, 512, 700)])
+
     def test_each_storage_is_one_of_its_own_and_keeps_its_buffer(self):
         tensors = {"a": torch.ones(3), "b": torch.ones(3)}
         made = TensorSet.of(tensors, self.acquire)
@@ -252,7 +260,8 @@ class Directories(scene.Scene):
         """As of a model with many experts."""
         storages, entries = [], []
         for number in range(count):
-            name = f"model.layers.{number // 384}.mlp.experts.{number // 3 % 128}.{('down_proj', 'gate_proj', 'up_proj')[number % 3]}.weight_scale_inv"
+            part = ("down_proj", "gate_proj", "up_proj")[number % 3]
+            name = f"model.layers.{number // 384}.mlp.experts.{number // 3 % 128}.{part}.weight_scale_inv"
             storages.append(Storage(number // 10000, number % 10000 * 512, 512))
             entries.append(Entry(name, number, 0, torch.float32, (16, 8), (8, 1)))
         return Directory(storages, entries), [10000 * 512] * (count // 10000 + 1)

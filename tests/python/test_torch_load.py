@@ -121,7 +121,8 @@ class Loading(scene.Scene):
         self.assertEqual(len(_torch_load.cut(places, 1 << 30)[0].runs), 1)
 
     def test_a_tensor_behind_an_odd_one_is_aligned(self):
-        tensors = {"odd": ("U8", (3,), b"abc"), "small": ("F32", (1,), b"1234"), "next": ("F32", (1,), b"5678"), "large": ("F32", (9,), bytes(36))}
+        tensors = {"odd": ("U8", (3,), b"abc"), "small": ("F32", (1,), b"1234"), "next": ("F32", (1,), b"5678"),
+                   "large": ("F32", (9,), bytes(36))}
         made = {}
         path = self.write(make(tensors))
         for pool in self.pools():

@@ -171,6 +171,12 @@ def zeros(
     return _make(shape, dtype, device, pool, timeout, True)
 
 
+def _read_set(path, pool, timeout):
+    """The TensorSet of files."""
+    stream = _stream_of(pool.client, pool.device)
+    return _torch_load.read(path, lambda n_bytes, wait_s: pool.acquire(n_bytes, stream, wait_s), timeout)
+
+
 def load(
     path: str | os.PathLike[str],
     *,
@@ -185,9 +191,7 @@ def load(
 
     A file is read into one buffer of at most 8 GiB, or a few. Each tensor keeps the buffer that it lies in, so memory goes back when
     the last tensor of a buffer is dropped. Raises ValueError for a file that is not valid, and what empty() raises."""
-    pool = _choose_pool(device, pool)
-    stream = _stream_of(pool.client, pool.device)
-    return _torch_load.read(path, lambda n_bytes, wait_s: pool.acquire(n_bytes, stream, wait_s), timeout).tensors()
+    return _read_set(path, _choose_pool(device, pool), timeout).tensors()
 
 
 # --- the buffer of a tensor ---
