@@ -4,6 +4,7 @@ no call sees contents of another buffer, nothing crashes: a call works, or it is
 import contextlib
 import itertools
 import sys
+import tempfile
 import threading
 import time
 import unittest
@@ -96,6 +97,13 @@ class Things:
         source = type("Source", (), {"__dlpack__": lambda self, **_: capsule, "__dlpack_device__": lambda self: (1, 0)})()
         self.look(numpy.from_dlpack(source).tobytes())
 
+    def upload(self):
+        """Reads the buffer's contents into it, from a file."""
+        with tempfile.TemporaryFile(buffering=0) as file:
+            file.write(bytes([self.stamp]) * SIZE)
+            _gpupool._upload_file(self.buffer, Number(self.code, 0), Number(self.code, file.fileno()), Number(self.code, 0),
+                                  Number(self.code, SIZE))
+
     def close_and_take(self):
         self.buffer.close(Stream(self.code))
         self.take(SIZE)
@@ -142,6 +150,7 @@ METHODS = {
     "gpupool.revoke": lambda t: t.revoke(),
     "gpupool._is_captured": lambda t: (_gpupool._is_captured(t.client, Number(t.code, 0), Stream(t.code)),
                                        _gpupool._wait_for_device(t.client, Number(t.code, 0)), _gpupool._alloc_timeout(t.client)),
+    "gpupool._upload_file": lambda t: t.upload(),
 }
 if numpy is not None:
     METHODS["Pool.empty"] = lambda t: t.pool.empty(Bytes(t.code, [Number(t.code, 10)]), "float32", timeout=Number(t.code, 10)).fill(1)

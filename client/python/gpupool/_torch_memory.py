@@ -141,6 +141,12 @@ def over(keeper, shape, dtype, offset):
     return tensor if twin is dtype else typed(storage, dtype, tensor.size(), tensor.stride())
 
 
+def device_of(pool):
+    """PyTorch's device of the tensors in a pool. The memory of a simulated GPU is the host's."""
+    is_on_gpu = pool.kind == "device" and pool.client.gpu_kind == "cuda"
+    return torch.device("cuda", pool.device) if is_on_gpu else torch.device("cpu")
+
+
 def storage_over(keeper, n_bytes, offset):
     return over(keeper, n_bytes, torch.uint8, offset).untyped_storage()
 

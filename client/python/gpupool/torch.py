@@ -13,6 +13,8 @@ as PyTorch sends them.
 torch.multiprocessing.reductions.reduce_tensor() returns a handle of such a tensor, which any number of processes rebuild while one of
 them has the tensor (_torch_handles.py).
 
+load() reads safetensors files straight into memory of the pools.
+
 collate() is for DataLoader(collate_fn=...): the workers write batches into pinned memory, and the trainer has them without a copy.
 
 use_pool() and enable() put all tensors that a program makes on a GPU into memory of the pools. Other processes cannot have those:
@@ -38,7 +40,7 @@ from torch.utils.data._utils.collate import collate as _collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 import gpupool
-from gpupool import _gpupool, _torch_handles, _transfer
+from gpupool import _gpupool, _torch_handles, _torch_load, _transfer
 from gpupool import _torch_memory as _memory
 from gpupool._gpupool import _alloc_timeout
 from gpupool._torch_memory import DLPACK_LEGACY as _DLPACK_LEGACY
@@ -51,7 +53,7 @@ except ImportError:
 if not hasattr(torch.float32, "itemsize"):
     raise ImportError(f"gpupool.torch needs PyTorch 2.1 or newer, and this is {torch.__version__}")
 
-__all__ = ["collate", "empty", "enable", "from_buffer", "record_stream", "reuse", "use_pool", "zeros"]
+__all__ = ["collate", "empty", "enable", "from_buffer", "load", "record_stream", "reuse", "use_pool", "zeros"]
 
 _lock = threading.Lock()
 _is_forked = False
@@ -121,17 +123,21 @@ def from_buffer(
     return _memory.over(_memory.keep(buffer), shape, dtype, offset)
 
 
-def _make(shape, dtype, device, pool, timeout, zero):
+def _choose_pool(device, pool):
     if pool is None:
-        pool = _pool_of(device)
-    elif device is not None:
+        return _pool_of(device)
+    if device is not None:
         raise ValueError("device and pool: the pool says which device it is")
+    return pool
+
+
+def _make(shape, dtype, device, pool, timeout, zero):
+    pool = _choose_pool(device, pool)
     dtype = torch.get_default_dtype() if dtype is None else dtype
     shape = torch.Size(shape if isinstance(shape, (tuple, list)) else (shape,))
     n_bytes = shape.numel() * dtype.itemsize
     if n_bytes == 0:
-        is_cuda = pool.kind == "device" and pool.client.gpu_kind == "cuda"  # memory of a simulated GPU is the host's
-        return torch.empty(shape, dtype=dtype, device=torch.device("cuda", pool.device) if is_cuda else "cpu")
+        return torch.empty(shape, dtype=dtype, device=_memory.device_of(pool))
     return from_buffer(pool.acquire(n_bytes, _stream_of(pool.client, pool.device), timeout, zero), tuple(shape), dtype)
 
 
@@ -163,6 +169,29 @@ def zeros(
 ) -> torch.Tensor:
     """As empty(), of zeros."""
     return _make(shape, dtype, device, pool, timeout, True)
+
+
+def _read_set(path, pool, timeout):
+    """The TensorSet of files."""
+    stream = _stream_of(pool.client, pool.device)
+    return _torch_load.read(path, lambda n_bytes, wait_s: pool.acquire(n_bytes, stream, wait_s), timeout)
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    device: torch.device | str | int | None = None,
+    pool: gpupool.Pool | None = None,
+    timeout: float | None = None,
+) -> dict[str, torch.Tensor]:
+    """Returns the tensors of a safetensors file, by name, in memory of a pool.
+
+    path: a file, an index (model.safetensors.index.json), or a folder with an index or with files. device, pool: as of empty().
+    timeout: as of empty(), for each buffer.
+
+    A file is read into one buffer of at most 8 GiB, or a few. Each tensor keeps the buffer that it lies in, so memory goes back when
+    the last tensor of a buffer is dropped. Raises ValueError for a file that is not valid, and what empty() raises."""
+    return _read_set(path, _choose_pool(device, pool), timeout).tensors()
 
 
 # --- the buffer of a tensor ---

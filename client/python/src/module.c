@@ -11,6 +11,7 @@
 #include "client/python/src/pool.h"
 #include "client/python/src/share.h"
 #include "client/python/src/stream.h"
+#include "client/python/src/upload.h"
 
 static PyObject *module_default_client(PyObject *module, PyObject *none) {
     (void)none;
@@ -79,6 +80,9 @@ static PyMethodDef methods[] = {
     {"_send_held", (PyCFunction)(void (*)(void))share_send_held, METH_FASTCALL,
      "_send_held(buffer, stream, lifetime)\n--\n\nAs Buffer.send() for one taker. The lifetime counts from "
      "the end of the session."},
+    {"_upload_file", (PyCFunction)(void (*)(void))upload_file, METH_FASTCALL,
+     "_upload_file(buffer, offset, fd, file_offset, nbytes)\n--\n\nReads a part of a file into a buffer of a "
+     "device pool, in the order of the buffer's stream. On return all of it was read."},
     {"_alloc_timeout", hooks_alloc_timeout, METH_O,
      "_alloc_timeout(client)\n--\n\nThe seconds that alloc_timeout says; math.inf: no limit."},
     {"_set_owner", (PyCFunction)(void (*)(void))dlpack_set_owner, METH_FASTCALL,
