@@ -28,6 +28,8 @@
  * slot s, the producer writes the entry of the slot, the entry q & (ring - 1) of the ring, and then head = q
  * (total). Before that store nothing of the element is visible: a producer that dies earlier has sent
  * nothing, and the slot is free. A successor clears the sequences of slots that are above head, and goes on.
+ * It needs no fences of earlier elements there: the dead process was behind them when it wrote the frame, and
+ * its GPU work is over.
  *
  * RECEIVING. `received` of a consumer is the next sequence that it receives. To receive element q, the
  * consumer finds the slot in the ring, writes mark.taken = q, and then received = q + 1. To release the

@@ -18,7 +18,7 @@ set(threads
   integration/connected integration/dispatch integration/fences integration/hand_over integration/histories$ integration/kills$
   integration/pairs integration/prepare integration/private integration/public_fences integration/recorded_streams integration/staging
   integration/streams integration/synced integration/threads integration/torch)
-set(planted joint/finds_ sim/finds_)
+set(planted channel/finds_ joint/finds_ sim/finds_)
 set(own_kind integration/arena$ integration/large$ integration/packing$ integration/parts$ integration/rows$ integration/rows_storm$)
 # Not labelled "threads", although the test is.
 set(threads_not "integration/(hand_over|pairs|prepare|public_fences|recorded_streams|staging|staging_threads|synced|synced_devices|synced_streams)_host_vmm$")

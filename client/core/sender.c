@@ -159,8 +159,7 @@ static enum hold find_hold(const struct sender *sender, unsigned i, uint32_t slo
     return taken > sequence ? HOLD_PROTOCOL : HOLD_NONE;
 }
 
-/* Whether all places have let go of a slot's element. sender->place: the one that has not. It is asked first.
- * */
+/* Whether all places have let go of a slot's element. sender->place: the one that has not. It is asked first. */
 static enum hold find_holder(struct sender *sender, uint32_t slot) {
     unsigned n = (unsigned)sender->view->capacities.n_consumers, first = sender->place;
 
@@ -209,6 +208,8 @@ static bool is_claimed(const struct sender *sender, uint32_t slot) {
 
 /* Drops elements, from the oldest that may be received, until one's slot is free. */
 static enum hold drop(struct sender *sender, uint32_t *ret_slot) {
+    unsigned holder = sender->place; /* of the oldest slot */
+
     for (uint32_t slot = sender->oldest; slot != SENDER_NO_SLOT; slot = sender->slots[slot].newer) {
         uint64_t sequence = sender->slots[slot].sequence;
         if (sequence < sender->floor || is_claimed(sender, slot))
@@ -224,12 +225,14 @@ static enum hold drop(struct sender *sender, uint32_t *ret_slot) {
             return HOLD_NONE;
         }
     }
+    sender->place = holder;
     return HOLD_HELD;
 }
 
 /* The oldest slot that all places have let go of. *ret_slot is untouched otherwise. */
 static enum hold find_free(struct sender *sender, uint32_t *ret_slot) {
     uint64_t limit = 0;
+    unsigned holder = 0;
 
     for (uint32_t slot = sender->oldest; slot != SENDER_NO_SLOT; slot = sender->slots[slot].newer) {
         if (slot != sender->oldest) {
@@ -243,7 +246,10 @@ static enum hold find_free(struct sender *sender, uint32_t *ret_slot) {
             *ret_slot = slot;
             return hold;
         }
+        if (slot == sender->oldest)
+            holder = sender->place;
     }
+    sender->place = holder; /* 0: all slots are loaned */
     return HOLD_HELD;
 }
 
@@ -274,8 +280,6 @@ enum sender_result sender_find_slot(struct sender *sender, struct sender_loan *r
     uint32_t slot = SENDER_NO_SLOT;
 
     look_at_roll(sender);
-    if (sender->oldest == SENDER_NO_SLOT)
-        sender->place = 0;
     enum hold hold = find_free(sender, &slot);
     if (hold == HOLD_HELD && sender->view->capacities.policy == PROTO_CHANNEL_DROP_OLDEST)
         hold = drop(sender, &slot);
