@@ -14,7 +14,7 @@ set(slow
   integration/storm integration/streams integration/traces integration/waiting sim/finds_forgotten_closing
   sim/finds_withheld_for_one_fence system/alerts unit/client_lies docs/demo docs/dev_demo)
 set(threads
-  unit/client unit/gpu unit/outbox$ unit/own_mapping unit/pointer_map unit/planted integration/alloc integration/buffers integration/cache
+  channel/threads unit/client unit/gpu unit/outbox$ unit/own_mapping unit/pointer_map unit/planted unit/word_wait integration/alloc integration/buffers integration/cache
   integration/connected integration/dispatch integration/fences integration/hand_over integration/histories$ integration/kills$
   integration/pairs integration/prepare integration/private integration/public_fences integration/recorded_streams integration/staging
   integration/streams integration/synced integration/threads integration/torch)
