@@ -80,7 +80,8 @@
  *   a consumer sleeps on `head` and on `changes`
  *
  * Either the waker sees `sleeps`, or the sleeper sees the word's new value and with it all that was written
- * before.
+ * before. A process that dies before it has woken the sleepers leaves that to the daemon, which changes the
+ * roll.
  *
  * DEATH. All words are written by one store each, and no two of them have to change together: a process may
  * die between any two stores. A dead place's words stay as they are, and its successor goes on from them.

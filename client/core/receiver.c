@@ -44,7 +44,7 @@ static int compare_sequences(const void *one, const void *other) {
 
 /* Finds the elements that the place holds, in order, and clears claims of what it has not received. */
 static enum receiver_result find_held(struct receiver *receiver, bool *ret_wakes) {
-    uint64_t held[PROTO_CHANNEL_SLOTS_MAX];
+    uint64_t held[PROTO_CHANNEL_SLOTS_MAX] = {0};
     uint32_t n_held = 0;
     bool is_cleared = false;
 

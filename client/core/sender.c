@@ -56,7 +56,7 @@ static int compare_found(const void *one, const void *other) {
  * that is cleared before the same sequence is sent in another slot. Returns whether all sequences are
  * different. */
 static bool list_all(struct sender *sender) {
-    struct found_slot found[PROTO_CHANNEL_SLOTS_MAX];
+    struct found_slot found[PROTO_CHANNEL_SLOTS_MAX] = {0};
     uint32_t n_slots = (uint32_t)sender->view->capacities.n_slots;
 
     for (uint32_t slot = 0; slot < n_slots; slot++) {
