@@ -36,7 +36,8 @@
 #define BATCH       200u
 #define WAIT_NS     (50 * NS_PER_S)
 
-/* An element tells the peer by its session what to do. */
+/* An element tells the peer by its session what to do. A reply names the element that it replies to: a reply
+ * that belonged to an earlier turn would make turns short. */
 enum command {
     COMMAND_NOTHING,
     COMMAND_ECHO,
@@ -87,7 +88,7 @@ static void open_ends(const struct channel_pages *out, const struct channel_page
 }
 
 /* The channel's frame is written before it is sent, and read after it was received. */
-static void send_frame(struct ends *ends, enum command command) {
+static void send_frame(struct ends *ends, enum command command, uint64_t replies_to) {
     struct sender *sender = &ends->sender;
     struct channel_sleep sleep;
     struct sender_loan loan;
@@ -110,14 +111,19 @@ static void send_frame(struct ends *ends, enum command command) {
     if (result != SENDER_OK)
         fail("no slot is found");
     memset(ends->out.frames + loan.slot * options.frame_bytes, (int)sender->head, options.frame_bytes);
-    const struct sender_element element = {.size_bytes = options.frame_bytes, .session = command};
+    const struct sender_element element = {
+        .size_bytes = options.frame_bytes,
+        .metadata = &replies_to,
+        .metadata_bytes = sizeof replies_to,
+        .session = command,
+    };
     if (sender_send(sender, loan.slot, &element, &wakes) != SENDER_OK)
         fail("a frame is not sent");
     if (wakes)
         word_wake(&ends->out.producer->head);
 }
 
-static enum command receive_frame(struct ends *ends) {
+static enum command receive_frame(struct ends *ends, uint64_t *ret_sequence, uint64_t *ret_replies_to) {
     struct receiver *receiver = &ends->receiver;
     struct receiver_element element;
     struct channel_sleep sleep;
@@ -143,6 +149,8 @@ static enum command receive_frame(struct ends *ends) {
     if (frame[0] != (char)(element.sequence - 1) || frame[options.frame_bytes - 1] != frame[0])
         fail("a frame has not what was sent");
     enum command command = (enum command)element.session;
+    *ret_sequence = element.sequence;
+    memcpy(ret_replies_to, element.metadata, sizeof *ret_replies_to);
     if (receiver_release(receiver, element.slot, (struct channel_fence){0}, &wakes) != RECEIVER_OK)
         fail("a frame is not released");
     if (wakes)
@@ -154,27 +162,37 @@ static enum command receive_frame(struct ends *ends) {
 
 static void serve(struct ends *ends, int socket) {
     char packet[PACKET_SIZE];
+    uint64_t sequence, replies_to;
 
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    for (enum command command; (command = receive_frame(ends)) != COMMAND_END;) {
+    for (enum command command; (command = receive_frame(ends, &sequence, &replies_to)) != COMMAND_END;) {
         for (unsigned i = 0; command == COMMAND_SOCKET && i < BATCH; i++)
             if (recv(socket, packet, sizeof packet, 0) != (ssize_t)sizeof packet ||
                 send(socket, packet, sizeof packet, MSG_NOSIGNAL) != (ssize_t)sizeof packet)
                 fail("the socket");
         if (command == COMMAND_ECHO)
-            send_frame(ends, COMMAND_NOTHING);
+            send_frame(ends, COMMAND_NOTHING, sequence);
     }
     _exit(0);
 }
 
 /* --- measurements --- */
 
+/* Sends a frame, and waits for the reply to it. */
+static void turn(struct ends *ends) {
+    uint64_t sequence, replies_to;
+
+    send_frame(ends, COMMAND_ECHO, 0);
+    receive_frame(ends, &sequence, &replies_to);
+    if (replies_to != ends->sender.head)
+        fail("a reply belongs to another turn");
+}
+
 static void measure_turns(struct ends *ends, int asleep, struct samples *turns) {
     *is_asleep = asleep;
     for (unsigned i = 0; i < BATCH; i++) {
         uint64_t start_ns = clock_now_ns();
-        send_frame(ends, COMMAND_ECHO);
-        receive_frame(ends);
+        turn(ends);
         samples_add(turns, clock_now_ns() - start_ns);
     }
 }
@@ -182,7 +200,7 @@ static void measure_turns(struct ends *ends, int asleep, struct samples *turns) 
 static void measure_socket(struct ends *ends, int socket, struct samples *turns) {
     char packet[PACKET_SIZE] = {0};
 
-    send_frame(ends, COMMAND_SOCKET);
+    send_frame(ends, COMMAND_SOCKET, 0);
     for (unsigned i = 0; i < BATCH; i++) {
         uint64_t start_ns = clock_now_ns();
         if (send(socket, packet, sizeof packet, MSG_NOSIGNAL) < 0 ||
@@ -197,15 +215,15 @@ static double measure_frames(struct ends *ends, int asleep) {
     *is_asleep = asleep;
     uint64_t start_ns = clock_now_ns();
     for (uint64_t i = 1; i < options.frames; i++)
-        send_frame(ends, COMMAND_NOTHING);
-    send_frame(ends, COMMAND_ECHO);
-    receive_frame(ends);
+        send_frame(ends, COMMAND_NOTHING, 0);
+    turn(ends);
     return (double)options.frames * (double)NS_PER_S / (double)(clock_now_ns() - start_ns);
 }
 
 static void make_channel(struct channel_pages *pages) {
     const struct proto_channel_capacities capacities = {.slot_bytes = options.frame_bytes,
                                                         .n_slots = options.slots,
+                                                        .metadata_bytes = sizeof(uint64_t),
                                                         .n_consumers = options.consumers,
                                                         .policy = PROTO_CHANNEL_WAIT};
 
@@ -294,7 +312,7 @@ int main(int argc, char **argv) {
     }
     double awake = measure_frames(&ends, 0), asleep = measure_frames(&ends, 1);
     *is_asleep = 0;
-    send_frame(&ends, COMMAND_END);
+    send_frame(&ends, COMMAND_END, 0);
     if (waitpid(peer, NULL, 0) != peer)
         fail("the peer does not end");
     struct samples *all[] = {&socket_turns, &awake_turns, &asleep_turns};
