@@ -14,11 +14,11 @@ set(slow
   integration/storm integration/streams integration/traces integration/waiting sim/finds_forgotten_closing
   sim/finds_withheld_for_one_fence system/alerts unit/client_lies docs/demo docs/dev_demo)
 set(threads
-  unit/client unit/gpu unit/outbox$ unit/own_mapping unit/pointer_map unit/planted integration/alloc integration/buffers integration/cache
+  channel/threads unit/client unit/gpu unit/outbox$ unit/own_mapping unit/pointer_map unit/planted unit/word_wait integration/alloc integration/buffers integration/cache
   integration/connected integration/dispatch integration/fences integration/hand_over integration/histories$ integration/kills$
   integration/pairs integration/prepare integration/private integration/public_fences integration/recorded_streams integration/sleep_storm integration/staging
   integration/streams integration/synced integration/threads integration/torch)
-set(planted joint/finds_ sim/finds_)
+set(planted channel/finds_ joint/finds_ sim/finds_)
 set(own_kind integration/arena$ integration/large$ integration/own_row$ integration/packing$ integration/parts$ integration/rows$ integration/rows_storm$
   integration/sleep$ integration/sleep_)
 # Not labelled "threads", although the test is.
