@@ -27,6 +27,10 @@
 #define PROTO_BOARD_WORDS 64u        /* streams of a session that have fences under way there */
 #define PROTO_BOARD_BYTES (1u << 20)
 #define PROTO_HOLDERS_MAX 64u      /* fences that one HOLDERS names */
+#define PROTO_CHANNEL_SLOTS_MIN     2u    /* one is filled while one is read */
+#define PROTO_CHANNEL_SLOTS_MAX     1024u /* with the most metadata, the producer's page has 1.2 MiB */
+#define PROTO_CHANNEL_METADATA_MAX  1024u /* bytes of an element: shape, type and time of a frame; more fits into the slot */
+#define PROTO_CHANNEL_CONSUMERS_MAX 16u   /* the producer looks at as many marks for each element */
 #define PROTO_PARCEL_NS_MAX                                                                                  \
     (UINT64_C(86400) * 1000000000u) /* a day: a queue that nothing was read from for longer is abandoned */
 #define PROTO_NAME_TEXT_SIZE 128u  /* of a name, with NUL: a path of a few parts */

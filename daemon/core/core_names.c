@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "daemon/core/channel.h"
 #include "daemon/core/collect.h"
 #include "daemon/core/edition.h"
 #include "daemon/core/explain.h"
@@ -79,6 +80,8 @@ static int publish_under(struct session *session, const struct proto_publish *pu
     r = name_get(tenant, publish->name, &name);
     if (r != 0)
         return r;
+    if (name->channel != NULL)
+        return PROTO_E_INVALID;
     r = edition_make(session, publish, leases, tokens, now_ns, &edition);
     if (r < 0) {
         name_drop_if_unused(name);
@@ -105,8 +108,18 @@ static void unpublish(struct name *name, uint64_t now_ns) {
 
     recorder_set_time(core, now_ns);
     name_set_edition(name, NULL);
+    if (name->channel != NULL) {
+        channel_end(name->channel);
+        (void)channel_drop_if_unused(name->channel);
+        name->channel = NULL;
+    }
     name_serve(name);
     core_serve(core, now_ns);
+}
+
+/* What the name stands for, as a number; 0: nothing. */
+static uint64_t standing_for(const struct name *name) {
+    return name == NULL ? 0 : name->edition != NULL ? name->edition->generation : name->channel != NULL ? name->channel->id : 0;
 }
 
 int core_unpublish(struct session *session, const struct proto_unpublish *wanted, uint64_t now_ns) {
@@ -119,8 +132,8 @@ int core_unpublish(struct session *session, const struct proto_unpublish *wanted
         name_serve(name);
         return 0;
     }
-    if (name == NULL || name->edition == NULL ||
-        (wanted->generation != 0 && name->edition->generation != wanted->generation))
+    uint64_t present = standing_for(name);
+    if (present == 0 || (wanted->generation != 0 && present != wanted->generation))
         return PROTO_E_NO_NAME;
     unpublish(name, now_ns);
     return 0;
@@ -130,14 +143,15 @@ int core_unpublish_of(struct core *core, struct tenant_id owner, const char *tex
     const struct tenant *tenant = tenant_find(core, owner);
     struct name *name = tenant != NULL ? name_find(tenant, text) : NULL;
 
-    if (name == NULL || name->edition == NULL)
+    if (standing_for(name) == 0)
         return PROTO_E_NO_NAME;
     unpublish(name, now_ns);
     return 0;
 }
 
-int core_open_name(struct session *session, uint64_t request, const struct proto_open_name *open,
-                   uint64_t now_ns) {
+/* place: with NAME_WAIT_JOIN. */
+static int ask_for_name(struct session *session, uint64_t request, const struct proto_open_name *open,
+                        uint32_t place, uint64_t now_ns) {
     struct name_wait *wait;
     struct name *name;
 
@@ -145,7 +159,7 @@ int core_open_name(struct session *session, uint64_t request, const struct proto
     int r = name_get(session->tenant, open->name, &name);
     if (r != 0)
         return r;
-    r = name_wait_new(session, name, request, open, now_ns, &wait);
+    r = name_wait_new(session, name, request, open, place, now_ns, &wait);
     if (r != 0) {
         name_drop_if_unused(name);
         return r;
@@ -155,12 +169,146 @@ int core_open_name(struct session *session, uint64_t request, const struct proto
     return 0;
 }
 
+int core_open_name(struct session *session, uint64_t request, const struct proto_open_name *open,
+                   uint64_t now_ns) {
+    return ask_for_name(session, request, open, 0, now_ns);
+}
+
+/* --- channels --- */
+
+int core_make_channel(struct session *session, const struct proto_make_channel *make,
+                      const struct proto_token tokens[static 2], uint64_t now_ns, struct channel **ret_channel) {
+    struct tenant *tenant = session->tenant;
+    struct lease *lease = lease_find(session->core, session, make->lease, make->generation);
+    struct name *name;
+
+    recorder_set_time(session->core, now_ns);
+    if (lease == NULL)
+        return PROTO_E_STALE;
+    const struct block *block = lease->block;
+    if (block->held_bytes != block->capacity_bytes || lease->withheld_bytes > 0 ||
+        block->capacity_bytes / make->n_slots < make->slot_bytes)
+        return PROTO_E_INVALID;
+    if (tenant->n_parcels >= PARCELS_MAX || !tenant_may_have(tenant, 1, 0)) {
+        tenant_note_refusal(tenant);
+        return PROTO_E_LIMIT;
+    }
+    int r = name_get(tenant, make->name, &name);
+    if (r != 0)
+        return r;
+    if (name->edition != NULL || name->channel != NULL)
+        return PROTO_E_INVALID;
+    r = channel_make(session, name, make, lease, tokens, now_ns, ret_channel);
+    if (r == 0)
+        name->channel = *ret_channel;
+    name_drop_if_unused(name);
+    return r;
+}
+
+void core_channel_made(struct channel *channel, struct list *shell_link) {
+    channel->shell_link = shell_link;
+    name_serve(channel->name); /* sessions may wait for it */
+}
+
+void core_unmake_channel(struct channel *channel, uint64_t now_ns) {
+    unpublish(channel->name, now_ns);
+}
+
+void core_lose_channel(struct channel *channel, uint64_t now_ns) {
+    struct core *core = channel->core;
+    struct name *name = channel->name;
+
+    recorder_set_time(core, now_ns);
+    channel_free(channel);
+    if (name != NULL) {
+        name->channel = NULL;
+        name_serve(name);
+    }
+    core_serve(core, now_ns);
+}
+
+int core_join_channel(struct session *session, uint64_t request, const struct proto_join_channel *join,
+                      uint64_t now_ns) {
+    struct proto_open_name open = {.timeout_ns = join->timeout_ns, .flags = NAME_WAIT_JOIN};
+
+    memcpy(open.name, join->name, sizeof open.name);
+    return ask_for_name(session, request, &open, join->place, now_ns);
+}
+
+/* The channel's places have changed: sessions may wait for one. */
+static void serve_channel(struct channel *channel, uint64_t now_ns) {
+    struct core *core = channel->core;
+    struct name *name = channel->name;
+
+    if (name != NULL)
+        name_serve(name);
+    name = channel_drop_if_unused(channel);
+    if (name != NULL)
+        name_serve(name);
+    core_serve(core, now_ns);
+}
+
+int core_leave_channel(struct session *session, const struct proto_channel_page_name *left, uint64_t now_ns) {
+    struct channel *channel = channel_find(session->core, session->tenant, left->channel);
+
+    if (channel == NULL || channel->places[left->page].session != session)
+        return PROTO_E_STALE;
+    recorder_set_time(session->core, now_ns);
+    channel_leave(&channel->places[left->page]);
+    serve_channel(channel, now_ns);
+    return 0;
+}
+
+int core_find_channel_page(const struct session *session, const struct proto_channel_page_name *wanted,
+                           struct channel **ret_channel, bool *ret_is_own) {
+    struct channel *channel = channel_find(session->core, session->tenant, wanted->channel);
+
+    if (channel == NULL || !channel_has_member(channel, session))
+        return PROTO_E_STALE;
+    if (wanted->page > channel->capacities.n_consumers + 1)
+        return PROTO_E_INVALID;
+    *ret_channel = channel;
+    *ret_is_own = wanted->page > 0 && channel->places[wanted->page - 1].session == session;
+    return 0;
+}
+
+bool core_next_channel(struct core *core, struct channel **ret_channel) {
+    struct channel *channel = list_first(&core->channels_changed, struct channel, change_link);
+
+    if (channel == NULL)
+        return false;
+    list_remove(&channel->change_link);
+    *ret_channel = channel;
+    return true;
+}
+
+struct list *core_next_channel_gone(struct core *core) {
+    struct list *link = core->channels_gone.next;
+
+    if (list_is_empty(&core->channels_gone))
+        return NULL;
+    list_remove(link);
+    return link;
+}
+
 /* Writes why a request is refused. */
 static void explain_refusal(const struct name_wait *wait, struct proto_failure *ret_failure) {
     const struct name *name = wait->name;
     bool is_change = (wait->flags & PROTO_OPEN_NAME_CHANGE) != 0;
 
-    if (wait->error == PROTO_E_CANCELLED)
+    if (wait->error == PROTO_E_INVALID && name->channel != NULL)
+        proto_failure_set(ret_failure, wait->error, "'%s' is a channel: join it", name->text);
+    else if (wait->error == PROTO_E_INVALID)
+        proto_failure_set(ret_failure, wait->error, "'%s' stands for buffers, and is no channel", name->text);
+    else if ((wait->flags & NAME_WAIT_JOIN) != 0 && name->channel != NULL)
+        proto_failure_set(ret_failure, wait->error,
+                          "the place of '%s' was not free in the time: a process is in it, or one that died may "
+                          "still have work on the GPU",
+                          name->text);
+    else if ((wait->flags & NAME_WAIT_JOIN) != 0)
+        proto_failure_set(ret_failure, wait->error, "no channel '%s' was made in the time with this user",
+                          name->text);
+    else if (wait->error == PROTO_E_CANCELLED)
         proto_failure_set(ret_failure, wait->error, "the client cancelled the request");
     else if (is_change)
         proto_failure_set(ret_failure, wait->error, "nothing else was published under '%s' in the time",
@@ -180,6 +328,18 @@ static void explain_refusal(const struct name_wait *wait, struct proto_failure *
                           name->text);
 }
 
+/* The session may have left meanwhile, by a request behind this one. */
+static void describe_joined(struct name_wait *wait, struct name_answer *ret_answer) {
+    const struct channel *channel = wait->name->channel;
+
+    if (channel == NULL || channel->places[wait->place].session != wait->session) {
+        wait->error = PROTO_E_NO_NAME;
+        return;
+    }
+    ret_answer->is_of_channel = true;
+    channel_describe(channel, wait->place, &ret_answer->channel);
+}
+
 bool core_next_name_answer(struct core *core, struct name_answer *ret_answer) {
     struct name_wait *wait = list_first(&core->names_answered, struct name_wait, link);
 
@@ -196,6 +356,8 @@ bool core_next_name_answer(struct core *core, struct name_answer *ret_answer) {
         ret_answer->named.state = PROTO_NAME_BUILD;
     } else if (wait->state == NAME_WAIT_GONE) {
         ret_answer->named.state = PROTO_NAME_GONE;
+    } else if (wait->state == NAME_WAIT_JOINED) {
+        describe_joined(wait, ret_answer);
     }
     if (wait->error != 0)
         explain_refusal(wait, &ret_answer->failure);
@@ -235,6 +397,14 @@ static void list_one(const struct name *name, struct proto_listed_name *ret_list
         ret_listed->session = edition->publisher;
         ret_listed->flags = edition->flags;
         ret_listed->count = edition->n_parcels;
+    } else if (name->channel != NULL) {
+        const struct channel *channel = name->channel;
+        ret_listed->generation = channel->id;
+        ret_listed->bytes = channel->parcel->block->held_bytes;
+        ret_listed->session = channel->maker;
+        ret_listed->flags =
+            PROTO_NAME_CHANNEL | ((channel->flags & PROTO_MAKE_CHANNEL_KEEP) != 0 ? PROTO_PUBLISH_KEEP : 0);
+        ret_listed->count = 1;
     } else if (name->builder != NULL) {
         ret_listed->session = name->builder->id;
     }

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "daemon/core/account.h"
+#include "daemon/core/channel.h"
 #include "daemon/core/closing.h"
 #include "daemon/core/edition.h"
 #include "daemon/core/explain.h"
@@ -255,6 +256,36 @@ static void leave_names(struct session *session) {
     draft_drop(session);
 }
 
+/* A place of a channel has changed, or its maker is gone. */
+static void channel_changed(struct channel *channel) {
+    struct name *name = channel->name;
+
+    if (name != NULL)
+        name_serve(name); /* a session may wait for the place */
+    name = channel_drop_if_unused(channel);
+    if (name != NULL)
+        name_serve(name);
+}
+
+/* The session's end, in each of its places: it leaves, is lost, or is gone. */
+static void end_places(struct session *session, void (*end)(struct channel_place *place)) {
+    list_for_each_entry_safe(struct channel_place, place, &session->places, session_link) {
+        struct channel *channel = place->channel;
+        end(place);
+        if (end != channel_lose)
+            channel_changed(channel);
+    }
+}
+
+/* The session is gone, and with it the maker of channels. */
+static void leave_made(struct session *session) {
+    while (!list_is_empty(&session->made)) {
+        struct channel *channel = list_first(&session->made, struct channel, maker_link);
+        channel_lose_maker(channel);
+        channel_changed(channel);
+    }
+}
+
 /* The session's GPU work is over. is_done: it was done. */
 static void settle_editions(struct session *session, bool is_done) {
     list_for_each_entry_safe(struct edition, edition, &session->editions, session_link) {
@@ -284,15 +315,36 @@ static void session_clear(struct session *session, uint64_t now_ns) {
         }
 }
 
-/* A tenant of a dropped scope has no session any more, and will have none: its memory goes back. */
-static void tenant_clear(struct tenant *tenant) {
+/* No session of the tenant builds a name or waits for one. */
+static void drop_names(struct tenant *tenant) {
     struct name *name;
-    uint64_t bytes;
 
     while ((name = name_after(tenant, 0)) != NULL) {
         name_set_edition(name, NULL);
+        if (name->channel != NULL)
+            channel_free(name->channel);
+        name->channel = NULL;
         name_drop_if_unused(name);
     }
+}
+
+void core_drop_names(struct core *core, uint64_t now_ns) {
+    assert(list_is_empty(&core->sessions));
+    recorder_set_time(core, now_ns);
+    list_for_each_entry_safe(struct tenant, tenant, &core->tenants, link) {
+        tenant->sessions++; /* keeps it meanwhile */
+        drop_names(tenant);
+        tenant->sessions--;
+        tenant_drop_if_unused(tenant);
+    }
+    core_serve(core, now_ns);
+}
+
+/* A tenant of a dropped scope has no session any more, and will have none: its memory goes back. */
+static void tenant_clear(struct tenant *tenant) {
+    uint64_t bytes;
+
+    drop_names(tenant);
     parcels_close(tenant->core, 0, tenant, &bytes);
     pool_retire_all_of(tenant);
 }
@@ -304,7 +356,8 @@ static void session_free(struct session *session, uint64_t now_ns) {
     session_clear(session, now_ns);
     assert(session->n_leases == 0 && session->n_requests == 0 && session->leased_bytes == 0 &&
            session->fenced_bytes == 0 && session->n_segments == 0 && list_is_empty(&session->held) &&
-           list_is_empty(&session->editions) && list_is_empty(&session->builds) && session->n_name_waits == 0);
+           list_is_empty(&session->editions) && list_is_empty(&session->builds) &&
+           list_is_empty(&session->made) && list_is_empty(&session->places) && session->n_name_waits == 0);
     list_remove(&session->reclaim_link);
     list_remove(&session->link);
     list_remove(&session->tenant_link);
@@ -355,6 +408,8 @@ void core_session_close(struct session *session, uint64_t now_ns) {
     parcels_let_go(session, now_ns);
     leave_names(session);
     settle_editions(session, true);
+    end_places(session, channel_leave);
+    leave_made(session);
     session_free(session, now_ns);
 }
 
@@ -369,6 +424,7 @@ void core_session_lose(struct session *session, uint64_t now_ns, const char *rea
     }
     parcels_let_go(session, now_ns);
     leave_names(session);
+    end_places(session, channel_lose);
     list_remove(&session->reclaim_link);
     session_fall_silent(session);
     session->state = SESSION_QUARANTINED;
@@ -387,6 +443,8 @@ void core_session_gone(struct session *session, uint64_t now_ns) {
     recorder_set_time(session->core, now_ns);
     record_end(session, PROTO_RECORD_RETURN, now_ns - session->lost_ns);
     settle_editions(session, false);
+    end_places(session, channel_vacate);
+    leave_made(session);
     session_free(session, now_ns);
 }
 

@@ -85,7 +85,7 @@ int name_restore(struct tenant *tenant, const char *text, uint64_t id, struct na
 void name_drop_if_unused(struct name *name) {
     struct tenant *tenant = name->tenant;
 
-    if (name->edition != NULL || name->builder != NULL || name->n_waits > 0)
+    if (name->edition != NULL || name->channel != NULL || name->builder != NULL || name->n_waits > 0)
         return;
     tree_remove(&tenant->names, &name->text_node);
     tree_remove(&tenant->names_by_id, &name->id_node);
@@ -145,7 +145,8 @@ bool names_are_valid(const struct tenant *tenant, uint64_t *sums) {
     for (const struct name *name = name_after(tenant, 0); name != NULL; name = name_after(tenant, name->id)) {
         const struct edition *edition = name->edition;
         if (name->tenant != tenant || name_find(tenant, name->text) != name ||
-            (edition == NULL && name->builder == NULL && name->n_waits == 0) ||
+            (edition == NULL && name->channel == NULL && name->builder == NULL && name->n_waits == 0) ||
+            (name->channel != NULL && (edition != NULL || name->channel->name != name)) ||
             (name->builder != NULL &&
              (name->builder->state != SESSION_ACTIVE || name->builder->tenant != tenant)) ||
             list_is_empty(&name->builder_link) != (name->builder == NULL) || !waits_are_valid(name, sums))

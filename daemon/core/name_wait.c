@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "daemon/core/channel.h"
 #include "daemon/core/kept.h"
 #include "daemon/core/name.h"
 #include "daemon/core/tenant.h"
@@ -27,7 +28,8 @@ static void enter(struct name_wait *wait) {
 }
 
 int name_wait_new(struct session *session, struct name *name, uint64_t id,
-                  const struct proto_open_name *open, uint64_t now_ns, struct name_wait **ret_wait) {
+                  const struct proto_open_name *open, uint32_t place, uint64_t now_ns,
+                  struct name_wait **ret_wait) {
     struct core *core = session->core;
 
     if (session->n_name_waits >= SESSION_WAITING_MAX ||
@@ -48,6 +50,7 @@ int name_wait_new(struct session *session, struct name *name, uint64_t id,
     wait->deadline_ns = clock_deadline_ns(now_ns, open->timeout_ns);
     wait->generation = open->generation;
     wait->flags = open->flags;
+    wait->place = place;
     enter(wait);
     *ret_wait = wait;
     return 0;
@@ -97,6 +100,12 @@ static enum name_wait_state answer_to(const struct name_wait *wait) {
     const struct name *name = wait->name;
     uint64_t generation = name->edition != NULL ? name->edition->generation : 0;
 
+    if (name->channel != NULL ? (wait->flags & NAME_WAIT_JOIN) == 0
+                              : (wait->flags & NAME_WAIT_JOIN) != 0 && generation != 0)
+        return NAME_WAIT_REFUSED;
+    if ((wait->flags & NAME_WAIT_JOIN) != 0)
+        return name->channel != NULL && channel_free_place(name->channel, wait->place) >= 0 ? NAME_WAIT_JOINED
+                                                                                           : NAME_WAIT_WAITING;
     if ((wait->flags & PROTO_OPEN_NAME_CHANGE) != 0)
         return generation == wait->generation ? NAME_WAIT_WAITING
                : generation == 0              ? NAME_WAIT_GONE
@@ -113,6 +122,12 @@ void name_serve(struct name *name) {
         enum name_wait_state state = answer_to(wait);
         if (state == NAME_WAIT_BUILDS)
             name_set_builder(name, wait->session);
+        if (state == NAME_WAIT_JOINED) {
+            wait->place = (uint32_t)channel_free_place(name->channel, wait->place);
+            channel_take(name->channel, wait->place, wait->session);
+        }
+        if (state == NAME_WAIT_REFUSED)
+            wait->error = PROTO_E_INVALID;
         if (state != NAME_WAIT_WAITING)
             answer(wait, state);
     }

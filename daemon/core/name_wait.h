@@ -7,15 +7,18 @@
  *   waiting --an edition is there--> THERE
  *   waiting --it is the session's to build--> BUILDS
  *   waiting for a change --nothing is published any more--> GONE
+ *   waiting for a place of a channel --the place is free--> JOINED: it is the session's
+ *   waiting --the name stands for another thing than is asked for--> REFUSED
  *   waiting --the deadline passed, or it is cancelled--> REFUSED
  *
  * A session that ends has no answer. A request counts as one of its tenant's that wait (QUOTA_WAITING).
  */
 #include "daemon/core/types.h"
 
-/* Makes a request of the session for the name. Returns 0, PROTO_E_LIMIT or -ENOMEM. */
+/* Makes a request of the session for the name; with NAME_WAIT_JOIN, for a place of its channel. Returns 0, PROTO_E_LIMIT or -ENOMEM. */
 int name_wait_new(struct session *session, struct name *name, uint64_t id,
-                  const struct proto_open_name *open, uint64_t now_ns, struct name_wait **ret_wait);
+                  const struct proto_open_name *open, uint32_t place, uint64_t now_ns,
+                  struct name_wait **ret_wait);
 
 /* For heir.h. Makes a request as a predecessor's: wanted. They come in the order of their numbers. Returns 0
  * or -ENOMEM. */

@@ -135,48 +135,9 @@ int parcel_open(struct session *session, struct block *block, const struct proto
     return 0;
 }
 
-/* The parcel, which is entered by its token, is the edition's next part. */
-static void join_edition(struct parcel_table *table, struct parcel *parcel, struct edition *edition) {
-    parcel->edition = edition;
-    edition->parcels[edition->n_parcels++] = parcel;
-    table->n_named++;
-    insert(table, parcel);
-}
-
-int parcel_open_part(struct edition *edition, struct session *session, struct block *block,
-                     const struct proto_token *token, const struct proto_publish_buffer *buffer,
-                     uint64_t now_ns) {
-    struct core *core = session->core;
-    struct parcel_table *table = &core->parcels;
-
-    if (reserve(table) < 0)
-        return -ENOMEM;
-    _cleanup_(freep) struct parcel *parcel = calloc(1, sizeof *parcel);
-    if (parcel == NULL)
-        return -ENOMEM;
-    *parcel = (struct parcel){.block = block,
-                              .token = *token,
-                              .takers = UINT32_MAX,
-                              .sent_ns = now_ns,
-                              .deadline_ns = NS_FOREVER,
-                              .sender = session->id,
-                              .pid = session->peer.pid,
-                              .fence = buffer->fence,
-                              .has_fence = buffer->has_fence != 0};
-    list_init(&parcel->held_link);
-    if (kept_add(core, KEPT_NAMED, parcel, &parcel->record) < 0)
-        return -ENOMEM;
-    if (tsearch(parcel, &table->by_token, parcel_compare_tokens) == NULL) {
-        kept_end(core, &parcel->record);
-        return -ENOMEM;
-    }
-    hold(parcel, session->tenant);
-    join_edition(table, take_ptr(&parcel), edition);
-    return 0;
-}
-
-int parcel_restore_part(struct core *core, const struct parcel *wanted, struct edition *edition,
-                        struct parcel **ret_parcel) {
+/* Makes a parcel that another object holds, and finds it by its token from now on. Returns 0, -ENOMEM, or -EBADMSG:
+ * another one has the token. */
+static int make_held(struct core *core, const struct parcel *wanted, struct parcel **ret_parcel) {
     struct parcel_table *table = &core->parcels;
 
     if (reserve(table) < 0)
@@ -185,14 +146,86 @@ int parcel_restore_part(struct core *core, const struct parcel *wanted, struct e
     if (parcel == NULL)
         return -ENOMEM;
     *parcel = *wanted;
+    parcel->takers = UINT32_MAX;
+    parcel->deadline_ns = NS_FOREVER;
     list_init(&parcel->held_link);
     struct parcel **found = tsearch(parcel, &table->by_token, parcel_compare_tokens);
     if (found == NULL || *found != parcel)
         return found == NULL ? -ENOMEM : -EBADMSG;
-    hold(parcel, parcel_tenant(parcel));
-    *ret_parcel = parcel;
-    join_edition(table, take_ptr(&parcel), edition);
+    *ret_parcel = take_ptr(&parcel);
     return 0;
+}
+
+/* The parcel holds its block from now on. */
+static void enter_held(struct core *core, struct parcel *parcel) {
+    hold(parcel, parcel_tenant(parcel));
+    core->parcels.n_named++;
+    insert(&core->parcels, parcel);
+}
+
+/* What a parcel of a session is that another object holds. */
+static struct parcel held_of(const struct session *session, struct block *block, const struct proto_token *token,
+                             uint64_t now_ns) {
+    return (struct parcel){.block = block,
+                           .token = *token,
+                           .sent_ns = now_ns,
+                           .sender = session->id,
+                           .pid = session->peer.pid};
+}
+
+int parcel_open_part(struct edition *edition, struct session *session, struct block *block,
+                     const struct proto_token *token, const struct proto_publish_buffer *buffer,
+                     uint64_t now_ns) {
+    struct core *core = session->core;
+    struct parcel wanted = held_of(session, block, token, now_ns), *parcel;
+
+    wanted.edition = edition;
+    wanted.fence = buffer->fence;
+    wanted.has_fence = buffer->has_fence != 0;
+    int r = make_held(core, &wanted, &parcel);
+    if (r < 0)
+        return -ENOMEM;
+    if (kept_add(core, KEPT_NAMED, parcel, &parcel->record) < 0) {
+        tdelete(parcel, &core->parcels.by_token, parcel_compare_tokens);
+        free(parcel);
+        return -ENOMEM;
+    }
+    enter_held(core, parcel);
+    edition->parcels[edition->n_parcels++] = parcel;
+    return 0;
+}
+
+int parcel_restore_part(struct core *core, const struct parcel *wanted, struct edition *edition,
+                        struct parcel **ret_parcel) {
+    int r = make_held(core, wanted, ret_parcel);
+
+    if (r < 0)
+        return r;
+    (*ret_parcel)->edition = edition;
+    enter_held(core, *ret_parcel);
+    edition->parcels[edition->n_parcels++] = *ret_parcel;
+    return 0;
+}
+
+int parcel_open_ring(struct channel *channel, struct session *session, struct block *block,
+                     const struct proto_token *token, uint64_t now_ns) {
+    struct parcel wanted = held_of(session, block, token, now_ns);
+
+    wanted.channel = channel;
+    if (make_held(session->core, &wanted, &channel->parcel) < 0)
+        return -ENOMEM;
+    enter_held(session->core, channel->parcel);
+    return 0;
+}
+
+int parcel_restore_ring(struct channel *channel, struct block *block, const struct proto_token *token) {
+    const struct parcel wanted = {
+        .block = block, .token = *token, .sender = channel->maker, .channel = channel};
+    int r = make_held(channel->core, &wanted, &channel->parcel);
+
+    if (r == 0)
+        enter_held(channel->core, channel->parcel);
+    return r;
 }
 
 int parcel_restore(struct core *core, const struct parcel *wanted, struct session *sender,
@@ -225,7 +258,7 @@ struct parcel *parcel_find(const struct core *core, const struct proto_token *to
 }
 
 void parcel_take(struct core *core, struct parcel *parcel) {
-    if (parcel->edition != NULL)
+    if (parcel_is_held(parcel))
         return;
     kept_change(core, parcel->record);
     if (--parcel->takers == 0)
@@ -234,12 +267,12 @@ void parcel_take(struct core *core, struct parcel *parcel) {
 
 /* Frees a parcel that is not in the heap any more. */
 static void parcel_free(struct core *core, struct parcel *parcel) {
-    if (parcel->edition == NULL)
+    if (!parcel_is_held(parcel))
         record(core, &(struct recorded){.kind = PROTO_RECORD_ARRIVE,
                                         .pool = parcel->block->segment->pool,
                                         .bytes = parcel->block->held_bytes,
                                         .value = parcel->sender});
-    core->parcels.n_named -= parcel->edition != NULL;
+    core->parcels.n_named -= parcel_is_held(parcel);
     parcel_tenant(parcel)->n_parcels--;
     list_remove(&parcel->held_link);
     tdelete(parcel, &core->parcels.by_token, parcel_compare_tokens);
@@ -262,7 +295,7 @@ unsigned parcels_close(struct core *core, uint64_t sender, const struct tenant *
     for (size_t i = 0; i < n_all; i++) {
         struct parcel *parcel = table->entries[i];
         const struct block *block = parcel->block;
-        if (parcel->edition != NULL || (sender != 0 && parcel->sender != sender) ||
+        if (parcel_is_held(parcel) || (sender != 0 && parcel->sender != sender) ||
             (tenant != NULL && parcel_tenant(parcel) != tenant)) {
             put(table, n_kept++, parcel);
             continue;
@@ -311,12 +344,12 @@ bool parcels_are_valid(const struct core *core) {
             parcel->block->n_parcels == 0 || parcel_find(core, &parcel->token) != parcel ||
             parcel->charge.item != QUOTA_LEASES || parcel->charge.amount != 1 ||
             parcel->charge.quota != &parcel_tenant(parcel)->quota ||
-            (parcel->edition == NULL &&
+            (!parcel_is_held(parcel) &&
              list_is_empty(&parcel->held_link) == (parcel->deadline_ns == NS_FOREVER)) ||
-            (parcel->edition != NULL &&
+            (parcel_is_held(parcel) &&
              (!list_is_empty(&parcel->held_link) || parcel->deadline_ns != NS_FOREVER)))
             return false;
-        n_named += parcel->edition != NULL;
+        n_named += parcel_is_held(parcel);
         if (i > 0 && table->entries[(i - 1) / 2]->deadline_ns > parcel->deadline_ns)
             return false;
     }

@@ -11,8 +11,7 @@
 #include "daemon/data/client.h"
 #include "daemon/data/reply.h"
 
-/* Ends a session that sends what its version does not have. Returns 0: it has it. */
-static int check_version(struct client *client, const struct proto_message *message) {
+int name_request_check_version(struct client *client, const struct proto_message *message) {
     return client->version >= PROTO_VERSION_NAMES
                ? 0
                : client_reject(client, message->header.request, PROTO_E_INVALID, "header.operation: unknown");
@@ -58,6 +57,22 @@ static const char *reason_of(const struct client *client, const struct proto_mes
             return text;
         }
         break;
+    case PROTO_JOIN_CHANNEL:
+        if (error == PROTO_E_LIMIT)
+            return "as many requests wait as may: see 'waiting' of [quota] in the daemon's configuration";
+        break;
+    case PROTO_MAKE_CHANNEL:
+        if (error == PROTO_E_INVALID)
+            return "the buffer is smaller than all slots, or a part of it was given back; or the name stands for "
+                   "something: choose another one, or unpublish it";
+        break;
+    case PROTO_LEAVE_CHANNEL:
+    case PROTO_ASK_CHANNEL_MEMORY:
+        if (error == PROTO_E_STALE)
+            return "this session has no such place in the channel";
+        if (error == PROTO_E_INVALID)
+            return "the channel has no such page";
+        break;
     default:
         break;
     }
@@ -65,7 +80,7 @@ static const char *reason_of(const struct client *client, const struct proto_mes
 }
 _Static_assert(NAMES_MAX == 4096 && PARCELS_MAX == 65536, "the texts above name them");
 
-static int refuse(struct client *client, const struct proto_message *message, int error) {
+int name_request_refuse(struct client *client, const struct proto_message *message, int error) {
     char text[PROTO_TEXT_MAX / 2];
     const char *reason = reason_of(client, message, error, text, sizeof text);
 
@@ -75,12 +90,12 @@ static int refuse(struct client *client, const struct proto_message *message, in
 
 static int conclude(struct client *client, const struct proto_message *message, int r,
                     struct proto_message *reply) {
-    return r != 0 ? refuse(client, message, r) : reply_conclude(client, message, 0, reply);
+    return r != 0 ? name_request_refuse(client, message, r) : reply_conclude(client, message, 0, reply);
 }
 
 int handle_write_directory(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
-    int r = check_version(client, message);
+    int r = name_request_check_version(client, message);
 
     return r != 0 ? r
                   : conclude(client, message,
@@ -91,7 +106,7 @@ int handle_publish(struct client *client, const struct proto_message *message) {
     struct proto_token tokens[2 * PROTO_NAME_BUFFERS_MAX];
     size_t size = 2 * message->publish.count * sizeof *tokens;
     struct proto_message reply;
-    int r = check_version(client, message);
+    int r = name_request_check_version(client, message);
 
     if (r != 0)
         return r;
@@ -108,7 +123,7 @@ int handle_publish(struct client *client, const struct proto_message *message) {
 
 int handle_unpublish(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
-    int r = check_version(client, message);
+    int r = name_request_check_version(client, message);
 
     return r != 0 ? r
                   : conclude(client, message,
@@ -116,28 +131,32 @@ int handle_unpublish(struct client *client, const struct proto_message *message)
 }
 
 int handle_open_name(struct client *client, const struct proto_message *message) {
-    int r = check_version(client, message);
+    int r = name_request_check_version(client, message);
 
     if (r != 0)
         return r;
     r = core_open_name(client->session, message->header.request, &message->open_name, clock_now_ns());
-    return r == 0 ? 0 : refuse(client, message, r);
+    return r == 0 ? 0 : name_request_refuse(client, message, r);
 }
 
 int name_request_send_answer(struct client *client, const struct name_answer *answer) {
     struct proto_message message;
 
-    reply_begin(&message, answer->error == 0 ? PROTO_NAMED : PROTO_ERROR, answer->request);
-    if (answer->error == 0)
-        message.named = answer->named;
-    else
+    reply_begin(&message,
+                answer->error != 0 ? PROTO_ERROR : answer->is_of_channel ? PROTO_CHANNEL : PROTO_NAMED,
+                answer->request);
+    if (answer->error != 0)
         message.failure = answer->failure;
+    else if (answer->is_of_channel)
+        message.channel = answer->channel;
+    else
+        message.named = answer->named;
     return client_send(client, &message, -1);
 }
 
 int handle_read_directory(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
-    int r = check_version(client, message);
+    int r = name_request_check_version(client, message);
 
     return r != 0 ? r
                   : conclude(client, message,
@@ -147,7 +166,7 @@ int handle_read_directory(struct client *client, const struct proto_message *mes
 
 int handle_list_names(struct client *client, const struct proto_message *message) {
     struct proto_message reply;
-    int r = check_version(client, message);
+    int r = name_request_check_version(client, message);
 
     if (r != 0)
         return r;
