@@ -253,7 +253,7 @@ static inline uint64_t proto_channel_producer_bytes(const struct proto_channel_c
 
 /* --- a consumer's page --- */
 
-/* What the place did with a slot last. */
+/* The last acts of the place on a slot. */
 struct proto_channel_mark {
     _Atomic uint64_t taken;           /* the sequence that it claimed; 0: none */
     _Atomic uint64_t released;        /* the sequence that it released */
