@@ -71,6 +71,10 @@ static void enter_clients(struct adoption *adoption) {
     list_for_each_entry(const struct board, board, &clients->boards.all, link) {
         enter(adoption, board->stored, board->fd);
     }
+    list_for_each_entry(const struct channel_pages, pages, &clients->channels.all, link) {
+        for (unsigned i = 0; i < pages->n_pages; i++)
+            enter(adoption, pages->pages[i].stored, pages->pages[i].fd);
+    }
 }
 
 /* Looks which descriptor has which name now: descriptors come and go between two turns. */

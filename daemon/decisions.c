@@ -64,6 +64,7 @@ static void end_step(struct daemon *daemon) {
     desk_note_alive(&daemon->succession.desk, uv_now(&daemon->loop) * NS_PER_MS);
     desk_end_step(&daemon->succession.desk);
     boards_settle(&daemon->clients.boards);
+    channels_settle(&daemon->clients.channels);
     store_remove_leaving(&daemon->store);
 }
 

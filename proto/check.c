@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "proto/channel.h"
 #include "proto/text.h"
 
 /* Blocks and segments are multiples of these. The allocators know these numbers by names of their own; the
@@ -48,6 +49,7 @@ TEXTS_NAME(PROTO_HOLDERS_MAX, 64);
 TEXTS_NAME(PROTO_NAME_BUFFERS_MAX, 64);
 TEXTS_NAME(PROTO_DIRECTORY_BYTES_MAX, 65536);
 TEXTS_NAME(PROTO_NAMES_PER_MESSAGE, 64);
+TEXTS_NAME(PROTO_CHANNEL_CONSUMERS_MAX, 16);
 
 /* One function for each body that has rules: NULL, or what is wrong, which begins with the message's and the
  * field's names. */
@@ -541,6 +543,76 @@ static const char *check_read_directory(const struct proto_message *message) {
                                                  : NAME_FLAW("READ_DIRECTORY", message->read_directory.name);
 }
 
+static bool is_place(uint32_t place) {
+    return place < PROTO_CHANNEL_PLACES;
+}
+
+static const char *check_make_channel(const struct proto_message *message) {
+    const struct proto_make_channel *make = &message->make_channel;
+    const struct proto_channel_capacities capacities = {make->slot_bytes, make->n_slots, make->metadata_bytes,
+                                                        make->n_consumers, make->policy};
+
+    if (!proto_channel_are_valid(&capacities) || make->slot_bytes > PROTO_SIZE_MAX / make->n_slots)
+        return "MAKE_CHANNEL.slot_bytes, n_slots, metadata_bytes, n_consumers or policy: out of range, or "
+               "n_slots * "
+               "slot_bytes above 2^56";
+    if ((make->flags & ~PROTO_MAKE_CHANNEL_KEEP) != 0)
+        return "MAKE_CHANNEL.flags: unknown ones are set";
+    if (make->reserved != 0)
+        return "MAKE_CHANNEL.reserved: not 0";
+    return NAME_FLAW("MAKE_CHANNEL", make->name);
+}
+
+static const char *check_join_channel(const struct proto_message *message) {
+    const struct proto_join_channel *join = &message->join_channel;
+
+    if (!is_place(join->place) && join->place != PROTO_CHANNEL_ANY_CONSUMER)
+        return "JOIN_CHANNEL.place: above 16, and not 2^32 - 1";
+    if (join->reserved != 0)
+        return "JOIN_CHANNEL.reserved: not 0";
+    return NAME_FLAW("JOIN_CHANNEL", join->name);
+}
+
+static const char *check_leave_channel(const struct proto_message *message) {
+    if (!is_place(message->leave_channel.page))
+        return "LEAVE_CHANNEL.page: above 16";
+    return message->leave_channel.reserved != 0 ? "LEAVE_CHANNEL.reserved: not 0" : NULL;
+}
+
+static const char *check_ask_channel_memory(const struct proto_message *message) {
+    if (message->ask_channel_memory.page > PROTO_CHANNEL_PLACES)
+        return "ASK_CHANNEL_MEMORY.page: above 17";
+    return message->ask_channel_memory.reserved != 0 ? "ASK_CHANNEL_MEMORY.reserved: not 0" : NULL;
+}
+
+static const char *check_channel(const struct proto_message *message) {
+    const struct proto_channel_reply *reply = &message->channel;
+    const struct proto_channel_capacities capacities = {
+        reply->slot_bytes, reply->n_slots, reply->metadata_bytes, reply->n_consumers, reply->policy};
+
+    if (reply->channel == 0)
+        return "CHANNEL.channel: 0";
+    if (!proto_channel_are_valid(&capacities) || reply->slot_bytes > PROTO_SIZE_MAX / reply->n_slots)
+        return "CHANNEL.slot_bytes, n_slots, metadata_bytes, n_consumers or policy: out of range, or n_slots "
+               "* "
+               "slot_bytes above 2^56";
+    if (reply->place > reply->n_consumers)
+        return "CHANNEL.place: above n_consumers";
+    return reply->pool == 0 ? "CHANNEL.pool: 0" : NULL;
+}
+
+static const char *check_channel_memory(const struct proto_message *message) {
+    const struct proto_channel_page_reply *reply = &message->channel_memory;
+
+    if (reply->channel == 0)
+        return "CHANNEL_MEMORY.channel: 0";
+    if (reply->size_bytes == 0 || !is_multiple(reply->size_bytes, PROTO_CHANNEL_PAGE))
+        return "CHANNEL_MEMORY.size_bytes: 0, or no multiple of 4096";
+    if (reply->page > PROTO_CHANNEL_PLACES)
+        return "CHANNEL_MEMORY.page: above 17";
+    return reply->is_own > 1 ? "CHANNEL_MEMORY.is_own: neither 0 nor 1" : NULL;
+}
+
 static const char *check_published(const struct proto_message *message) {
     return message->published.generation == 0 ? "PUBLISHED.generation: 0" : NULL;
 }
@@ -584,7 +656,7 @@ static const char *check_named(const struct proto_message *message) {
 static const char *check_listed_name(const struct proto_listed_name *name) {
     if (name->id == 0)
         return "NAMES.names.id: 0";
-    if ((name->flags & ~PROTO_NAMED_FLAGS) != 0)
+    if ((name->flags & ~(PROTO_NAMED_FLAGS | PROTO_NAME_CHANNEL)) != 0)
         return "NAMES.names.flags: unknown ones are set";
     if (name->count > PROTO_NAME_BUFFERS_MAX || (name->count == 0) != (name->generation == 0))
         return "NAMES.names.count: above 64, or 0 beside a generation, or not 0 without one";

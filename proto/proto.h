@@ -492,6 +492,47 @@ struct proto_read_directory {
     uint32_t reserved;     /* 0 */
 };
 
+struct proto_make_channel {
+    char name[PROTO_NAME_TEXT_SIZE];
+    uint64_t lease, generation; /* of the slots' memory: a whole lease of this session, which it may release then */
+    uint64_t slot_bytes, n_slots, metadata_bytes, n_consumers, policy; /* proto/channel.h */
+    uint32_t flags;                                                    /* PROTO_MAKE_CHANNEL_… */
+    uint32_t reserved;                                                 /* 0 */
+};
+
+#define PROTO_MAKE_CHANNEL_KEEP UINT32_C(1) /* it stays when no process has a place and its maker is gone */
+
+#define PROTO_CHANNEL_ANY_CONSUMER UINT32_MAX
+
+struct proto_join_channel {
+    char name[PROTO_NAME_TEXT_SIZE];
+    uint64_t timeout_ns; /* as in ACQUIRE: until the channel is there, and the place is free */
+    uint32_t place;      /* proto/channel.h; or PROTO_CHANNEL_ANY_CONSUMER */
+    uint32_t reserved;   /* 0 */
+};
+
+/* The page of a place in the channel with this id; page 0 is the roll, others are 1 and the place's number. LEAVE_CHANNEL:
+ * the place that is left. */
+struct proto_channel_page_name {
+    uint64_t channel;
+    uint32_t page;
+    uint32_t reserved; /* 0 */
+};
+
+struct proto_channel_reply {
+    uint64_t channel;         /* its id */
+    struct proto_token token; /* of the slots' memory, for ATTACH while the session has a place */
+    uint64_t slot_bytes, n_slots, metadata_bytes, n_consumers, policy;
+    uint32_t place; /* that the session has taken */
+    uint32_t pool;  /* of the slots' memory */
+};
+
+struct proto_channel_page_reply {
+    uint64_t channel, size_bytes;
+    uint32_t page;
+    uint32_t is_own; /* 1: of a place that the session has taken, and can be mapped for writing */
+};
+
 struct proto_list_names {
     uint64_t after; /* the id of a name: those that came later; 0: all */
 };
@@ -502,10 +543,12 @@ struct proto_listed_name {
     uint64_t bytes;      /* of all its buffers */
     uint64_t layout;
     uint64_t session; /* that published it, or builds it; 0: none */
-    uint32_t flags;   /* as NAMED */
+    uint32_t flags;   /* as NAMED, or PROTO_NAME_CHANNEL */
     uint32_t count;   /* of its buffers */
     char name[PROTO_NAME_TEXT_SIZE];
 };
+
+#define PROTO_NAME_CHANNEL UINT32_C(16) /* in LIST_NAMES: it is a channel, with its id as generation */
 
 struct proto_names {
     uint32_t count;  /* the others are 0 */

@@ -31,7 +31,7 @@ struct channel_fence {
 
 /* The words to sleep on. The process sleeps while each word's lower half has its expected value. The first
  * word is the one that will change first, most likely. */
-#define CHANNEL_SLEEP_WORDS (PROTO_CHANNEL_CONSUMERS_MAX + 1)
+#define CHANNEL_SLEEP_WORDS (PROTO_CHANNEL_CONSUMERS_MAX + 2) /* one is for the caller to add */
 struct channel_sleep {
     unsigned count;
     struct {

@@ -120,6 +120,8 @@ const char *gpupool_error_name(int error) {
         NAME(GPUPOOL_E_NO_MEMORY);
         NAME(GPUPOOL_E_CANCELLED);
         NAME(GPUPOOL_E_NO_NAME);
+        NAME(GPUPOOL_E_ENDED);
+        NAME(GPUPOOL_E_VACANT);
         NAME(GPUPOOL_E_CONNECT);
         NAME(GPUPOOL_E_DISCONNECTED);
         NAME(GPUPOOL_E_TIMED_OUT);

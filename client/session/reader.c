@@ -101,6 +101,7 @@ static const struct {
     [PROTO_ATTACH] = {LATE_UNDO, PROTO_RELEASE},
     [PROTO_SEND] = {LATE_UNDO, PROTO_REVOKE},
     [PROTO_OPEN_NAME] = {LATE_UNDO, PROTO_UNPUBLISH}, /* where the session is to build */
+    [PROTO_JOIN_CHANNEL] = {LATE_UNDO, PROTO_LEAVE_CHANNEL},
     [PROTO_IDLE] = {LATE_CLOSE, 0},
     [PROTO_OFFER] = {LATE_CLOSE, 0},
     [PROTO_SPLIT] = {LATE_NOBODY, 0},
@@ -139,6 +140,10 @@ static void request_give_back(struct request *request) {
         reader_make_release(message, lease->lease, lease->generation, request->id);
     } else if (request->operation == PROTO_UNPUBLISH) {
         make_abandon(message, request->id);
+    } else if (request->operation == PROTO_LEAVE_CHANNEL) {
+        message->header = (struct proto_header){.operation = PROTO_LEAVE_CHANNEL, .request = request->id};
+        message->leave_channel = (struct proto_channel_page_name){.channel = connection->message.channel.channel,
+                                                                  .page = connection->message.channel.place};
     } else {
         make_revoke(message, &connection->message.token.token, request->id);
     }
@@ -282,7 +287,7 @@ static const char *reader_deliver(struct connection *connection, int *fds, bool 
             (void)segments_name(connection->segments, message->segments.ids[i]);
     if (flaw == NULL && !abandoned && !has_more) {
         if (message->header.operation == PROTO_HELLO_REPLY || message->header.operation == PROTO_PAGE ||
-            message->header.operation == PROTO_BOARD)
+            message->header.operation == PROTO_BOARD || message->header.operation == PROTO_CHANNEL_MEMORY)
             request->fd = take_fd(fds);
         message_copy(&request->message, message);
         request->done = true;

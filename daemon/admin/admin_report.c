@@ -14,6 +14,7 @@
 #include "daemon/core/explain.h"
 #include "daemon/core/histogram.h"
 #include "daemon/core/limits.h"
+#include "daemon/core/parcel.h"
 #include "daemon/core/pool.h"
 #include "daemon/core/question.h"
 #include "daemon/core/tenant.h"
@@ -377,7 +378,7 @@ void report_parcels(cJSON *reply, const struct core *core, uid_t uid) {
 
     for (size_t i = 0; i < core->parcels.count && i < PARCELS_LOOKED_AT && n_told < PARCELS_TOLD; i++) {
         const struct parcel *parcel = core->parcels.entries[i];
-        if (parcel->edition != NULL || !report_may_tell(uid, parcel->block->segment->owner->tenant->id))
+        if (parcel_is_held(parcel) || !report_may_tell(uid, parcel->block->segment->owner->tenant->id))
             continue;
         cJSON_AddItemToArray(parcels, describe_parcel(parcel, now_ns));
         n_told++;
@@ -406,10 +407,13 @@ static const char *lease_state(const struct lease *lease) {
                                                         : "held";
 }
 
-/* A name of which the block is a part; NULL: there is none. */
+/* A name of which the block is a part; NULL: there is none, or it has ended. */
 static const char *name_of_block(const struct block *block) {
     const struct parcel *first = list_first(&block->named, struct parcel, named_link);
-    return first == NULL ? NULL : first->edition->name->text;
+    const struct name *name = first == NULL            ? NULL
+                              : first->edition != NULL ? first->edition->name
+                                                       : first->channel->name;
+    return name == NULL ? NULL : name->text;
 }
 
 static cJSON *describe_lease(const struct lease *lease, uint64_t now_ns) {

@@ -35,6 +35,9 @@ int core_new(struct core **ret_core) {
     list_init(&core->ready);
     list_init(&core->answered);
     list_init(&core->retiring);
+    list_init(&core->channels);
+    list_init(&core->channels_changed);
+    list_init(&core->channels_gone);
     list_init(&core->names_answered);
     list_init(&core->reclaiming);
     list_init(&core->long_waits);

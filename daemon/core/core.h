@@ -61,7 +61,7 @@ struct pool_config {
     uint8_t uuid[PROTO_UUID_BYTES];
     const char *name;
     struct pool_sizes sizes;
-    bool needs_vmm; /* its segments are for sessions that know descriptors for the driver */
+    bool needs_vmm;         /* its segments are for sessions that know descriptors for the driver */
     bool takes_descriptors; /* each of its segments takes a descriptor of the daemon: core->segments_limit */
 };
 
@@ -288,13 +288,51 @@ void core_list_names(const struct session *session, uint64_t after, struct proto
 struct name_answer {
     struct session *session;
     uint64_t request;
-    enum proto_error error; /* 0: named says it */
+    enum proto_error error; /* 0: named says it, or channel */
+    bool is_of_channel;     /* it is to core_join_channel() */
     struct proto_named named;
+    struct proto_channel_reply channel;
     struct proto_failure failure;
 };
 
 /* The next answer for the shell to send. Returns false when there is none. */
 bool core_next_name_answer(struct core *core, struct name_answer *ret_answer);
+
+/* Makes a channel, of the memory of a lease of the session. tokens: random, fresh. The shell then makes its pages,
+ * and says core_channel_made() or core_unmake_channel(). Returns 0; PROTO_E_STALE; PROTO_E_INVALID: the block is too
+ * small, or a part of it has come back, or the name stands for something; PROTO_E_LIMIT; -ENOMEM. */
+int core_make_channel(struct session *session, const struct proto_make_channel *make,
+                      const struct proto_token tokens[static 2], uint64_t now_ns,
+                      struct channel **ret_channel);
+
+/* The channel's pages are there: sessions may join. shell_link: a link of the shell's object with them, borrowed
+ * until core_next_channel_gone() returns it. */
+void core_channel_made(struct channel *channel, struct list *shell_link);
+
+/* The channel ends, as by core_unpublish(): it may be gone. */
+void core_unmake_channel(struct channel *channel, uint64_t now_ns);
+
+/* The channel's pages are lost: it ends, with all of its places. */
+void core_lose_channel(struct channel *channel, uint64_t now_ns);
+
+/* Asks for a place of a channel. As core_open_name(). */
+int core_join_channel(struct session *session, uint64_t request, const struct proto_join_channel *join,
+                      uint64_t now_ns);
+
+/* The session leaves a place. Returns 0, or PROTO_E_STALE: it is not in it. */
+int core_leave_channel(struct session *session, const struct proto_channel_page_name *left, uint64_t now_ns);
+
+/* Finds the channel of which the session asks for a page. *ret_is_own: the session may write the page. Returns 0,
+ * PROTO_E_STALE (the session has no place there) or PROTO_E_INVALID (the channel has no such page). */
+int core_find_channel_page(const struct session *session, const struct proto_channel_page_name *wanted,
+                           struct channel **ret_channel, bool *ret_is_own);
+
+/* The next channel of which places have changed since it was returned last: the shell writes its roll, once the
+ * step has ended. Returns false when there is none. */
+bool core_next_channel(struct core *core, struct channel **ret_channel);
+
+/* The link of a channel that is gone: the shell frees its object. NULL: there is none. */
+struct list *core_next_channel_gone(struct core *core);
 
 /* Describes a lease. Returns 0 or PROTO_E_STALE. */
 int core_query(struct session *session, const struct proto_lease_name *name, struct proto_info *ret_info);

@@ -355,7 +355,7 @@ int core_revoke(struct session *session, const struct proto_token *token, uint64
     struct parcel *parcel = parcel_find(session->core, token);
 
     recorder_set_time(session->core, now_ns);
-    if (parcel == NULL || parcel->edition != NULL || parcel->block->segment->owner->tenant != session->tenant)
+    if (parcel == NULL || parcel_is_held(parcel) || parcel->block->segment->owner->tenant != session->tenant)
         return PROTO_E_NO_TOKEN;
     parcel_close(session->core, parcel);
     core_serve(session->core, now_ns);

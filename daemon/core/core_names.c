@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "daemon/core/channel.h"
 #include "daemon/core/collect.h"
 #include "daemon/core/edition.h"
 #include "daemon/core/explain.h"
@@ -66,15 +67,6 @@ static bool has_room(struct tenant *tenant, const struct proto_publish *publish,
             bytes - kept_before <= quota_left(&tenant->quota, QUOTA_KEPT));
 }
 
-/* Finds the name, or makes it, for a session. */
-static int get_name(struct session *session, const char *text, struct name **ret_name) {
-    int r = name_get(session->tenant, text, ret_name);
-
-    if (r == PROTO_E_LIMIT)
-        tenant_note_refusal(session->tenant);
-    return r;
-}
-
 static int publish_under(struct session *session, const struct proto_publish *publish,
                          const struct proto_token *tokens, uint64_t now_ns, uint64_t *ret_generation) {
     struct tenant *tenant = session->tenant;
@@ -96,9 +88,11 @@ static int publish_under(struct session *session, const struct proto_publish *pu
         tenant_note_refusal(tenant);
         return PROTO_E_LIMIT;
     }
-    r = get_name(session, publish->name, &name);
+    r = name_get(tenant, publish->name, &name);
     if (r != 0)
         return r;
+    if (name->channel != NULL)
+        return PROTO_E_INVALID;
     r = edition_make(session, publish, leases, tokens, now_ns, &edition);
     if (r < 0) {
         name_drop_if_unused(name);
@@ -137,6 +131,14 @@ static void unpublish(struct name *name, uint64_t now_ns) {
     core_serve(core, now_ns);
 }
 
+/* The thing that the name stands for, as a number; 0: none. */
+static uint64_t standing_for(const struct name *name) {
+    return name == NULL            ? 0
+           : name->edition != NULL ? name->edition->generation
+           : name->channel != NULL ? name->channel->id
+                                   : 0;
+}
+
 int core_unpublish(struct session *session, const struct proto_unpublish *wanted, uint64_t now_ns) {
     struct name *name = name_find(session->tenant, wanted->name);
 
@@ -147,8 +149,8 @@ int core_unpublish(struct session *session, const struct proto_unpublish *wanted
         name_serve(name);
         return 0;
     }
-    if (name == NULL || name->edition == NULL ||
-        (wanted->generation != 0 && name->edition->generation != wanted->generation))
+    uint64_t present = standing_for(name);
+    if (present == 0 || (wanted->generation != 0 && present != wanted->generation))
         return PROTO_E_NO_NAME;
     unpublish(name, now_ns);
     return 0;
@@ -158,7 +160,7 @@ int core_unpublish_of(struct core *core, struct tenant_id owner, const char *tex
     const struct tenant *tenant = tenant_find(core, owner);
     struct name *name = tenant != NULL ? name_find(tenant, text) : NULL;
 
-    if (name == NULL || name->edition == NULL)
+    if (standing_for(name) == 0)
         return PROTO_E_NO_NAME;
     unpublish(name, now_ns);
     return 0;
@@ -178,21 +180,30 @@ void core_unpublish_all(struct core *core, uint64_t now_ns) {
 
 int core_open_name(struct session *session, uint64_t request, const struct proto_open_name *open,
                    uint64_t now_ns) {
-    struct name_wait *wait;
-    struct name *name;
-
     recorder_set_time(session->core, now_ns);
-    int r = get_name(session, open->name, &name);
-    if (r != 0)
-        return r;
-    r = name_wait_new(session, name, request, open, now_ns, &wait);
-    if (r != 0) {
-        name_drop_if_unused(name);
-        return r;
-    }
-    name_serve(name);
-    name_waits_expire(session->core, now_ns); /* its timeout may be 0 */
-    return 0;
+    return name_ask(session, request, open, 0, now_ns);
+}
+
+/* Writes why a request for a place of a channel is refused. */
+static void explain_no_place(const struct name_wait *wait, struct proto_failure *ret_failure) {
+    const struct name *name = wait->name;
+    const struct channel *channel = name->channel;
+
+    if (channel == NULL && wait->error == PROTO_E_INVALID)
+        proto_failure_set(ret_failure, wait->error, "'%s' stands for buffers, and is no channel", name->text);
+    else if (channel == NULL)
+        proto_failure_set(ret_failure, wait->error, "no channel '%s' was made in the time with this user",
+                          name->text);
+    else if (wait->error == PROTO_E_INVALID)
+        proto_failure_set(ret_failure, wait->error,
+                          "'%s' has %" PRIu64 " consumers: their places are 1 to %" PRIu64, name->text,
+                          channel->capacities.n_consumers, channel->capacities.n_consumers);
+    else
+        proto_failure_set(
+            ret_failure, wait->error,
+            "the place of '%s' was not free in the time: a process is in it, or one that died may "
+            "still have work on the GPU",
+            name->text);
 }
 
 /* Writes why a request is refused. */
@@ -202,6 +213,10 @@ static void explain_refusal(const struct name_wait *wait, struct proto_failure *
 
     if (wait->error == PROTO_E_CANCELLED)
         proto_failure_set(ret_failure, wait->error, "the client cancelled the request");
+    else if ((wait->flags & NAME_WAIT_JOIN) != 0)
+        explain_no_place(wait, ret_failure);
+    else if (wait->error == PROTO_E_INVALID)
+        proto_failure_set(ret_failure, wait->error, "'%s' is a channel: join it", name->text);
     else if (is_change)
         proto_failure_set(ret_failure, wait->error, "nothing else was published under '%s' in the time",
                           name->text);
@@ -232,6 +247,9 @@ bool core_next_name_answer(struct core *core, struct name_answer *ret_answer) {
         name->edition->n_opens++;
     } else if (wait->state == NAME_WAIT_REFUSED) {
         explain_refusal(wait, &ret_answer->failure);
+    } else if (wait->state == NAME_WAIT_JOINED) {
+        ret_answer->is_of_channel = true;
+        channel_describe(name->channel, wait->got, &ret_answer->channel);
     } else {
         ret_answer->named.state = wait->state == NAME_WAIT_BUILDS ? PROTO_NAME_BUILD : PROTO_NAME_GONE;
     }
@@ -269,6 +287,8 @@ static void list_one(const struct name *name, struct proto_listed_name *ret_list
         ret_listed->session = edition->publisher;
         ret_listed->flags = edition->flags;
         ret_listed->count = edition->n_parcels;
+    } else if (name->channel != NULL) {
+        channel_list(name->channel, ret_listed);
     } else if (name->builder != NULL) {
         ret_listed->session = name->builder->id;
     }

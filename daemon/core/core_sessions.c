@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "daemon/core/account.h"
+#include "daemon/core/channel.h"
 #include "daemon/core/closing.h"
 #include "daemon/core/edition.h"
 #include "daemon/core/explain.h"
@@ -247,6 +248,25 @@ static void leave_names(struct session *session) {
     draft_drop(session);
 }
 
+/* The session's end, in each of its places: it leaves, is lost, or is gone. */
+static void end_places(struct session *session, void (*end)(struct channel_place *place)) {
+    list_for_each_entry_safe(struct channel_place, place, &session->places, session_link) {
+        struct channel *channel = place->channel;
+        end(place);
+        if (end != channel_lose)
+            name_serve_channel(channel);
+    }
+}
+
+/* The session is gone, and with it the maker of channels. */
+static void leave_made(struct session *session) {
+    while (!list_is_empty(&session->made)) {
+        struct channel *channel = list_first(&session->made, struct channel, maker_link);
+        channel_lose_maker(channel);
+        name_serve_channel(channel);
+    }
+}
+
 /* The session's GPU work is over. is_done: all of it was done. */
 static void settle_editions(struct session *session, bool is_done) {
     list_for_each_entry_safe(struct edition, edition, &session->editions, session_link) {
@@ -281,10 +301,8 @@ static void tenant_clear(struct tenant *tenant) {
     struct name *name;
     uint64_t bytes;
 
-    while ((name = name_after(tenant, 0)) != NULL) {
-        name_set_edition(name, NULL);
-        name_drop_if_unused(name);
-    }
+    while ((name = name_after(tenant, 0)) != NULL)
+        name_withdraw(name);
     parcels_close(tenant->core, 0, tenant, &bytes);
     pool_retire_all_of(tenant);
 }
@@ -297,7 +315,7 @@ static void session_free(struct session *session, uint64_t now_ns) {
     assert(session->n_leases == 0 && session->n_requests == 0 && session->leased_bytes == 0 &&
            session->fenced_bytes == 0 && session->n_segments == 0 && list_is_empty(&session->held) &&
            list_is_empty(&session->editions) && list_is_empty(&session->builds) &&
-           session->n_name_waits == 0);
+           list_is_empty(&session->made) && list_is_empty(&session->places) && session->n_name_waits == 0);
     list_remove(&session->reclaim_link);
     list_remove(&session->link);
     list_remove(&session->tenant_link);
@@ -348,6 +366,8 @@ void core_session_close(struct session *session, uint64_t now_ns) {
     parcels_let_go(session, now_ns);
     leave_names(session);
     settle_editions(session, true);
+    end_places(session, channel_leave);
+    leave_made(session);
     session_free(session, now_ns);
 }
 
@@ -362,6 +382,7 @@ void core_session_lose(struct session *session, uint64_t now_ns, const char *rea
     }
     parcels_let_go(session, now_ns);
     leave_names(session);
+    end_places(session, channel_lose);
     list_remove(&session->reclaim_link);
     session_fall_silent(session);
     session->state = SESSION_QUARANTINED;
@@ -380,6 +401,8 @@ void core_session_gone(struct session *session, uint64_t now_ns) {
     recorder_set_time(session->core, now_ns);
     record_end(session, PROTO_RECORD_RETURN, now_ns - session->lost_ns);
     settle_editions(session, false);
+    end_places(session, channel_vacate);
+    leave_made(session);
     session_free(session, now_ns);
 }
 

@@ -4,6 +4,7 @@
 
 #include <string.h>
 
+#include "daemon/core/channel.h"
 #include "daemon/core/name.h"
 #include "daemon/core/name_wait.h"
 #include "daemon/core/parcel.h"
@@ -610,6 +611,6 @@ bool core_is_valid(const struct core *core) {
     }
     return sessions == core->n_sessions && session_leases == pool_leases &&
            session_leases == core->leases.used && mappers_are_valid(core) && keepers_are_valid(core) &&
-           parcels_are_valid(core) && name_waits_are_valid(core) && quotas_are_valid(core) &&
-           accounts_are_valid(core) && scopes_are_valid(core);
+           parcels_are_valid(core) && name_waits_are_valid(core) && channels_are_valid(core) &&
+           quotas_are_valid(core) && accounts_are_valid(core) && scopes_are_valid(core);
 }

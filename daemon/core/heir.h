@@ -77,6 +77,7 @@ heir_step heir_add_name;
 heir_step heir_add_edition;
 heir_step heir_add_directory;
 int heir_add_parts(struct heir *heir);
+heir_step heir_add_channel;
 int heir_add_name_waits(struct heir *heir);
 /* The core keeps the estate again: editions whose memory no further process can map are withdrawn. */
 void heir_drop_names(struct core *core);

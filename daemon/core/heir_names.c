@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "daemon/core/channel.h"
 #include "daemon/core/edition.h"
 #include "daemon/core/name.h"
 #include "daemon/core/name_wait.h"
@@ -154,6 +155,71 @@ int heir_add_parts(struct heir *heir) {
     return r;
 }
 
+/* --- channels */
+
+/* The sessions in the places of a channel that was made anew. */
+static int occupy(struct heir *heir, const struct kept_channel *kept, struct channel *channel) {
+    for (unsigned i = 0; i < PROTO_CHANNEL_PLACES; i++) {
+        struct channel_place *place = &channel->places[i];
+        const struct kept_place *wanted = &kept->places[i];
+        struct session *session = heir_object(heir, wanted->session, KEPT_SESSION);
+        if ((wanted->session != 0 && session == NULL) || wanted->state > PROTO_CHANNEL_LEFT)
+            return heir_refuse(heir, "a place of a channel is taken by a session that is not there");
+        place->state = (enum proto_channel_state)wanted->state;
+        place->queue = wanted->queue;
+        place->processes = wanted->processes;
+        place->last_session = wanted->last_session;
+        place->session = session;
+        if (session != NULL)
+            list_append(&session->places, &place->session_link);
+    }
+    return 0;
+}
+
+int heir_add_channel(struct heir *heir, uint32_t record, const void *payload) {
+    const struct kept_channel *kept = payload;
+    struct block *block = heir_object(heir, kept->block, KEPT_BLOCK);
+    struct name *name = heir_object(heir, kept->name, KEPT_NAME);
+    struct session *session = heir_object(heir, kept->session, KEPT_SESSION);
+    struct channel *channel;
+    struct tenant *tenant;
+    struct proto_token token;
+
+    int r = heir_tenant(heir, &kept->tenant, &tenant);
+    if (r < 0)
+        return r;
+    if (block == NULL || !block->shared || block->segment->owner->tenant != tenant)
+        return heir_refuse(heir, "a channel has slots that are not there");
+    if ((kept->name != 0 && name == NULL) ||
+        (name != NULL && (name->tenant != tenant || name->edition != NULL || name->channel != NULL)))
+        return heir_refuse(heir, "a channel has another one's name");
+    if ((kept->session != 0 && session == NULL) ||
+        (session != NULL && (session->tenant != tenant || session->id != kept->maker)))
+        return heir_refuse(heir, "a channel was made by a session that is not there");
+    struct channel wanted = {
+        .core = heir->core,
+        .tenant = tenant,
+        .name = name,
+        .id = kept->id,
+        .capacities = {kept->slot_bytes, kept->n_slots, kept->metadata_bytes, kept->n_consumers,
+                       kept->policy},
+        .flags = kept->flags,
+        .maker = kept->maker,
+        .session = session,
+    };
+    if (!proto_channel_are_valid(&wanted.capacities) || kept->id == 0 ||
+        kept->id > heir->core->leases.next_generation || (kept->flags & ~PROTO_MAKE_CHANNEL_KEEP) != 0)
+        return heir_refuse(heir, "a channel has impossible numbers");
+    memcpy(token.bytes, kept->token, sizeof token.bytes);
+    r = channel_restore(&wanted, block, &token, &channel);
+    if (r == -EBADMSG)
+        return heir_refuse(heir, "two parcels have one token");
+    if (r < 0)
+        return r;
+    heir_bind(heir, record, channel, &channel->record);
+    return occupy(heir, kept, channel);
+}
+
 /* --- requests for names, in the order of their arrival */
 
 static uint64_t number_of_wait(const void *payload) {
@@ -169,10 +235,11 @@ static int add_wait(struct heir *heir, const struct found_record *found) {
     if (session == NULL || session->state != SESSION_ACTIVE || name == NULL ||
         name->tenant != session->tenant)
         return heir_refuse(heir, "a name is waited for by a session that is not there");
-    if (kept->state > NAME_WAIT_REFUSED || kept->error > PROTO_E_MAX ||
+    if (kept->state > NAME_WAIT_JOINED || kept->error > PROTO_E_MAX ||
         (kept->state == NAME_WAIT_REFUSED) != (kept->error != 0) ||
-        (kept->flags & ~PROTO_OPEN_NAME_FLAGS) != 0 || kept->number == 0 ||
-        kept->number > heir->core->next_request_number)
+        (kept->flags & ~(PROTO_OPEN_NAME_FLAGS | NAME_WAIT_JOIN)) != 0 || kept->number == 0 ||
+        (kept->place >= PROTO_CHANNEL_PLACES && kept->place != PROTO_CHANNEL_ANY_CONSUMER) ||
+        kept->got >= PROTO_CHANNEL_PLACES || kept->number > heir->core->next_request_number)
         return heir_refuse(heir, "a request for a name is in no state");
     const struct name_wait wanted = {
         .session = session,
@@ -182,6 +249,8 @@ static int add_wait(struct heir *heir, const struct found_record *found) {
         .deadline_ns = kept->deadline_ns,
         .generation = kept->generation,
         .flags = kept->flags,
+        .place = kept->place,
+        .got = kept->got,
         .state = (enum name_wait_state)kept->state,
         .error = (enum proto_error)kept->error,
     };
@@ -195,15 +264,21 @@ int heir_add_name_waits(struct heir *heir) {
     return heir_add_in_order(heir, KEPT_NAME_WAIT, number_of_wait, "two requests have one number", add_wait);
 }
 
-/* --- editions in orphans */
+/* --- names whose memory lies in orphans */
 
-/* Whether one of its blocks lies in an orphan, which is described to no further process. */
-static bool lies_in_orphan(const struct edition *edition) {
+/* Whether the block lies in an orphan, which is described to no further process. */
+static bool lies_in_orphan(const struct parcel *parcel) {
+    list_for_each_entry(const struct heap_range, range, &parcel->block->ranges, user_link) {
+        if (((const struct segment *)range->span->user)->is_orphan)
+            return true;
+    }
+    return false;
+}
+
+static bool is_of_orphans(const struct edition *edition) {
     for (unsigned i = 0; i < edition->n_parcels; i++)
-        list_for_each_entry(const struct heap_range, range, &edition->parcels[i]->block->ranges, user_link) {
-            if (((const struct segment *)range->span->user)->is_orphan)
-                return true;
-        }
+        if (lies_in_orphan(edition->parcels[i]))
+            return true;
     return false;
 }
 
@@ -212,7 +287,8 @@ void heir_drop_names(struct core *core) {
         struct name *name = name_after(tenant, 0), *next;
         for (; name != NULL; name = next) {
             next = name_after(tenant, name->id);
-            if (name->edition != NULL && lies_in_orphan(name->edition))
+            if ((name->edition != NULL && is_of_orphans(name->edition)) ||
+                (name->channel != NULL && lies_in_orphan(name->channel->parcel)))
                 name_withdraw(name);
         }
     }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/array.h"
+#include "daemon/core/channel.h"
 #include "daemon/core/heir.h"
 #include "daemon/core/lease.h"
 #include "daemon/core/name.h"
@@ -82,8 +83,10 @@ static int build(struct heir *heir) {
                                                {KEPT_EDITION, heir_add_edition},
                                                {KEPT_DIRECTORY, heir_add_directory},
                                                {0}},
-                                  behind[] = {
-                                      {KEPT_BLOCK, heir_check_block}, {KEPT_SESSION, heir_lose_session}, {0}};
+                                  behind[] = {{KEPT_CHANNEL, heir_add_channel},
+                                              {KEPT_BLOCK, heir_check_block},
+                                              {KEPT_SESSION, heir_lose_session},
+                                              {0}};
 
     int r = for_all(heir, numbers);
     if (r == 0 && heir->core->record == 0)
@@ -135,6 +138,8 @@ static void empty_names(const struct tenant *tenant) {
     while (name != NULL) {
         struct name *next = name_after(tenant, name->id);
         name_set_edition(name, NULL);
+        if (name->channel != NULL)
+            channel_free(name->channel);
         name_set_builder(name, NULL);
         name_drop_if_unused(name);
         name = next;
@@ -164,6 +169,9 @@ static void undo(struct heir *heir) {
     parcels_close(core, 0, NULL, &bytes);
     list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
         empty_names(tenant);
+    }
+    list_for_each_entry_safe(struct channel, channel, &core->channels, link) {
+        channel_free(channel);
     }
     list_for_each_entry_safe(struct session, session, &core->sessions, link) {
         if (session->state == SESSION_ACTIVE)

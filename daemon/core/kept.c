@@ -227,6 +227,38 @@ static void write_directory(const void *object, void *payload) {
            left < KEPT_DIRECTORY_BYTES ? left : KEPT_DIRECTORY_BYTES);
 }
 
+static void write_channel(const void *object, void *payload) {
+    const struct channel *channel = object;
+    const struct proto_channel_capacities *capacities = &channel->capacities;
+    struct kept_channel *kept = payload;
+
+    *kept = (struct kept_channel){
+        .tenant = {channel->tenant->id.uid, channel->tenant->id.scope},
+        .id = channel->id,
+        .slot_bytes = capacities->slot_bytes,
+        .n_slots = capacities->n_slots,
+        .metadata_bytes = capacities->metadata_bytes,
+        .n_consumers = capacities->n_consumers,
+        .policy = capacities->policy,
+        .maker = channel->maker,
+        .name = channel->name != NULL ? channel->name->record : 0,
+        .block = channel->parcel->block->record,
+        .flags = channel->flags,
+        .session = channel->session != NULL ? channel->session->record : 0,
+    };
+    memcpy(kept->token, channel->parcel->token.bytes, sizeof kept->token);
+    for (unsigned i = 0; i < PROTO_CHANNEL_PLACES; i++) {
+        const struct channel_place *place = &channel->places[i];
+        kept->places[i] = (struct kept_place){
+            .last_session = place->last_session,
+            .session = place->session != NULL ? place->session->record : 0,
+            .state = place->state,
+            .queue = place->queue,
+            .processes = place->processes,
+        };
+    }
+}
+
 static void write_name_wait(const void *object, void *payload) {
     const struct name_wait *wait = object;
 
@@ -234,6 +266,8 @@ static void write_name_wait(const void *object, void *payload) {
         .session = wait->session->record,
         .name = wait->name->record,
         .flags = wait->flags,
+        .place = wait->place,
+        .got = wait->got,
         .state = (uint8_t)wait->state,
         .error = (uint8_t)wait->error,
         .id = wait->id,
@@ -321,6 +355,10 @@ static uint32_t group_of_directory(const void *object) {
     return group_of_edition(((const struct directory_part *)object)->edition);
 }
 
+static uint32_t group_of_channel(const void *object) {
+    return group_of(((const struct channel *)object)->tenant);
+}
+
 static uint32_t group_of_name_wait(const void *object) {
     return group_of_session(((const struct name_wait *)object)->session);
 }
@@ -343,6 +381,7 @@ const struct estate_kind kept_kinds[KEPT_KINDS] = {
     [KEPT_FENCES] = KIND(fences),   [KEPT_PARCEL] = KIND(parcel),       [KEPT_REQUEST] = KIND(request),
     [KEPT_NUMBERS] = KIND(numbers), [KEPT_NAME] = KIND(name),           [KEPT_EDITION] = KIND(edition),
     [KEPT_NAMED] = KIND(named),     [KEPT_DIRECTORY] = KIND(directory), [KEPT_NAME_WAIT] = KIND(name_wait),
+    [KEPT_CHANNEL] = KIND(channel),
 };
 
 #define IS_WHOLE(type) _Static_assert(sizeof(struct type) % 8 == 0, "a payload is whole words")
@@ -361,3 +400,4 @@ IS_WHOLE(kept_edition);
 IS_WHOLE(kept_named);
 IS_WHOLE(kept_directory);
 IS_WHOLE(kept_name_wait);
+IS_WHOLE(kept_channel);

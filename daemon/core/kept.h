@@ -36,6 +36,7 @@ enum kept_kind {
     KEPT_NAMED,     /* a parcel that is a part of an edition: it has no KEPT_PARCEL */
     KEPT_DIRECTORY, /* a part of an edition's */
     KEPT_NAME_WAIT,
+    KEPT_CHANNEL = 24, /* those between are the shell's: daemon/data/kept_data.h */
     KEPT_KINDS,   /* none: one more than the last */
 };
 
@@ -152,9 +153,23 @@ struct kept_directory {
 };
 
 struct kept_name_wait {
-    uint32_t session, name, flags;
+    uint32_t session, name, flags, place, got;
     uint8_t state, error, reserved[2];
     uint64_t id, number, generation, deadline_ns;
+};
+
+struct kept_channel {
+    struct kept_tenant tenant;
+    uint64_t id, slot_bytes, n_slots, metadata_bytes, n_consumers, policy, maker;
+    uint32_t name; /* 0: it has ended */
+    uint32_t block, flags;
+    uint32_t session; /* the maker; 0: it is gone */
+    uint8_t token[PROTO_TOKEN_BYTES];
+    struct kept_place {
+        uint64_t last_session;
+        uint32_t session; /* 0: none is in it */
+        uint32_t state, queue, processes;
+    } places[PROTO_CHANNEL_PLACES];
 };
 
 /* The group of a user's records: a number that few others have, and not 0. */

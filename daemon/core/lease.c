@@ -170,7 +170,7 @@ void block_hold(struct parcel *parcel) {
     block_charge(block, -block->held_bytes);
     block->n_parcels++;
     pool->n_parcels++;
-    if (parcel->edition != NULL) {
+    if (parcel_is_held(parcel)) {
         block->n_named++;
         pool->n_named++;
         list_append(&block->named, &parcel->named_link);
@@ -185,7 +185,7 @@ void block_drop(struct parcel *parcel) {
     block_charge(block, -block->held_bytes);
     block->n_parcels--;
     pool->n_parcels--;
-    if (parcel->edition != NULL) {
+    if (parcel_is_held(parcel)) {
         block->n_named--;
         pool->n_named--;
         list_remove(&parcel->named_link);

@@ -10,6 +10,7 @@
 #include "daemon/core/edition.h"
 #include "daemon/core/kept.h"
 #include "daemon/core/recorder.h"
+#include "daemon/core/tenant.h"
 
 /* A tenant whose texts have one hash slows its own calls. */
 static uint64_t hash_of(const char *text) {
@@ -54,8 +55,10 @@ int name_get(struct tenant *tenant, const char *text, struct name **ret_name) {
         *ret_name = name;
         return 0;
     }
-    if (tenant->n_names >= NAMES_MAX)
+    if (tenant->n_names >= NAMES_MAX) {
+        tenant_note_refusal(tenant);
         return PROTO_E_LIMIT;
+    }
     name = new_name(text);
     if (name == NULL || kept_add(core, KEPT_NAME, name, &name->record) < 0) {
         free(name);
@@ -83,7 +86,7 @@ int name_restore(struct tenant *tenant, const char *text, uint64_t id, struct na
 void name_drop_if_unused(struct name *name) {
     struct tenant *tenant = name->tenant;
 
-    if (name->edition != NULL || name->builder != NULL || name->n_waits > 0)
+    if (name->edition != NULL || name->channel != NULL || name->builder != NULL || name->n_waits > 0)
         return;
     tree_remove(&tenant->names, &name->text_node);
     tree_remove(&tenant->names_by_id, &name->id_node);
@@ -148,10 +151,13 @@ bool names_are_valid(const struct tenant *tenant, uint64_t *sums) {
     for (const struct name *name = name_after(tenant, 0); name != NULL; name = name_after(tenant, name->id)) {
         const struct edition *edition = name->edition;
         if (name->tenant != tenant || name_find(tenant, name->text) != name ||
-            (edition == NULL && name->builder == NULL && name->n_waits == 0) ||
+            (edition == NULL && name->channel == NULL && name->builder == NULL && name->n_waits == 0) ||
+            (name->channel != NULL && (edition != NULL || name->channel->name != name)) ||
             (name->builder != NULL &&
              (name->builder->state != SESSION_ACTIVE || name->builder->tenant != tenant)) ||
             list_is_empty(&name->builder_link) != (name->builder == NULL) || !waits_are_valid(name, sums))
+            return false;
+        if (name->channel != NULL && !charge_add_up(&name->channel->kept, &tenant->quota, sums))
             return false;
         if (edition == NULL)
             continue;

@@ -3,7 +3,7 @@
 #define DAEMON_CORE_NAME_H
 /*
  * A name of a tenant's: a text that stands for an edition (edition.h), or that a session is to publish an
- * edition under, or that sessions wait for. It lives while one of these holds.
+ * edition under, or that sessions wait for. Or it stands for a channel (channel.h), and for no edition then. It lives while one of these holds.
  *
  * At most one session builds a name: the first one that asked to, while nothing was published. With the
  * builder's end, or when it gives up, the next session that waits to build does. Any session of

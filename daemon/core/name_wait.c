@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "daemon/core/channel.h"
 #include "daemon/core/kept.h"
 #include "daemon/core/name.h"
 #include "daemon/core/tenant.h"
@@ -31,8 +32,9 @@ static void enter(struct name_wait *wait) {
     await_deadline(wait);
 }
 
-int name_wait_new(struct session *session, struct name *name, uint64_t id, const struct proto_open_name *open,
-                  uint64_t now_ns, struct name_wait **ret_wait) {
+/* Makes a request. Returns 0, PROTO_E_LIMIT or -ENOMEM. */
+static int make(struct session *session, struct name *name, uint64_t id, const struct proto_open_name *open,
+                uint32_t place, uint64_t now_ns) {
     struct core *core = session->core;
 
     if (session->n_name_waits >= SESSION_WAITING_MAX ||
@@ -53,8 +55,8 @@ int name_wait_new(struct session *session, struct name *name, uint64_t id, const
     wait->deadline_ns = clock_deadline_ns(now_ns, open->timeout_ns);
     wait->generation = open->generation;
     wait->flags = open->flags;
+    wait->place = place;
     enter(wait);
-    *ret_wait = wait;
     return 0;
 }
 
@@ -97,11 +99,26 @@ void name_wait_refuse(struct name_wait *wait, enum proto_error error) {
     answer(wait, NAME_WAIT_REFUSED);
 }
 
-/* The answer to the request while the name is as it is; WAITING: none yet. */
+/* The answer to a request for a place while the name is as it is; WAITING: none yet. */
+static enum name_wait_state answer_to_join(const struct name_wait *wait) {
+    const struct channel *channel = wait->name->channel;
+
+    if (channel == NULL)
+        return wait->name->edition != NULL ? NAME_WAIT_REFUSED : NAME_WAIT_WAITING;
+    if (!channel_has_place(channel, wait->place))
+        return NAME_WAIT_REFUSED;
+    return channel_free_place(channel, wait->place) >= 0 ? NAME_WAIT_JOINED : NAME_WAIT_WAITING;
+}
+
+/* The answer to any request likewise. */
 static enum name_wait_state answer_to(const struct name_wait *wait) {
     const struct name *name = wait->name;
     uint64_t generation = name->edition != NULL ? name->edition->generation : 0;
 
+    if ((wait->flags & NAME_WAIT_JOIN) != 0)
+        return answer_to_join(wait);
+    if (name->channel != NULL)
+        return NAME_WAIT_REFUSED;
     if ((wait->flags & PROTO_OPEN_NAME_CHANGE) != 0)
         return generation == wait->generation ? NAME_WAIT_WAITING
                : generation == 0              ? NAME_WAIT_GONE
@@ -118,14 +135,68 @@ void name_serve(struct name *name) {
         enum name_wait_state state = answer_to(wait);
         if (state == NAME_WAIT_BUILDS)
             name_set_builder(name, wait->session);
+        if (state == NAME_WAIT_JOINED) {
+            wait->got = (uint32_t)channel_free_place(name->channel, wait->place);
+            channel_take(name->channel, wait->got, wait->session);
+        }
+        if (state == NAME_WAIT_REFUSED)
+            wait->error = PROTO_E_INVALID;
         if (state != NAME_WAIT_WAITING)
             answer(wait, state);
     }
     name_drop_if_unused(name);
 }
 
+int name_ask(struct session *session, uint64_t request, const struct proto_open_name *open, uint32_t place,
+             uint64_t now_ns) {
+    struct name *name;
+
+    int r = name_get(session->tenant, open->name, &name);
+    if (r != 0)
+        return r;
+    r = make(session, name, request, open, place, now_ns);
+    if (r != 0) {
+        name_drop_if_unused(name);
+        return r;
+    }
+    name_serve(name);
+    name_waits_expire(session->core, now_ns); /* its timeout may be 0 */
+    return 0;
+}
+
+void name_serve_channel(struct channel *channel) {
+    struct name *name = channel->name;
+
+    if (name != NULL)
+        name_serve(name);
+    name = channel_drop_if_unused(channel);
+    if (name != NULL)
+        name_serve(name);
+}
+
+/* Whether the session has the place that its request got. */
+static bool has_joined(const struct name_wait *wait) {
+    const struct channel *channel = wait->name->channel;
+
+    return channel != NULL && channel->places[wait->got].session == wait->session;
+}
+
+/* The name does not stand for its channel any more. A session that was not told yet of its place leaves it. */
+static void end_channel(struct name *name) {
+    struct channel *channel = name->channel;
+
+    list_for_each_entry(const struct name_wait, wait, &name->tenant->core->names_answered, link) {
+        if (wait->name == name && wait->state == NAME_WAIT_JOINED && has_joined(wait))
+            channel_leave(&channel->places[wait->got]);
+    }
+    channel_end(channel);
+    (void)channel_drop_if_unused(channel);
+}
+
 void name_withdraw(struct name *name) {
     name_set_edition(name, NULL);
+    if (name->channel != NULL)
+        end_channel(name);
     name_serve(name);
 }
 
@@ -139,9 +210,16 @@ struct name_wait *name_wait_find(const struct session *session, uint64_t id) {
 
 /* Whether what the request was answered is still so. */
 static bool holds(const struct name_wait *wait) {
-    return wait->state == NAME_WAIT_REFUSED ||
-           (wait->state == NAME_WAIT_BUILDS ? wait->name->builder == wait->session
-                                            : answer_to(wait) == wait->state);
+    switch (wait->state) {
+    case NAME_WAIT_REFUSED:
+        return true;
+    case NAME_WAIT_BUILDS:
+        return wait->name->builder == wait->session;
+    case NAME_WAIT_JOINED:
+        return has_joined(wait);
+    default:
+        return answer_to(wait) == wait->state;
+    }
 }
 
 /* The request, which was answered, waits in its place. */

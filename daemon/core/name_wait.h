@@ -7,6 +7,8 @@
  *   waiting --an edition is there--> THERE
  *   waiting --it is the session's to build--> BUILDS
  *   waiting for a change --nothing is published any more--> GONE
+ *   waiting for a place of a channel --the place is free--> JOINED: it is the session's
+ *   waiting --the name stands for another thing than is asked for--> REFUSED
  *   waiting --the deadline passed, or it is cancelled--> REFUSED
  *   answered --the name is otherwise before the answer is taken--> waiting again
  *
@@ -17,9 +19,10 @@
  */
 #include "daemon/core/types.h"
 
-/* Makes a request of the session for the name. Returns 0, PROTO_E_LIMIT or -ENOMEM. */
-int name_wait_new(struct session *session, struct name *name, uint64_t id, const struct proto_open_name *open,
-                  uint64_t now_ns, struct name_wait **ret_wait);
+/* Asks for a name, which is made if need be, and answers if it can. place: with NAME_WAIT_JOIN. Returns 0, PROTO_E_LIMIT
+ * or -ENOMEM. */
+int name_ask(struct session *session, uint64_t request, const struct proto_open_name *open, uint32_t place,
+             uint64_t now_ns);
 
 /* For heir.h. Makes a request as a predecessor's: wanted. They come in the order of their numbers. Returns 0
  * or -ENOMEM. */
@@ -39,6 +42,10 @@ struct name_wait *name_waits_next_answer(struct core *core);
 
 /* The name has changed: answers the requests that it can. Drops the name if it is unused. */
 void name_serve(struct name *name);
+
+/* A place of the channel is free, or the channel's maker is gone: answers the requests that it can. The channel goes if
+ * nothing keeps it. */
+void name_serve_channel(struct channel *channel);
 
 /* The name stands for nothing any more, and its requests are served. Drops the name if it is unused. */
 void name_withdraw(struct name *name);

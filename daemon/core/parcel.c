@@ -118,11 +118,12 @@ static int make(struct core *core, const struct parcel *wanted, enum kept_kind k
     return 0;
 }
 
-/* The parcel is the edition's next part. */
-static void join_edition(struct parcel_table *table, struct parcel *parcel) {
-    struct edition *edition = parcel->edition;
-
-    edition->parcels[edition->n_parcels++] = parcel;
+/* The object that holds the parcel has it. */
+static void join_holder(struct parcel_table *table, struct parcel *parcel) {
+    if (parcel->edition != NULL)
+        parcel->edition->parcels[parcel->edition->n_parcels++] = parcel;
+    else
+        parcel->channel->parcel = parcel;
     table->n_named++;
 }
 
@@ -177,8 +178,30 @@ int parcel_open_part(struct edition *edition, struct session *session, struct bl
     int r = make(core, &wanted, KEPT_NAMED, &parcel);
     if (r < 0)
         return r;
-    join_edition(&core->parcels, parcel);
+    join_holder(&core->parcels, parcel);
     insert(&core->parcels, parcel);
+    return 0;
+}
+
+int parcel_open_ring(struct channel *channel, struct session *session, struct block *block,
+                     const struct proto_token *token, uint64_t now_ns) {
+    const struct parcel wanted = {
+        .block = block,
+        .token = *token,
+        .takers = UINT32_MAX,
+        .sent_ns = now_ns,
+        .deadline_ns = NS_FOREVER,
+        .sender = channel->maker,
+        .pid = session != NULL ? session->peer.pid : 0,
+        .channel = channel,
+    };
+    struct parcel *parcel;
+
+    int r = make(channel->core, &wanted, KEPT_KINDS, &parcel);
+    if (r < 0)
+        return r;
+    join_holder(&channel->core->parcels, parcel);
+    insert(&channel->core->parcels, parcel);
     return 0;
 }
 
@@ -189,7 +212,7 @@ int parcel_restore(struct core *core, const struct parcel *wanted, struct sessio
     if (r < 0)
         return r;
     if (wanted->edition != NULL)
-        join_edition(&core->parcels, *ret_parcel);
+        join_holder(&core->parcels, *ret_parcel);
     if (sender != NULL)
         list_append(&sender->held, &(*ret_parcel)->held_link);
     insert(&core->parcels, *ret_parcel);
@@ -203,7 +226,7 @@ struct parcel *parcel_find(const struct core *core, const struct proto_token *to
 }
 
 void parcel_take(struct core *core, struct parcel *parcel) {
-    if (parcel->edition != NULL)
+    if (parcel_is_held(parcel))
         return;
     kept_change(core, parcel->record);
     if (--parcel->takers == 0)
@@ -212,12 +235,12 @@ void parcel_take(struct core *core, struct parcel *parcel) {
 
 /* Frees a parcel that is not in the heap any more. */
 static void parcel_free(struct core *core, struct parcel *parcel) {
-    if (parcel->edition == NULL)
+    if (!parcel_is_held(parcel))
         record(core, &(struct recorded){.kind = PROTO_RECORD_ARRIVE,
                                         .pool = parcel->block->segment->pool,
                                         .bytes = parcel->block->held_bytes,
                                         .value = parcel->sender});
-    core->parcels.n_named -= parcel->edition != NULL;
+    core->parcels.n_named -= parcel_is_held(parcel);
     parcel_tenant(parcel)->n_parcels--;
     list_remove(&parcel->held_link);
     tdelete(parcel, &core->parcels.by_token, parcel_compare_tokens);
@@ -240,7 +263,7 @@ unsigned parcels_close(struct core *core, uint64_t sender, const struct tenant *
     for (size_t i = 0; i < n_all; i++) {
         struct parcel *parcel = table->entries[i];
         const struct block *block = parcel->block;
-        if (parcel->edition != NULL || (sender != 0 && parcel->sender != sender) ||
+        if (parcel_is_held(parcel) || (sender != 0 && parcel->sender != sender) ||
             (tenant != NULL && parcel_tenant(parcel) != tenant)) {
             put(table, n_kept++, parcel);
             continue;
@@ -289,12 +312,12 @@ bool parcels_are_valid(const struct core *core) {
             parcel->block->n_parcels == 0 || parcel_find(core, &parcel->token) != parcel ||
             parcel->charge.item != QUOTA_LEASES || parcel->charge.amount != 1 ||
             parcel->charge.quota != &parcel_tenant(parcel)->quota ||
-            (parcel->edition == NULL &&
+            (!parcel_is_held(parcel) &&
              list_is_empty(&parcel->held_link) == (parcel->deadline_ns == NS_FOREVER)) ||
-            (parcel->edition != NULL &&
+            (parcel_is_held(parcel) &&
              (!list_is_empty(&parcel->held_link) || parcel->deadline_ns != NS_FOREVER)))
             return false;
-        n_named += parcel->edition != NULL;
+        n_named += parcel_is_held(parcel);
         if (i > 0 && table->entries[(i - 1) / 2]->deadline_ns > parcel->deadline_ns)
             return false;
     }

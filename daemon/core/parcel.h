@@ -15,8 +15,8 @@
  * A taker gets a lease on the block before the parcel goes. With the last holder, lease or parcel, the block
  * goes back to the heap.
  *
- * A parcel may be a part of an edition (edition.h). Then it has no deadline, its takers are not counted, and it
- * ends with the edition alone.
+ * A parcel may be held by an edition (edition.h) or a channel (channel.h). Then it has no deadline, its takers are
+ * not counted, and it ends with that object alone.
  *
  * A parcel counts as a lease of its tenant (QUOTA_LEASES), and its block's bytes stay charged to the tenant.
  */
@@ -41,6 +41,11 @@ int parcel_open_part(struct edition *edition, struct session *session, struct bl
                      const struct proto_token *token, const struct proto_publish_buffer *buffer,
                      uint64_t now_ns);
 
+/* Opens the parcel of a channel's slots, on a shared block. session: that makes the channel; NULL: a predecessor made
+ * it. It has no record of its own. Otherwise as parcel_open(). */
+int parcel_open_ring(struct channel *channel, struct session *session, struct block *block,
+                     const struct proto_token *token, uint64_t now_ns);
+
 /* The parcel of a token, or NULL. */
 struct parcel *parcel_find(const struct core *core, const struct proto_token *token);
 
@@ -55,7 +60,7 @@ void parcels_let_go(struct session *session, uint64_t now_ns);
 /* Closes parcels whose time is up, a bounded number of them. */
 void parcels_expire(struct core *core, uint64_t now_ns);
 
-/* Closes those that a session sent (0: any), of a tenant (NULL: any), but for parts of editions. Returns how many, and the bytes that
+/* Closes those that a session sent (0: any), of a tenant (NULL: any), but for those that another object holds. Returns how many, and the bytes that
  * only they held. */
 unsigned parcels_close(struct core *core, uint64_t sender, const struct tenant *tenant, uint64_t *ret_bytes);
 

@@ -26,6 +26,8 @@ void session_enter(struct session *session, struct tenant *tenant) {
     list_init(&session->held);
     list_init(&session->editions);
     list_init(&session->builds);
+    list_init(&session->made);
+    list_init(&session->places);
     list_init(&session->name_waits);
     list_init(&session->fenced);
     list_init(&session->reclaim_link);

@@ -20,7 +20,7 @@
  *   collect                             memory that comes back behind fences
  *   name_wait                           requests that wait for a name
  *   name                                names, what they stand for, and which sessions build it
- *   edition                             sets of blocks that were published
+ *   edition, channel                    sets of blocks that were published; rings that elements pass through
  *   lease, parcel, request              what a session has, what it sends, and what it asks for
  *   reach                               what a request could get of other processes
  *   fence, wait_queue, pool, undelivered
@@ -47,12 +47,14 @@
 #include "daemon/core/tenant_id.h"
 #include "heap/heap.h"
 #include "proto/board.h"
+#include "proto/channel.h"
 #include "proto/limits.h"
 #include "proto/page.h"
 #include "proto/proto.h"
 #include "proto/records.h"
 
 struct account;
+struct channel;
 struct core;
 struct edition;
 struct estate;
@@ -158,6 +160,8 @@ struct session {
     const struct proto_board_slot *board_words; /* of that slot; NULL: none, or not known yet */
     struct list editions;                       /* edition.session_link: those that it has published */
     struct list builds;                         /* name.builder_link */
+    struct list made;                           /* channel.maker_link */
+    struct list places;     /* channel_place.session_link: of channels, that it has taken */
     struct list name_waits; /* name_wait.session_link: not answered, or their answer is not taken */
     unsigned n_name_waits;
     struct draft { /* the directory that it is writing: edition.h */
@@ -403,9 +407,9 @@ struct pool {
     uint64_t orphan_bytes;  /* theirs */
     bool takes_descriptors; /* each segment takes a descriptor of the daemon */
     uint64_t n_leases, n_parcels;
-    uint64_t n_named;      /* of the parcels, the parts of editions */
+    uint64_t n_named;      /* of the parcels, those that editions and channels hold */
     uint64_t parcel_bytes; /* the part of leased_bytes that no live session has, only parcels */
-    uint64_t named_bytes;  /* the part of parcel_bytes that editions have */
+    uint64_t named_bytes;  /* the part of parcel_bytes that editions and channels have */
     uint64_t reserved_bytes, leased_bytes, fenced_bytes, quarantined_bytes, closing_bytes, retiring_bytes;
     uint64_t unassigned_bytes; /* of the segments without a tenant */
     uint64_t occupied_bytes;   /* of the segments of which something is taken */
@@ -492,7 +496,7 @@ struct block {
     unsigned n_ranges;                  /* at most BLOCK_RANGES_MAX */
     struct list leases;                 /* lease.block_link */
     unsigned n_parcels;                 /* that hold it */
-    unsigned n_named;                   /* of these, the parts of editions */
+    unsigned n_named;                   /* of these, those that editions and channels hold */
     struct list named;                  /* parcel.named_link: these */
     unsigned live, fenced, quarantined; /* leases by state */
     struct charge charge;               /* held_bytes, to the tenant */
@@ -540,18 +544,24 @@ struct parcel {
     uint32_t record;      /* kept.h */
     size_t place;         /* in core->parcels.entries */
     struct edition *edition;        /* that it is a part of, by which it lives; NULL: none */
+    struct channel *channel;        /* likewise, whose slots it holds */
     struct proto_board_fence fence; /* of such a one: behind it the contents are there */
     bool has_fence;
     struct list held_link; /* in session->held of the sender */
-    struct list named_link; /* in block->named, of a part of an edition */
+    struct list named_link; /* in block->named, where an edition or a channel holds it */
     struct charge charge; /* one lease, to the tenant */
 };
+
+/* Whether another object holds the parcel: an edition or a channel. */
+static inline bool parcel_is_held(const struct parcel *parcel) {
+    return parcel->edition != NULL || parcel->channel != NULL;
+}
 
 /* All parcels: a heap, the one that is due first at entries[0]. */
 struct parcel_table {
     struct parcel **entries;
     size_t count, room;
-    size_t n_named; /* of these, the parts of editions */
+    size_t n_named; /* of these, those that editions and channels hold */
     void *by_token; /* tsearch tree */
 };
 
@@ -586,12 +596,43 @@ struct edition {
     uint32_t record;                /* kept.h */
 };
 
+/* See channel.h. */
+struct channel_place {
+    struct channel *channel;
+    struct session *session; /* TAKEN and DYING: that is in it */
+    enum proto_channel_state state;
+    uint32_t queue, processes; /* as the roll has them */
+    uint64_t last_session;     /* the id of the session that is in it, or was last */
+    struct list session_link;
+};
+
+struct channel {
+    struct core *core;
+    struct tenant *tenant;
+    struct name *name; /* NULL: it has ended, and goes with the last place that is taken */
+    uint64_t id;       /* unique in the daemon's life */
+    struct proto_channel_capacities capacities;
+    struct parcel *parcel; /* of the memory of its slots */
+    uint32_t flags;        /* PROTO_MAKE_CHANNEL_… */
+    struct charge kept;    /* bytes, to the tenant, if it is KEEP and has its name */
+    uint64_t maker;        /* the id of the session that made it */
+    struct session *session; /* the maker while it is there; NULL: it is gone */
+    struct list maker_link;  /* in session->made */
+    struct channel_place places[PROTO_CHANNEL_PLACES];
+    /* Of the shell's object, borrowed: it is put into core->channels_gone when the channel is gone. NULL: none yet */
+    struct list *shell_link;
+    struct list change_link; /* in core->channels_changed */
+    struct list link;        /* in core->channels */
+    uint32_t record;         /* kept.h */
+};
+
 /* See name.h. */
 struct name {
     struct tenant *tenant;
     uint64_t id; /* unique in the daemon's life: names are listed in its order */
     char text[PROTO_NAME_TEXT_SIZE];
     struct edition *edition;             /* NULL: nothing is published */
+    struct channel *channel;             /* in its place; NULL: none */
     struct session *builder;             /* the session that is to publish; NULL: none */
     struct list waits;                   /* name_wait.link, in order of arrival */
     unsigned n_waits;                    /* these, and those whose answers are not taken */
@@ -607,7 +648,11 @@ enum name_wait_state {
     NAME_WAIT_BUILDS,
     NAME_WAIT_GONE,
     NAME_WAIT_REFUSED,
+    NAME_WAIT_JOINED,
 };
+
+/* The request is for a place of a channel. */
+#define NAME_WAIT_JOIN UINT32_C(0x80000000)
 
 struct name_wait {
     struct session *session;
@@ -616,7 +661,9 @@ struct name_wait {
     uint64_t number; /* in order of arrival, over all requests since the start */
     uint64_t deadline_ns;
     uint64_t generation;
-    uint32_t flags; /* PROTO_OPEN_NAME_… */
+    uint32_t flags; /* PROTO_OPEN_NAME_…, or NAME_WAIT_JOIN */
+    uint32_t place; /* of JOIN: that is wanted */
+    uint32_t got;   /* of JOINED: that it got */
     enum name_wait_state state;
     enum proto_error error;         /* REFUSED */
     struct charge charge;           /* one waiting request, to the tenant, while it waits */
@@ -712,6 +759,9 @@ struct core {
     struct list ready;      /* pool.ready_link: for core_serve() */
     struct list answered;   /* request.link: for core_next_answer */
     struct list retiring;   /* segment.link: for core_next_retirement */
+    struct list channels;         /* channel.link */
+    struct list channels_gone;    /* channel.shell_link: for core_next_channel_gone */
+    struct list channels_changed; /* channel.change_link: for core_next_channel */
     struct list names_answered; /* name_wait.link: for core_next_name_answer */
     struct tree name_deadlines; /* name_wait.deadline_node */
     struct list reclaiming; /* session.reclaim_link: for core_next_reclaim */

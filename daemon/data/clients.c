@@ -21,6 +21,7 @@ void clients_init(struct clients *clients, const struct clients_terms *terms) {
     list_init(&clients->all);
     list_init(&clients->greeting);
     boards_init(&clients->boards, terms->desk, terms->store);
+    channels_init(&clients->channels, terms->core, terms->desk, terms->store);
     alive_init(&clients->alive);
     (void)alive_need(&clients->alive); /* else with the first session that asks */
 }
@@ -40,6 +41,7 @@ void clients_leave(struct clients *clients) {
                                                 MAP_PRIVATE | MAP_FIXED, client->page.fd, 0) == MAP_FAILED)
             log_warning("a page is not left alone: %s", strerror(errno));
     }
+    channels_leave(&clients->channels);
 }
 
 void clients_discard(struct clients *clients) {
@@ -50,6 +52,7 @@ void clients_discard(struct clients *clients) {
         client_discard(list_first(&clients->all, struct client, link));
     core_revoke_all(clients->terms.core, 0, clock_now_ns(), &sent_bytes);
     core_unpublish_all(clients->terms.core, clock_now_ns());
+    channels_settle(&clients->channels);
     end_boards(clients);
     alive_deinit(&clients->alive);
 }

@@ -14,6 +14,7 @@
 #include "base/list.h"
 #include "daemon/data/alive.h"
 #include "daemon/data/board.h"
+#include "daemon/data/channels.h"
 #include "daemon/data/lingering.h"
 #include "daemon/data/session_log.h"
 
@@ -48,6 +49,7 @@ struct clients {
     struct list all;      /* struct client.link */
     struct list greeting; /* struct client.greeting_link: have not said HELLO, by arrival */
     struct boards boards;
+    struct channels channels;
     struct alive alive;
     unsigned n_clients, n_greeting, n_users_greeting;
     unsigned n_complaints; /* of broken packets, in the log since the last clients_housekeep() */

@@ -98,6 +98,12 @@ int inheritance_session(void *argument, struct session *session, const struct ke
 
 /* --- messages --- */
 
+/* -1: it is not there. */
+static int page_of_channel(const struct client *client, const struct proto_channel_page_reply *reply) {
+    const struct channel_page *page = channels_page(&client->clients->channels, reply->channel, reply->page);
+    return page == NULL ? -1 : reply->is_own ? page->fd : page->reading_fd;
+}
+
 /* Finds the descriptors that go along with a message. Returns how many, or -ENOENT: one is not there. */
 static int find_descriptors(const struct client *client, const struct proto_message *message,
                             int fds[static PROTO_LEASES_PER_MESSAGE]) {
@@ -117,6 +123,9 @@ static int find_descriptors(const struct client *client, const struct proto_mess
             break;
         case PROTO_BOARD:
             fds[i] = client->board != NULL ? client->board->fd : -1;
+            break;
+        case PROTO_CHANNEL_MEMORY:
+            fds[i] = page_of_channel(client, &message->channel_memory);
             break;
         case PROTO_ALIVE: /* of this daemon's pipe: that of the daemon before is gone */
             fds[i] = alive_need(&client->clients->alive);
@@ -291,6 +300,8 @@ int inheritance_end(struct inheritance *inheritance) {
     struct kept_client kept;
 
     int r = take_boards(inheritance);
+    if (r == 0)
+        r = channels_inherit(&inheritance->clients->channels);
     if (r < 0)
         return r;
     list_for_each_entry(struct client, client, &inheritance->clients->all, link) {

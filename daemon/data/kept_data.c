@@ -5,6 +5,7 @@
 
 #include "daemon/core/kept.h"
 #include "daemon/core/pool.h"
+#include "daemon/data/channels.h"
 #include "daemon/data/client.h"
 #include "daemon/supply/supplier.h"
 
@@ -92,8 +93,23 @@ static void write_pool(const void *object, void *payload) {
     memcpy(kept->uuid, pool->uuid, sizeof kept->uuid);
 }
 
+static void write_channel_pages(const void *object, void *payload) {
+    const struct channel_pages *pages = object;
+    struct kept_channel_pages *kept = payload;
+
+    *kept = (struct kept_channel_pages){.channel = pages->channel};
+    for (unsigned i = 0; i < CHANNEL_PAGES_MAX; i++)
+        kept->pages[i] = kept_stored(pages->pages[i].stored);
+}
+
 static uint32_t group_of_client(const void *object) {
     return kept_group(peer_tenant(&((const struct client *)object)->peer));
+}
+
+/* Pages are lost alone: their channel ends. */
+static uint32_t group_of_pages(const void *object) {
+    (void)object;
+    return 0;
 }
 
 /* A message is lost alone. */
@@ -117,7 +133,7 @@ static uint32_t group_of_board_slot(const void *object) {
 
 _Static_assert(sizeof(struct kept_client) % 8 == 0 && sizeof(struct kept_reply) % 8 == 0 &&
                    sizeof(struct kept_board) % 8 == 0 && sizeof(struct kept_board_slot) % 8 == 0 &&
-                   sizeof(struct kept_pool) % 8 == 0,
+                   sizeof(struct kept_pool) % 8 == 0 && sizeof(struct kept_channel_pages) % 8 == 0,
                "a payload is whole words");
 _Static_assert(KEPT_ANCESTORS == PROCESSES_ANCESTORS_MAX, "all ancestors are kept");
 _Static_assert(KEPT_DATA_KINDS <= ESTATE_KINDS_MAX, "the estate has so many kinds");
@@ -128,4 +144,5 @@ void kept_data_kinds(struct estate_kind *kinds) {
     kinds[KEPT_BOARD] = KIND(board, group_of_board);
     kinds[KEPT_BOARD_SLOT] = KIND(board_slot, group_of_board_slot);
     kinds[KEPT_POOL] = KIND(pool, NULL);
+    kinds[KEPT_CHANNEL_PAGES] = KIND(channel_pages, group_of_pages);
 }

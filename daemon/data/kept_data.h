@@ -8,6 +8,7 @@
  */
 #include <stdint.h>
 
+#include "daemon/core/kept.h"
 #include "daemon/estate/estate.h"
 #include "daemon/loop/store.h"
 #include "proto/limits.h"
@@ -20,7 +21,8 @@ enum kept_data_kind {
     KEPT_BOARD,
     KEPT_BOARD_SLOT, /* one that was a session's once */
     KEPT_POOL,       /* which pool has which number */
-    KEPT_DATA_KINDS, /* none: one more than the last */
+    KEPT_CHANNEL_PAGES,
+    KEPT_DATA_KINDS = KEPT_KINDS, /* none: one more than the last of all, which is the core's */
 };
 
 /* The name of a descriptor in the store; "": it has none. */
@@ -79,6 +81,11 @@ struct kept_pool {
     int32_t numa_node;
     uint32_t segment_kind;
     uint8_t uuid[PROTO_UUID_BYTES];
+};
+
+struct kept_channel_pages {
+    uint64_t channel; /* its id */
+    struct kept_stored pages[PROTO_CHANNEL_PLACES + 1];
 };
 
 /* Enters these kinds into a table of ESTATE_KINDS_MAX. */

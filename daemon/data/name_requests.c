@@ -38,6 +38,7 @@ static const char *reason_of(const struct client *client, const struct proto_mes
             return "the directory ends before";
         break;
     case PROTO_OPEN_NAME:
+    case PROTO_JOIN_CHANNEL:
         if (error == PROTO_E_LIMIT)
             return "as many requests wait as may: see 'waiting' of [quota] in the daemon's configuration";
         break;
@@ -47,7 +48,8 @@ static const char *reason_of(const struct client *client, const struct proto_mes
                    "it again";
         if (error == PROTO_E_INVALID)
             return "a buffer is smaller than its size, or a part of it was given back, or its fence is "
-                   "another session's; or what is published there has another layout";
+                   "another session's; or what is published there has another layout; or the name is a "
+                   "channel's";
         if (error == PROTO_E_LIMIT && tenant->n_parcels + message->publish.count > PARCELS_MAX)
             return "65,536 buffers of this user are published or were sent and not taken, which is as many "
                    "as may be";
@@ -56,6 +58,23 @@ static const char *reason_of(const struct client *client, const struct proto_mes
             return text;
         }
         break;
+    case PROTO_MAKE_CHANNEL:
+        if (error == PROTO_E_INVALID)
+            return "the buffer is smaller than all slots, or a part of it was given back; or the name stands "
+                   "for something: choose another one, or unpublish it";
+        if (error == PROTO_E_LIMIT && quota_left(&tenant->quota, QUOTA_LEASES) > 0 &&
+            tenant->n_parcels < PARCELS_MAX) {
+            tenant_explain_quota(tenant, QUOTA_KEPT, text, size);
+            return text;
+        }
+        break;
+    case PROTO_LEAVE_CHANNEL:
+    case PROTO_ASK_CHANNEL_MEMORY:
+        if (error == PROTO_E_STALE)
+            return "this session has no such place in the channel";
+        if (error == PROTO_E_INVALID)
+            return "the channel has no such page";
+        break;
     default:
         break;
     }
@@ -63,7 +82,7 @@ static const char *reason_of(const struct client *client, const struct proto_mes
 }
 _Static_assert(NAMES_MAX == 4096 && PARCELS_MAX == 65536, "the texts above name them");
 
-static int refuse(struct client *client, const struct proto_message *message, int error) {
+int name_request_refuse(struct client *client, const struct proto_message *message, int error) {
     char text[PROTO_TEXT_MAX / 2];
     const char *reason = reason_of(client, message, error, text, sizeof text);
 
@@ -73,7 +92,7 @@ static int refuse(struct client *client, const struct proto_message *message, in
 
 static int conclude(struct client *client, const struct proto_message *message, int r,
                     struct proto_message *reply) {
-    return r != 0 ? refuse(client, message, r) : reply_conclude(client, message, 0, reply);
+    return r != 0 ? name_request_refuse(client, message, r) : reply_conclude(client, message, 0, reply);
 }
 
 int handle_write_directory(struct client *client, const struct proto_message *message) {
@@ -107,17 +126,23 @@ int handle_unpublish(struct client *client, const struct proto_message *message)
 
 int handle_open_name(struct client *client, const struct proto_message *message) {
     int r = core_open_name(client->session, message->header.request, &message->open_name, clock_now_ns());
-    return r == 0 ? 0 : refuse(client, message, r);
+    return r == 0 ? 0 : name_request_refuse(client, message, r);
 }
 
 int name_request_send_answer(struct client *client, const struct name_answer *answer) {
     struct proto_message message;
 
-    reply_begin(&message, answer->error == 0 ? PROTO_NAMED : PROTO_ERROR, answer->request);
-    if (answer->error == 0)
-        message.named = answer->named;
-    else
+    reply_begin(&message,
+                answer->error != 0      ? PROTO_ERROR
+                : answer->is_of_channel ? PROTO_CHANNEL
+                                        : PROTO_NAMED,
+                answer->request);
+    if (answer->error != 0)
         message.failure = answer->failure;
+    else if (answer->is_of_channel)
+        message.channel = answer->channel;
+    else
+        message.named = answer->named;
     return client_send(client, &message, -1);
 }
 

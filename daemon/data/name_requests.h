@@ -16,7 +16,10 @@ int handle_open_name(struct client *client, const struct proto_message *message)
 int handle_read_directory(struct client *client, const struct proto_message *message);
 int handle_list_names(struct client *client, const struct proto_message *message);
 
-/* Sends the core's answer to an OPEN_NAME. */
+/* For channel_requests.c. As reply_refuse(), with texts of names and channels. */
+int name_request_refuse(struct client *client, const struct proto_message *message, int error);
+
+/* Sends the core's answer to an OPEN_NAME or a JOIN_CHANNEL. */
 int name_request_send_answer(struct client *client, const struct name_answer *answer);
 
 #endif

@@ -15,6 +15,7 @@
 #include "daemon/core/recorder.h"
 #include "daemon/core/session.h"
 #include "daemon/core/tenant.h"
+#include "daemon/data/channel_requests.h"
 #include "daemon/data/client.h"
 #include "daemon/data/clients.h"
 #include "daemon/data/name_requests.h"
@@ -552,7 +553,7 @@ static request_handler *const handlers[] = {
 /* The first version of the wire format that has a client's message. */
 static unsigned first_version(unsigned operation) {
     return operation == PROTO_ASK_ALIVE                                          ? PROTO_VERSION_RESTARTS
-           : operation >= PROTO_WRITE_DIRECTORY && operation <= PROTO_LIST_NAMES ? PROTO_VERSION_NAMES
+           : operation >= PROTO_WRITE_DIRECTORY && operation <= PROTO_ASK_CHANNEL_MEMORY ? PROTO_VERSION_NAMES
                                                                                  : PROTO_VERSION_MIN;
 }
 

@@ -28,7 +28,7 @@ static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwx
 #define STORE_MISSING '?'
 
 static const char kinds[] = {STORE_LISTENER, STORE_ESTATE,  STORE_SEGMENT, STORE_SOCKET, STORE_PROCESS,
-                             STORE_PAGE,     STORE_RECLAIM, STORE_BOARD,   '\0'};
+                             STORE_PAGE,     STORE_RECLAIM, STORE_BOARD,   STORE_CHANNEL, '\0'};
 
 _Static_assert(STORE_SLOTS <= 64 * 64 * 64, "a name is a letter and at most three digits");
 

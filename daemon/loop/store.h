@@ -43,6 +43,7 @@ enum store_kind {
     STORE_PAGE = 'P',
     STORE_RECLAIM = 'R',
     STORE_BOARD = 'B',
+    STORE_CHANNEL = 'H', /* a page of one */
 };
 
 struct store_inherited {

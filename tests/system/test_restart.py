@@ -230,6 +230,64 @@ class Restart(Restarts):
             worker.end()
         self.nothing_is_left(daemon)
 
+    def test_frames_pass_while_no_daemon_is_there(self):
+        daemon = self.start()
+        producer, consumer = self.worker(daemon), self.worker(daemon)
+        for number, kind in enumerate(("kept", "not-kept")):
+            producer.do("make-channel", number, kind, number, 4)
+            producer.do("join", number, kind, 0, WAIT_S * 1000)
+            consumer.do("join", number, kind, 1, WAIT_S * 1000)
+        with daemon.away():
+            for number in range(2):
+                producer.say("stream-frames", number, "-", 200, 0)
+                consumer.say("stream-frames", number, "-", 200, 0)
+                producer.answer()
+                consumer.answer()
+        for number in range(2):
+            producer.say("stream-frames", number, "-", 5000, 200)
+            consumer.say("stream-frames", number, "-", 5000, 200)
+            for _ in range(3):
+                daemon.restart()
+            producer.answer()
+            consumer.answer()
+            producer.do("leave", number)
+            consumer.do("leave", number)
+        producer.end()
+        daemon.restart()
+        consumer.do("join", 0, "kept", 0, 0)
+        consumer.do("unpublish", 0, "kept")
+        consumer.do("leave", 0)
+        consumer.end()
+        self.nothing_is_left(daemon)
+
+    def test_the_next_daemon_knows_who_was_in_a_channel(self):
+        daemon = self.start()
+        producer, consumer, successor = self.worker(daemon), self.worker(daemon), self.worker(daemon)
+        producer.do("make-channel", 0, "frames", 1, 4)
+        producer.do("join", 0, "frames", 0, 0)
+        consumer.do("join", 0, "frames", 1, 0)
+        successor.say("join", 0, "frames", 1, WAIT_S * 1000)
+        producer.do("send-frame", 0, "-", 1, 0)
+        consumer.do("receive-frame", 0, "-", 1, WAIT_S * 1000)
+        producer.do("send-frame", 0, "-", 2, 0)
+        daemon.restart()
+        with daemon.away():
+            consumer.kill()  # its successor waits in the daemon
+        successor.answer()
+        successor.do("receive-frame", 0, "-", 2, WAIT_S * 1000)
+        with daemon.away():
+            producer.kill()
+            with self.assertRaises(AssertionError):
+                successor.do("receive-frame", 0, "-", 3, 100)
+        another = self.worker(daemon)
+        another.do("join", 0, "frames", 0, WAIT_S * 1000)
+        daemon.restart()
+        another.do("send-frame", 0, "-", 4, 0)
+        successor.do("receive-frame", 0, "-", 4, WAIT_S * 1000)
+        another.end()
+        successor.end()
+        self.nothing_is_left(daemon)
+
     def test_a_process_dies_while_no_daemon_is_there(self):
         daemon = self.start()
         first, second = self.worker(daemon, **NO_CACHE), self.worker(daemon, **NO_CACHE)

@@ -14,7 +14,7 @@
  *
  *   stream-release N   stream-share N   stream-attach N TOKEN   stream-reuse N
  *
- * Commands about names are in worker_names.h.
+ * Commands about names are in worker_names.h, those about channels in worker_channels.h.
  *
  * attach and query go on where they say that a process was lost, which they say once for each.
  */
@@ -27,6 +27,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "tests/system/worker_channels.h"
 #include "tests/system/worker_names.h"
 
 #define BUFFERS     10u
@@ -267,7 +268,8 @@ static void serve(char *line) {
     unsigned number = n > 1 ? (unsigned)(second[0] - '0') % BUFFERS : 0;
     struct gpupool_buffer *buffer = &buffers[number];
     if (serve_behind(word, buffer, third) ||
-        serve_names(client, word, number, buffer, third, bytes, milliseconds))
+        serve_names(client, word, number, buffer, third, bytes, milliseconds) ||
+        serve_channels(client, word, number, third, bytes, milliseconds))
         return;
     if (strcmp(word, "acquire") == 0) {
         answer(acquire(buffer, third, bytes, milliseconds));

@@ -67,6 +67,8 @@ enum gpupool_error {
     GPUPOOL_E_NO_GPU = -38,       /**< the call needs a GPU, and this process or the daemon has none */
     GPUPOOL_E_LOST = -39, /**< a process that shared a buffer ended before its GPU work on it was done; see
                              gpupool_attach() */
+    GPUPOOL_E_ENDED = -40,  /**< the producer of a channel has left it, and all that it sent was received */
+    GPUPOOL_E_VACANT = -41, /**< no process is on the other side of a channel: it died. Another one may come */
 };
 
 /** Timeouts. */
