@@ -16,7 +16,7 @@
 #include "client/api/binding.h"
 #include "client/include/gpupool/gpupool.h"
 
-#define ERROR_KINDS 22
+#define ERROR_KINDS 24
 
 struct client_object;
 
