@@ -473,7 +473,8 @@ class Frames(Place):
             for error, use in ((TypeError, lambda: producer.loan(frame)), (ValueError, lambda: producer.loan(timeout=-1)),
                                (TypeError, lambda: pickle.dumps(frame)), (TypeError, lambda: pickle.dumps(producer)),
                                (TypeError, lambda: copy.copy(frame)), (TypeError, lambda: copy.deepcopy(frame)),
-                               (TypeError, lambda: pickle.dumps(frame.view())), (TypeError, type(frame)), (gpupool.StaleError, lambda: frame.metadata)):
+                               (TypeError, lambda: pickle.dumps(frame.view())), (TypeError, type(frame)),
+                               (gpupool.StaleError, lambda: frame.metadata)):
                 with self.assertRaises(error):
                     use()
 

@@ -64,6 +64,8 @@ class _Place:
         return ChannelInfo(sent, tuple(PlaceInfo(_STATES[state], session, received) for state, session, received in places))
 
     def close(self):
+        """Leaves the place. Frames that are open go back, behind their streams; the call waits for that work. Raises BufferError while an
+        array uses a frame, or another thread or a task waits."""
         if self._waiters:
             raise BufferError("a task waits for the channel: cancel it before")
         super().close()

@@ -236,6 +236,24 @@ static bool may_close(const struct channel_object *self) {
     return exports == 0 && !is_used;
 }
 
+/* Leaves a place in the library. Its client may be closing, which takes the places along: the memory is freed
+ * afterwards. 0, or an error of the library. */
+static int leave_in_library(struct channel_object *self, struct gpupool_channel *handle) {
+    bool is_closed = self->client->handle == NULL;
+    int r;
+
+    if (is_closed && turn_take(&self->client->closing) < 0) { /* the process ends */
+        PyErr_Clear();
+        return 0;
+    }
+    self->client->uses++;
+    WITHOUT_LOCK(r = gpupool_channel_leave(handle));
+    client_unuse(self->client);
+    if (is_closed)
+        turn_pass(&self->client->closing);
+    return r;
+}
+
 /* Leaves a place that is not in use. 0, or an error of the library: it stays open, with the frames that are left. */
 static int leave(struct channel_object *self) {
     struct gpupool_channel *handle = self->handle;
@@ -249,9 +267,7 @@ static int leave(struct channel_object *self) {
     }
     if (r == 0) {
         self->handle = NULL;
-        self->client->uses++;
-        WITHOUT_LOCK(r = gpupool_channel_leave(handle));
-        client_unuse(self->client);
+        r = leave_in_library(self, handle);
     }
     if (r < 0)
         self->handle = handle;
