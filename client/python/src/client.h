@@ -22,7 +22,7 @@ struct client_object {
     struct gpupool_pool *pools; /* as they were when the daemon was asked last */
     size_t n_pools;
     uint32_t uses, exports;
-    struct turn closing; /* of the thread that closes the handle: places of channels are left before or afterwards */
+    struct turn closing; /* of the thread that closes the handle, and of those that leave a place afterwards */
     struct default_client *as_default; /* NULL: opened by gpupool.Client() */
     bool has_no_cuda;                  /* opened with cuda=False */
     struct client_object *next;        /* in the module's state */

@@ -24,24 +24,7 @@ static struct frame_object *frame_of(struct buffer_object *memory) {
 
 /* --- streams --- */
 
-/* Without the interpreter's lock. */
-static int record(struct buffer_object *memory, void *stream) {
-    struct frame_object *self = frame_of(memory);
-
-    if (stream == GPUPOOL_NO_STREAM)
-        return 0;
-    for (uint32_t i = 0; i < self->n_further; i++)
-        if (self->further[i] == stream)
-            return 0;
-    void **longer = realloc(self->further, (self->n_further + 1) * sizeof *longer);
-    if (longer == NULL)
-        return GPUPOOL_E_NO_MEMORY;
-    self->further = longer;
-    self->further[self->n_further++] = stream;
-    return 0;
-}
-
-/* The device of a stream that uses the memory; -1: there is none. */
+/* The device of a stream that uses the memory; -1: this process has no GPU. */
 static int find_device(const struct frame_object *self, void *stream, int *ret_device) {
     *ret_device = self->memory.buffer.device;
     return self->memory.pool->pool.kind == GPUPOOL_POOL_DEVICE
@@ -49,31 +32,57 @@ static int find_device(const struct frame_object *self, void *stream, int *ret_d
                : gpupool_internal_stream_device(self->channel->client->handle, stream, ret_device);
 }
 
-/* Has a stream wait for another one. */
-static int order(const struct frame_object *self, void *stream, void *behind) {
-    struct gpupool_client *client = self->channel->client->handle;
-    struct gpupool_fence fence;
-    int device, other;
-    int r = find_device(self, stream, &device);
+/* Without the interpreter's lock. */
+static int record(struct buffer_object *memory, void *stream) {
+    struct frame_object *self = frame_of(memory);
+    int device = -1;
+    int r = stream == GPUPOOL_NO_STREAM ? 0 : find_device(self, stream, &device);
 
-    if (r == 0)
-        r = find_device(self, behind, &other);
-    if (r < 0 || device < 0 || other < 0)
+    if (r < 0 || device < 0)
         return r;
-    r = gpupool_fence_record(client, other, &fence, behind);
-    return r < 0 ? r : gpupool_fence_wait(client, device, &fence, stream);
+    for (uint32_t i = 0; i < self->n_further; i++)
+        if (self->further[i].handle == stream && self->further[i].device == device)
+            return 0;
+    struct further_stream *longer = realloc(self->further, (self->n_further + 1) * sizeof *longer);
+    if (longer == NULL)
+        return GPUPOOL_E_NO_MEMORY;
+    self->further = longer;
+    self->further[self->n_further++] = (struct further_stream){stream, device};
+    return 0;
 }
 
-/* Has the stream that ends the frame come behind all further ones. *stream: one of them, where it is none. */
+/* Has a stream wait for another one. */
+static int order(const struct frame_object *self, struct further_stream stream,
+                 struct further_stream behind) {
+    struct gpupool_client *client = self->channel->client->handle;
+    struct gpupool_fence fence;
+    int r = gpupool_fence_record(client, behind.device, &fence, behind.handle);
+
+    return r < 0 ? r : gpupool_fence_wait(client, stream.device, &fence, stream.handle);
+}
+
+/* Has the stream that ends the frame come behind all further ones. *stream: where it is none, it becomes one of them.
+ * The library finds the device of a stream of host memory by the thread's current one: a further stream that it would
+ * mistake for another device's is waited for on the CPU. */
 static int order_further(const struct frame_object *self, void **stream) {
-    int r = 0;
+    struct further_stream last = {*stream, -1};
+    int r = last.handle == GPUPOOL_NO_STREAM ? 0 : find_device(self, last.handle, &last.device);
 
     for (uint32_t i = 0; r == 0 && i < self->n_further; i++) {
-        if (*stream == GPUPOOL_NO_STREAM)
-            *stream = self->further[i];
-        else if (self->further[i] != *stream)
-            r = order(self, *stream, self->further[i]);
+        struct further_stream further = self->further[i];
+        int device;
+        if (last.handle != GPUPOOL_NO_STREAM) {
+            if (further.handle != last.handle || further.device != last.device)
+                r = order(self, last, further);
+            continue;
+        }
+        r = find_device(self, further.handle, &device);
+        if (r == 0 && device == further.device)
+            last = further;
+        else if (r == 0)
+            r = gpupool_stream_synchronize(self->channel->client->handle, further.device, further.handle);
     }
+    *stream = last.handle;
     return r;
 }
 
@@ -81,7 +90,7 @@ static int order_further(const struct frame_object *self, void **stream) {
 
 static int end_in_library(const struct frame_object *self, const struct sending *sending, void *stream) {
     struct gpupool_channel *channel = self->channel->handle;
-    int r = order_further(self, &stream);
+    int r = self->n_further == 0 ? 0 : order_further(self, &stream);
 
     if (r < 0)
         return r;

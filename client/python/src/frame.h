@@ -17,12 +17,18 @@
 #include "client/python/src/buffer.h"
 #include "client/python/src/channel.h"
 
+/* A stream that was recorded. Each device has its own stream NULL. */
+struct further_stream {
+    void *handle;
+    int device;
+};
+
 struct frame_object {
     struct buffer_object memory; /* first: a frame is a buffer to array.c, dlpack.c and numpy.c */
     struct channel_object *channel;
     struct gpupool_frame frame;
     struct frame_object *previous, *next; /* in the place's list */
-    void **further;                       /* streams that were recorded */
+    struct further_stream *further;
     uint32_t n_further;
     bool is_closing;
     PyObject *metadata; /* bytes, once it was asked for */
