@@ -176,16 +176,17 @@ class Programs(scene.Scene):
     @needs_ffmpeg
     def test_frames_arrive_in_all_ways_and_as_a_video(self):
         video = self.folder / "painted.avi"
-        printed, figures = self.run_to_its_end("frames.py", size="64x48", rounds=1, frames=12, threads=1, ways="gpupool,torch,pickle,gpupool-gpu",
-                                               output=video)
-        for way in "gpupool", "torch", "pickle", "gpupool-gpu":
+        ways = "gpupool", "torch", "pickle", "gpupool-gpu", "channels", "channels-gpu"
+        printed, figures = self.run_to_its_end("frames.py", size="64x48", rounds=1, frames=12, threads=1, ways=",".join(ways), output=video)
+        for way in ways:
             self.assertEqual(len(figures["figures"][way]["latency"]), 12)
             self.assertIn(f"\n| {way} |", printed)
         self.assertGreater(video.stat().st_size, 0)
 
     @needs_ffmpeg
     def test_a_killed_process_of_the_frames_leaves_nothing(self):
-        for role, way in (("decoder", "gpupool"), ("model", "gpupool-gpu"), ("writer", "gpupool")):
+        for role, way in (("decoder", "gpupool"), ("model", "gpupool-gpu"), ("writer", "gpupool"), ("decoder", "channels"), ("model", "channels-gpu"),
+                          ("writer", "channels")):
             with self.subTest(role):
                 status, messages = self.kill_one("frames.py", rf"{role} (\d+)", size="64x48", frames=100_000, threads=1, ways=way)
                 self.assertEqual(status, 1, messages)

@@ -204,12 +204,12 @@ class TensorProducer(_TensorPlace):
         """Yields a tensor over a free slot, to be written in place. It is sent at the end of the with statement, behind the current
         stream, and has no elements then. After an exception nothing is sent.
 
-        dtype: None: PyTorch's default. Raises BufferError at the end where another tensor over the memory is left, such as a view."""
+        dtype: None: PyTorch's default. metadata: bytes, or a bytearray that is filled meanwhile. Raises BufferError at the end where another tensor over the memory is left, such as a view."""
         dtype = torch.get_default_dtype() if dtype is None else dtype
         shape = torch.Size(shape if isinstance(shape, (tuple, list)) else (shape,))
         n_bytes = shape.numel() * dtype.itemsize
         self._check(n_bytes)
-        description = b"".join((_describe(dtype, shape), metadata))
+        description = _describe(dtype, shape)
         current = self._stream()
         with self.place.loan(current, timeout) as frame:
             if n_bytes > 0:
@@ -218,7 +218,7 @@ class TensorProducer(_TensorPlace):
                 tensor = torch.empty(shape, dtype=dtype, device=torch.device("cuda", frame.device) if current is not None else "cpu")
             yield tensor
             _detach(tensor)
-            frame.send(n_bytes, description, self._stream())
+            frame.send(n_bytes, b"".join((description, metadata)), self._stream())
 
 
 def _copy(out, tensor):
