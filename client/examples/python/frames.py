@@ -15,7 +15,7 @@ does the same by channels, and in the ways that there are without gpupool, in tu
   channels      frames in pinned host memory, in the slots of a channel between each two processes (gpupool.torch.TensorProducer)
   channels-gpu  the same with slots in GPU memory
 
-The model paints into a slot of the second channel there, as what a channel hands out is not written. Each way has three processes of its own. All ways have to paint the same frames. The network's weights are random unless --weights
+By channels the model paints into a slot of the second one, because a received frame is read-only. Each way has three processes of its own. All ways have to paint the same frames. The network's weights are random unless --weights
 names a file of a trained state_dict.
 """
 import math
@@ -101,7 +101,7 @@ class Way:
         self.staging = torch.empty(shape, dtype=torch.uint8, pin_memory=place.is_real) if self.is_on_gpu else None
 
     def open(self, receiving, sending, shape, in_flight):
-        """What a process receives from, and sends into: connections, or the ends of channels in the place of their names."""
+        """Returns what a process receives from and sends into: connections, or the ends of channels in the place of their names."""
         if isinstance(sending, str):
             sending = self.sender = Sender(sending, shape, self.place.gpu if self.is_on_gpu else self.place.host, in_flight)
         if isinstance(receiving, str):

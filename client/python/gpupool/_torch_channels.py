@@ -268,8 +268,9 @@ class TensorConsumer(_TensorPlace):
     """Takes a consumer's place of a channel for tensors. The arguments are those of gpupool.channels.Consumer.
 
     Iterating yields tensors over the slots, without a copy. A slot is held until PyTorch frees the tensor's memory, behind the streams that
-    are current when it is received and when it is freed; gpupool.torch.record_stream() tells of further ones. What was received is not
-    written: clone() it, or receive(copy=True). In device pools with export = vmm it cannot be."""
+    are current when it is received and when it is freed; gpupool.torch.record_stream() tells of further ones. A received
+    tensor is not written: clone() it, or say receive(copy=True). Writing to one in a device pool with export = vmm ends the work of the GPU
+    with an error."""
 
     def __init__(self, name, place=None, *, timeout=None, wait_for_producer=False, client=None):
         super().__init__(channels.Consumer(name, place, timeout=timeout, wait_for_producer=wait_for_producer, client=_client(client)))
