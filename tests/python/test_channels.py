@@ -189,7 +189,7 @@ class Processes(Place):
             self.assertEqual(second.tells(), "sent")
             second.connection.send("leave")
             self.assertEqual([(frame.sequence, byte_of(frame)) for frame in consumer], [(4, 3), (5, 4)])
-            with self.assertRaises(gpupool.EndedError):
+            with self.assertRaisesRegex(gpupool.EndedError, "the producer has left"):
                 consumer.receive()
             second.ends()
 
@@ -255,8 +255,9 @@ class Frames(Place):
         frame.release()
         with self.assertRaisesRegex(gpupool.StaleError, "was released"):
             frame.view()
-        with self.assertRaises(gpupool.TimedOutError):
-            consumer.receive(timeout=0)
+        for timeout in 0, 0.3:
+            with self.assertRaisesRegex(gpupool.TimedOutError, f"{consumer.name}.*no frame came in the time"):
+                consumer.receive(timeout=timeout)
 
     def test_the_policies(self):
         producer, consumer = self.pair(slots=2, policy="fail")
@@ -540,6 +541,26 @@ class Devices(Place):
             gate.open()
             receiver.join(scene.WAIT_S)
             self.assertEqual(found, [(True, 1)])
+
+    def test_a_frame_whose_work_does_not_end_in_time_is_passed_over(self):
+        with gpupool.Client(alloc_timeout=0.1) as client:
+            name = self.make()
+            gate = scene.Gate(gpupool.default_client())
+            with Producer(name) as producer, Consumer(name, client=client) as consumer:
+                producer.loan(gate.stream).send(1)
+                with self.assertRaises(gpupool.TimedOutError):
+                    consumer.receive()
+                producer.loan().send(2)
+                self.assertEqual(consumer.receive().sequence, 2)
+                gate.open()
+
+    def test_a_channel_without_a_name_goes_on(self):
+        producer, consumer = self.pair()
+        names.unpublish(producer.name)
+        send(producer, 1)
+        self.assertEqual(byte_of(consumer.receive()), 1)
+        with self.assertRaises(gpupool.NoNameError):
+            Consumer(producer.name, timeout=0)
 
     def test_a_slot_is_loaned_behind_all_streams_of_its_consumer(self):
         for pool in gpupool.device_pool(0), gpupool.host_pool():

@@ -338,6 +338,15 @@ struct waiting {
     bool is_iteration; /* ENDED is no error */
 };
 
+#define TEXT_BYTES 1536 /* of the library's texts */
+
+/* The outcome of a call of the library. */
+struct outcome {
+    int error;             /* 0; an error of the library */
+    bool is_nothing;       /* it had nothing, and may have something later */
+    char text[TEXT_BYTES]; /* of an error */
+};
+
 /* The arguments of loan() and receive(). The stream is held on success alone. -1 with an exception. */
 static int read_waiting(struct channel_object *self, const struct signature *signature,
                         PyObject *const *given, Py_ssize_t count, PyObject *names,
@@ -357,27 +366,26 @@ static int read_waiting(struct channel_object *self, const struct signature *sig
     return 0;
 }
 
-/* Whether the result of a call is that of one that had nothing, and may have something later. Where the GPU's work on
- * a frame did not end in the client's alloc_timeout, the frame is passed over, which is TIMED_OUT as well: the place has
- * received it. The call has the turn. */
-static bool had_nothing(struct channel_object *self, const struct gpupool_frame *frame, int r) {
+/* Whether a call had nothing, and may have something later. Where the GPU's work on a frame did not end in the client's
+ * alloc_timeout, the frame is passed over, which is TIMED_OUT as well: the place has received it. The call has the turn. */
+static bool had_nothing(struct channel_object *self, const struct gpupool_frame *frame, int error) {
     struct gpupool_channel_info info;
 
     if (self->is_producer)
-        return r == GPUPOOL_E_EXHAUSTED && self->capacities.policy == GPUPOOL_CHANNEL_WAIT;
-    if (r == GPUPOOL_E_VACANT)
+        return error == GPUPOOL_E_EXHAUSTED && self->capacities.policy == GPUPOOL_CHANNEL_WAIT;
+    if (error == GPUPOOL_E_VACANT)
         return self->waits_for_producer;
     uint64_t before = self->received;
-    if (r == 0 && !frame->is_again)
+    if (error == 0 && !frame->is_again)
         self->received = frame->sequence;
-    else if (r != 0 && gpupool_channel_look(self->handle, &info) == 0)
+    else if (error != 0 && gpupool_channel_look(self->handle, &info) == 0)
         self->received = info.places[self->place].received;
-    return r == GPUPOOL_E_TIMED_OUT && self->received == before;
+    return error == GPUPOOL_E_TIMED_OUT && self->received == before;
 }
 
 /* One call of the library, with the turn. -1 with an exception: there is no turn. */
 static int call_once(struct channel_object *self, const struct waiting *waiting,
-                     struct gpupool_frame *ret_frame, int *ret_result, bool *ret_had_nothing) {
+                     struct gpupool_frame *ret_frame, struct outcome *ret_outcome) {
     uint64_t wait_ns = waiting->deadline_ns == 0 ? GPUPOOL_NOW : slice_ns(waiting->deadline_ns);
     int r;
 
@@ -387,8 +395,10 @@ static int call_once(struct channel_object *self, const struct waiting *waiting,
         WITHOUT_LOCK(r = gpupool_channel_loan(self->handle, waiting->stream.handle, wait_ns, ret_frame));
     else
         WITHOUT_LOCK(r = gpupool_channel_receive(self->handle, waiting->stream.handle, wait_ns, ret_frame));
-    *ret_result = r;
-    *ret_had_nothing = had_nothing(self, ret_frame, r);
+    if (r < 0) /* before other calls of the library */
+        PyOS_snprintf(ret_outcome->text, sizeof ret_outcome->text, "%s", gpupool_error_text());
+    ret_outcome->error = r;
+    ret_outcome->is_nothing = had_nothing(self, ret_frame, r);
     turn_pass(&self->turn);
     return 0;
 }
@@ -405,32 +415,32 @@ static int find_fd(struct channel_object *self) {
     return fd;
 }
 
-/* Waits for a change of the producer's place, after VACANT. 0, or as find_fd(). */
+/* Waits for a change of the producer's place, after VACANT. -1 with an exception. */
 static int await_producer(struct channel_object *self, uint64_t deadline_ns) {
     struct pollfd changed = {.fd = find_fd(self), .events = POLLIN};
     uint64_t wait_ns = slice_ns(deadline_ns);
 
-    if (changed.fd < 0)
-        return changed.fd;
+    if (changed.fd < 0) {
+        if (PyErr_Occurred() == NULL)
+            error_raise(self->client->state, changed.fd);
+        return -1;
+    }
     WITHOUT_LOCK((void)poll(&changed, 1, (int)(wait_ns / NS_PER_MS) + 1));
     return 0;
 }
 
-/* Loans or receives, in slices. *ret_had_nothing: the result is that of a call that had nothing. 0; an error of the
- * library; -1 with an exception. */
+/* Loans or receives, in slices. -1 with an exception, which is not that of the outcome. */
 static int wait_for_frame(struct channel_object *self, const struct waiting *waiting,
-                          struct gpupool_frame *ret_frame, bool *ret_had_nothing) {
-    int r;
-
+                          struct gpupool_frame *ret_frame, struct outcome *ret_outcome) {
     for (;;) {
-        if (call_once(self, waiting, ret_frame, &r, ret_had_nothing) < 0)
+        if (call_once(self, waiting, ret_frame, ret_outcome) < 0)
             return -1;
-        if (!*ret_had_nothing || waiting->is_look)
-            return r;
+        if (!ret_outcome->is_nothing || waiting->is_look)
+            return 0;
         if (!goes_on(waiting->deadline_ns))
-            return PyErr_Occurred() != NULL ? -1 : r;
-        if (r == GPUPOOL_E_VACANT && (r = await_producer(self, waiting->deadline_ns)) < 0)
-            return r;
+            return PyErr_Occurred() != NULL ? -1 : 0;
+        if (ret_outcome->error == GPUPOOL_E_VACANT && await_producer(self, waiting->deadline_ns) < 0)
+            return -1;
     }
 }
 
@@ -438,7 +448,7 @@ static int wait_for_frame(struct channel_object *self, const struct waiting *wai
 static PyObject *get_frame(struct channel_object *self, const struct waiting *waiting) {
     struct module_state *state = self->client->state;
     struct gpupool_frame got = {0};
-    bool nothing;
+    struct outcome outcome;
 
     if (!channel_use(self)) {
         stream_drop(state, waiting->stream.object);
@@ -449,16 +459,17 @@ static PyObject *get_frame(struct channel_object *self, const struct waiting *wa
         channel_unuse(self);
         return NULL;
     }
-    int r = wait_for_frame(self, waiting, &got, &nothing);
+    int r = wait_for_frame(self, waiting, &got, &outcome);
     channel_unuse(self);
-    if (r == 0) {
+    if (r == 0 && outcome.error == 0) {
         frame_open(frame, &got);
         return (PyObject *)frame;
     }
     Py_DECREF((PyObject *)frame);
-    if (PyErr_Occurred() != NULL || (r == GPUPOOL_E_ENDED && waiting->is_iteration))
+    if (r < 0 || (outcome.error == GPUPOOL_E_ENDED && waiting->is_iteration))
         return NULL;
-    return waiting->is_look && nothing ? Py_NewRef(Py_None) : error_raise(state, r);
+    return waiting->is_look && outcome.is_nothing ? Py_NewRef(Py_None)
+                                                  : error_raise_text(state, outcome.error, outcome.text);
 }
 
 static PyObject *producer_loan(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
