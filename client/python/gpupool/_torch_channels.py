@@ -12,6 +12,8 @@ off it before.
 import contextlib
 import math
 import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 import torch.utils.data
@@ -115,19 +117,20 @@ class _TensorPlace:
         self._is_real = place.pool.client.gpu_kind == "cuda"
 
     def _stream(self, device=None):
-        """The current stream of the channel's device, or of another one for a channel of host memory. None: there is none."""
-        device = self.place.pool.device if device is None else device
+        """The current stream of the channel's device; of a channel of host memory that of another device. None: there is none."""
+        own = self.place.pool.device
+        device = device if own is None else own
         return (_memory.current_stream(device) or _memory.DLPACK_LEGACY) if self._is_real and device is not None else None
 
     @property
-    def name(self):
+    def name(self) -> str:
         return self.place.name
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
         return self.place.closed
 
-    def close(self):
+    def close(self) -> None:
         """Leaves the place, as the place of gpupool.channels. Raises BufferError while tensors use slots."""
         self.place.close()
 
@@ -142,7 +145,17 @@ class _TensorPlace:
 # --- the producer ---
 
 
-def make_channel(name, example=None, *, max_bytes=None, device=None, pool=None, metadata_bytes=0, client=None, **options):
+def make_channel(
+    name: str,
+    example: torch.Tensor | None = None,
+    *,
+    max_bytes: int | None = None,
+    device: torch.device | str | int | None = None,
+    pool: gpupool.Pool | None = None,
+    metadata_bytes: int = 0,
+    client: gpupool.Client | None = None,
+    **options: Any,
+) -> None:
     """Makes a channel for tensors under a name.
 
     example: a tensor of the largest size; or max_bytes. device: a CUDA device; "cpu" or None: pinned host memory, or where there is an
@@ -169,7 +182,16 @@ class TensorProducer(_TensorPlace):
     """Takes the producer's place of a channel for tensors, which it makes where it is given an example or max_bytes: see
     make_channel(). timeout, client: as of gpupool.channels.Producer."""
 
-    def __init__(self, name, example=None, *, max_bytes=None, timeout=None, client=None, **options):
+    def __init__(
+        self,
+        name: str,
+        example: torch.Tensor | None = None,
+        *,
+        max_bytes: int | None = None,
+        timeout: float | None = None,
+        client: gpupool.Client | None = None,
+        **options: Any,
+    ) -> None:
         client = _client(client)
         if example is not None or max_bytes is not None:
             make_channel(name, example, max_bytes=max_bytes, client=client, **options)
@@ -181,7 +203,9 @@ class TensorProducer(_TensorPlace):
         if n_bytes > self.place.slot_bytes:
             raise ValueError(f"the tensor has {n_bytes} bytes, and a slot of channel {self.place.name!r} {self.place.slot_bytes}")
 
-    def send(self, tensor, stream=None, *, metadata=b"", timeout=None):
+    def send(
+        self, tensor: torch.Tensor, stream: torch.cuda.Stream | None = None, *, metadata: bytes = b"", timeout: float | None = None
+    ) -> None:
         """Copies a tensor into a slot and sends it, behind the current stream, or a stream of PyTorch.
 
         timeout: seconds to wait for a slot; None: for ever. The tensor may be changed at once. A tensor of a GPU may go through a channel
@@ -200,7 +224,14 @@ class TensorProducer(_TensorPlace):
                 frame.send(n_bytes, description)
 
     @contextlib.contextmanager
-    def loan(self, shape, dtype=None, *, metadata=b"", timeout=None):
+    def loan(
+        self,
+        shape: int | Sequence[int],
+        dtype: torch.dtype | None = None,
+        *,
+        metadata: bytes | bytearray = b"",
+        timeout: float | None = None,
+    ) -> Iterator[torch.Tensor]:
         """Yields a tensor over a free slot, to be written in place. It is sent at the end of the with statement, behind the current
         stream, and has no elements then. After an exception nothing is sent.
 
@@ -248,7 +279,7 @@ class TensorFrame:
             on_gpu = frame.kind == "device" and frame.pool.client.gpu_kind == "cuda"
             self.tensor = torch.empty(shape, dtype=dtype, device=torch.device("cuda", frame.device) if on_gpu else "cpu")
 
-    def release(self, stream=None):
+    def release(self, stream: Any = None) -> None:
         """Gives the slot back behind the stream that it was received for and the current one, or a stream. The tensor has no elements
         then. Raises BufferError where another tensor over the memory is left."""
         if not self.frame.closed:
@@ -272,21 +303,29 @@ class TensorConsumer(_TensorPlace):
     tensor is not written: clone() it, or say receive(copy=True). Writing to one in a device pool with export = vmm ends the work of the GPU
     with an error."""
 
-    def __init__(self, name, place=None, *, timeout=None, wait_for_producer=False, client=None):
+    def __init__(
+        self,
+        name: str,
+        place: int | None = None,
+        *,
+        timeout: float | None = None,
+        wait_for_producer: bool = False,
+        client: gpupool.Client | None = None,
+    ) -> None:
         super().__init__(channels.Consumer(name, place, timeout=timeout, wait_for_producer=wait_for_producer, client=_client(client)))
 
-    def receive(self, stream=None, timeout=None, *, copy=False):
+    def receive(self, stream: Any = None, timeout: float | None = None, *, copy: bool = False) -> torch.Tensor:
         """Returns the next tensor, over its slot. copy: in memory of PyTorch. stream: the one that reads it; None: the current one, and
         the CPU for host memory."""
         tensor = self.receive_frame(stream, timeout).tensor
         return tensor.clone() if copy else tensor
 
-    def receive_frame(self, stream=None, timeout=None):
+    def receive_frame(self, stream: Any = None, timeout: float | None = None) -> TensorFrame:
         """As receive(), and returns a TensorFrame, which has the metadata, too."""
         stream = self._stream() if stream is None else stream
         return TensorFrame(self.place.receive(stream, timeout), stream)
 
-    async def get(self):
+    async def get(self) -> torch.Tensor:
         """As receive(), in a task of asyncio."""
         stream = self._stream()
         return TensorFrame(await self.place.get(stream), stream).tensor
@@ -294,7 +333,7 @@ class TensorConsumer(_TensorPlace):
     def __iter__(self):
         return self
 
-    def __next__(self):
+    def __next__(self) -> torch.Tensor:
         try:
             return self.receive()
         except gpupool.EndedError:
@@ -303,7 +342,7 @@ class TensorConsumer(_TensorPlace):
     def __aiter__(self):
         return self
 
-    async def __anext__(self):
+    async def __anext__(self) -> torch.Tensor:
         try:
             return await self.get()
         except gpupool.EndedError:
