@@ -7,10 +7,8 @@
  *
  * A place keeps its Client and its Pool. It is open, or closed: then handle is NULL. Frames that are open are in its
  * list, and keep it. uses counts the calls about the place and its frames, which may be without the interpreter's
- * lock; while there is one, or an export of a frame, close() is refused.
- *
- * The library allows one thread at a time to loan, and one to receive: that thread has the turn. A call that waits does
- * so in slices, between which the turn is passed on and handlers of signals run.
+ * lock; while there is one, or an export of a frame, close() is refused. channel_wait.h has the
+ * calls that wait.
  */
 #include <gpupool/channel.h>
 
