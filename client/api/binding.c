@@ -45,6 +45,18 @@ const char *gpupool_internal_private_path(void) {
     return private_daemon_path();
 }
 
+int gpupool_internal_stream_device(struct gpupool_client *client, void *stream, int *ret_device) {
+    const struct gpu *gpu;
+    unsigned device;
+    int r = devices_gpu(&client->session.devices, &gpu);
+
+    if (r == 0 && gpu != NULL)
+        r = devices_find_stream(&client->session.devices, gpu, stream, &device);
+    if (r == 0)
+        *ret_device = gpu == NULL ? -1 : (int)device;
+    return r;
+}
+
 uint64_t gpupool_internal_alloc_timeout_ns(const struct gpupool_client *client) {
     return client->alloc_timeout_ns;
 }

@@ -61,6 +61,10 @@ void gpupool_internal_until_signal(uint64_t end_ns);
  * place for one. Thread-safe. */
 const char *gpupool_internal_private_path(void);
 
+/* The device of a stream, which is not GPUPOOL_NO_STREAM; -1: this process has no GPU. *ret_device is untouched on
+ * failure. 0; DRIVER: it is the stream of no device; CAPTURING. */
+int gpupool_internal_stream_device(struct gpupool_client *client, void *stream, int *ret_device);
+
 /* How long gpupool_alloc() waits for room. */
 uint64_t gpupool_internal_alloc_timeout_ns(const struct gpupool_client *client);
 

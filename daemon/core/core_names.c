@@ -196,8 +196,8 @@ static void explain_no_place(const struct name_wait *wait, struct proto_failure 
                           name->text);
     else if (wait->error == PROTO_E_INVALID)
         proto_failure_set(ret_failure, wait->error,
-                          "'%s' has %" PRIu64 " consumers: their places are 1 to %" PRIu64, name->text,
-                          channel->capacities.n_consumers, channel->capacities.n_consumers);
+                          "'%s' has no place %u: its consumers have places from 1 to %" PRIu64, name->text,
+                          (unsigned)wait->place, channel->capacities.n_consumers);
     else
         proto_failure_set(
             ret_failure, wait->error,

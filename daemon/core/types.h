@@ -10,7 +10,7 @@
  *   heir_segments, heir_sessions, heir_blocks, heir_leases, heir_requests, heir_names   its parts
  *   heir                                what they have in common
  *   inherit_shell                       the shell's part
- *   core, core_sessions, core_leases, core_names, core_valid
+ *   core, core_sessions, core_leases, core_names, core_channels, core_valid
  *                                       entry points; validators of all objects
  *   explain                             texts for people: they read all objects
  *   waiting, closing                    which request is served when; which segments processes close

@@ -13,6 +13,7 @@ import statistics
 import time
 
 import gpupool
+import gpupool.channels
 
 try:
     import numpy
@@ -24,6 +25,32 @@ except ImportError:
     torch = None
 
 CALLS = 20000
+
+
+def cases_of_channel(size):
+    """A frame there and back, both places in this process."""
+    name = f"python_objects/{time.monotonic_ns()}"
+    gpupool.channels.make(name, size, metadata_bytes=8)
+    producer, consumer = gpupool.channels.Producer(name), gpupool.channels.Consumer(name)
+
+    def frame(calls):
+        for _ in range(calls):
+            producer.loan().send()
+            consumer.receive().release()
+
+    def frame_with_views(calls):
+        for _ in range(calls):
+            with producer.loan() as frame:
+                frame.array()
+                frame.send(size, b"metadata")
+            with consumer.receive() as frame:
+                frame.array()
+                frame.metadata
+
+    found = {"gpupool: a frame through a channel": frame}
+    if numpy is not None:
+        found["gpupool: the same with arrays and metadata"] = frame_with_views
+    return found
 
 
 def cases(size):
@@ -40,6 +67,7 @@ def cases(size):
         found["gpupool: device buffer"] = case(gpupool.device_pool().acquire, size)
     except gpupool.Error:
         pass
+    found.update(cases_of_channel(size))
     found["bytearray()"] = case(bytearray, size)
     if numpy is not None:
         dtype = numpy.dtype("u1")

@@ -19,6 +19,7 @@ RUNS = {  # the command's name: its program and options
     "frames": ("frames.py", ["--rounds", "3", "--frames", "100"]),
     "frames-1080p": ("frames.py", ["--rounds", "2", "--frames", "60", "--size", "1920x1080"]),
     "training": ("training.py", ["--rounds", "2", "--steps", "60", "--half"]),
+    "batches": ("batches.py", ["--rounds", "2"]),
     "restart": ("restart.py", ["--rounds", "2", "--models", "llama"]),
     "restart-resnet50": ("restart.py", ["--rounds", "2", "--models", "resnet50", "--ways", "gpupool,safetensors"]),
 }
@@ -26,6 +27,7 @@ SMALL = {
     "frames": ("frames.py", ["--simulate", "--rounds", "1", "--frames", "10", "--size", "64x48", "--ways", "gpupool,torch"]),
     "training": ("training.py", ["--simulate", "--rounds", "1", "--steps", "6", "--first", "2", "--model", "resnet18", "--side", "32", "--batch", "4",
                                  "--images", "20", "--workers", "2"]),
+    "batches": ("batches.py", ["--simulate", "--rounds", "1", "--images", "50", "--batch", "8", "--side", "16", "--workers", "2"]),
     "restart": ("restart.py", ["--simulate", "--rounds", "1", "--models", "resnet18"]),
 }
 
@@ -44,7 +46,7 @@ def main():
         if not name.startswith(options.only):
             continue
         command = [sys.executable, PROGRAMS / program, *arguments, "--json", options.out / f"{name}.json"]
-        if program != "restart.py":
+        if program in ("frames.py", "training.py"):
             command += [part for key in ("ffmpeg", "video") if (value := getattr(options, key)) for part in (f"--{key}", value)]
         began = time.monotonic()
         print(f"\n# {name}: {program} {' '.join(arguments)}", flush=True)

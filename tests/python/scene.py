@@ -5,12 +5,14 @@ import ctypes
 import json
 import os
 import pathlib
+import re
 import select
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -121,6 +123,33 @@ def capture(stream, device=0):
         yield operations
     finally:
         assert sim.gpu_sim_capture_end(device, handle, ctypes.byref(operations)) in (0, 901)
+
+
+class Gate:
+    """A stream of a simulated GPU that stands until open()."""
+
+    def __init__(self, client, device=0):
+        import gpupool
+        header = (pathlib.Path(os.environ["GPUPOOL_SOURCE"]) / "gpu/gpu.h").read_text()
+        members = re.findall(r"^    \w+ \(\*(\w+)\)\(", header.split("\nstruct gpu {")[1].split("\n};")[0], re.MULTILINE)
+        sim = ctypes.CDLL(pathlib.Path(gpupool.__file__).parent / "libgpupool-sim.so.0")
+        table = ctypes.POINTER(ctypes.c_void_p)()
+        assert sim.gpu_sim_open(None, ctypes.byref(table)) == 0
+        wait = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_uint, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint64)(
+            table[1 + members.index("stream_wait64")])
+        self.word = client.host_pool().acquire(8, zero=True)
+        self.stream, self.is_open = gpupool.Stream(device, client=client), False
+        assert wait(device, self.stream.handle, self.word.ptr, 1) == 0
+
+    def open(self):
+        self.is_open = True
+        ctypes.c_uint64.from_address(self.word.ptr).value = 1
+
+    def open_late(self):
+        """Opens the gate after a while: a call that does not wait for the stream is back before."""
+        timer = threading.Timer(0.1, self.open)
+        timer.start()
+        return timer
 
 
 class Scene(unittest.TestCase):

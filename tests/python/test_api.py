@@ -13,6 +13,7 @@ import threading
 import unittest
 
 import gpupool
+import gpupool.channels
 import scene
 
 STUBS = pathlib.Path(gpupool.__file__).with_suffix(".pyi")
@@ -239,6 +240,8 @@ class Stubs(unittest.TestCase):
         for node in body:
             if isinstance(node, (ast.ClassDef, ast.FunctionDef)):
                 names.add(node.name)
+            elif isinstance(node, ast.AsyncFunctionDef):
+                names.add(node.name)
             elif isinstance(node, ast.AnnAssign):
                 names.add(node.target.id)
         return names
@@ -287,6 +290,25 @@ class Stubs(unittest.TestCase):
                         check(item, getattr(getattr(gpupool, node.name), item.name), True)
                     elif isinstance(item, ast.FunctionDef) and item.decorator_list:
                         self.assertTrue(getattr(gpupool, node.name).__dict__[item.name].__doc__, item.name)
+
+    def test_channels_have_the_names_and_parameters_of_their_stubs(self):
+        tree = ast.parse(STUBS.with_name("channels.pyi").read_text())
+        classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+        self.assertEqual({name for name in self.names_in(tree.body) if not name.startswith("_")}, set(gpupool.channels.__all__))
+        ignored = set(dir(object)) | {"__buffer__", "__release_buffer__", "__dict__", "__weakref__", "__module__"}
+        for name in "Frame", "Producer", "Consumer":
+            found = getattr(gpupool.channels, name)
+            in_stubs = {item for one in (name, "_Place") for item in self.names_in(classes[one].body) if name != "Frame" or one != "_Place"}
+            own = {item for kind in found.__mro__[:-1] for item in vars(kind) if not item.startswith("_") or item.startswith("__")}
+            self.assertEqual(in_stubs - ignored, own - ignored, name)
+        for node in [*tree.body, *(item for node in classes.values() for item in node.body)]:
+            if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) or node.decorator_list or node.name.startswith("__"):
+                continue
+            owner = next((getattr(gpupool.channels, "Consumer" if name == "_Place" else name) for name, one in classes.items() if node in one.body),
+                         gpupool.channels)
+            parameters = list(inspect.signature(getattr(owner, node.name)).parameters)
+            self.assertEqual([argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)], parameters, node.name)
+            self.assertTrue(getattr(owner, node.name).__doc__, node.name)
 
     def test_the_version_is_the_projects(self):
         self.assertEqual(gpupool.__version__, os.environ["GPUPOOL_VERSION"])

@@ -22,7 +22,7 @@ PYTHONS = {"InvalidError": ValueError, "TooLargeError": MemoryError, "ExhaustedE
            "ShutdownError": ConnectionError, "StaleError": ValueError, "NoPoolError": LookupError, "NoNameError": LookupError, "NoTokenError": LookupError,
            "SharedError": BufferError, "CancelledError": gpupool.Error, "VersionError": RuntimeError, "DriverError": RuntimeError,
            "ProtocolError": RuntimeError, "ForkedError": RuntimeError, "CapturingError": RuntimeError, "NoGpuError": RuntimeError,
-           "LostError": RuntimeError}
+           "LostError": RuntimeError, "EndedError": EOFError, "VacantError": RuntimeError}
 
 
 def raised_by(function, *arguments):

@@ -69,6 +69,14 @@ def run_to_its_end(arguments, **options):
     return subprocess.CompletedProcess(arguments, process.returncode, output, messages)
 
 
+def is_running(pid):
+    """Whether a process is there, and no zombie."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def run(*arguments, environment=None):
     return run_to_its_end([sys.executable, *arguments], cwd=PROGRAMS, env=environment)
 
@@ -77,7 +85,8 @@ class Messages(unittest.TestCase):
     """Messages that need no package."""
 
     def test_help_says_what_is_compared(self):
-        for program, words in (("frames.py", "torch.multiprocessing"), ("training.py", "pin_memory=True"), ("restart.py", "safetensors")):
+        for program, words in (("frames.py", "torch.multiprocessing"), ("training.py", "pin_memory=True"), ("restart.py", "safetensors"),
+                               ("batches.py", "gpupool.torch.collate")):
             done = run(program, "--help")
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertIn(words, done.stdout)
@@ -147,7 +156,7 @@ class Programs(scene.Scene):
         self.wait_until_nothing_is_leased()
 
     def arguments(self, program, **options):
-        source = () if program == "restart.py" else ("--ffmpeg", FFMPEG, "--video", self.folder / "video.avi")
+        source = () if program in ("restart.py", "batches.py") else ("--ffmpeg", FFMPEG, "--video", self.folder / "video.avi")
         return [sys.executable, PROGRAMS / program, *source,
                 *(part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", str(value)))]
 
@@ -176,16 +185,17 @@ class Programs(scene.Scene):
     @needs_ffmpeg
     def test_frames_arrive_in_all_ways_and_as_a_video(self):
         video = self.folder / "painted.avi"
-        printed, figures = self.run_to_its_end("frames.py", size="64x48", rounds=1, frames=12, threads=1, ways="gpupool,torch,pickle,gpupool-gpu",
-                                               output=video)
-        for way in "gpupool", "torch", "pickle", "gpupool-gpu":
+        ways = "gpupool", "torch", "pickle", "gpupool-gpu", "channels", "channels-gpu"
+        printed, figures = self.run_to_its_end("frames.py", size="64x48", rounds=1, frames=12, threads=1, ways=",".join(ways), output=video)
+        for way in ways:
             self.assertEqual(len(figures["figures"][way]["latency"]), 12)
             self.assertIn(f"\n| {way} |", printed)
         self.assertGreater(video.stat().st_size, 0)
 
     @needs_ffmpeg
     def test_a_killed_process_of_the_frames_leaves_nothing(self):
-        for role, way in (("decoder", "gpupool"), ("model", "gpupool-gpu"), ("writer", "gpupool")):
+        for role, way in (("decoder", "gpupool"), ("model", "gpupool-gpu"), ("writer", "gpupool"), ("decoder", "channels"), ("model", "channels-gpu"),
+                          ("writer", "channels")):
             with self.subTest(role):
                 status, messages = self.kill_one("frames.py", rf"{role} (\d+)", size="64x48", frames=100_000, threads=1, ways=way)
                 self.assertEqual(status, 1, messages)
@@ -223,6 +233,26 @@ class Programs(scene.Scene):
                 self.assertNotEqual(status, 0)
                 self.assertIn(word, messages)
                 scene.wait_until(self.revoke_until_nothing_is_leased, "all memory went back")
+
+    def test_batches_are_the_same_from_all_loaders(self):
+        for workers in 1, 3:
+            printed, figures = self.run_to_its_end("batches.py", images=50, batch=8, side=16, workers=workers, rounds=2)
+            self.assertIn("\n| channels |", printed)
+            self.assertEqual({way: len(seconds) for way, seconds in figures["figures"].items()}, {"channels": 2, "collate": 2, "plain": 2})
+
+    def test_a_killed_worker_or_trainer_of_batches_leaves_nothing(self):
+        status, messages = self.kill_one("batches.py", r"workers (\d+)", images=1_000_000, batch=8, side=16, workers=2, ways="channels")
+        self.assertEqual(status, 1, messages)
+        self.assertIn("ended before its last batch", messages)
+        self.wait_until_nothing_is_leased()
+        with started(self.arguments("batches.py", images=1_000_000, batch=8, side=16, workers=2, ways="channels"),
+                     env=self.daemon.environment) as process:
+            workers = [int(number) for number in scene.read_line(process.stdout, RUN_S).split()[1:]]
+            scene.wait_until(lambda: self.daemon.leases() > 0, "the program uses memory of the pools")
+            process.kill()
+            process.wait(scene.WAIT_S)
+            scene.wait_until(lambda: not any(is_running(worker) for worker in workers), "the workers end")
+        self.wait_until_nothing_is_leased()
 
     def revoke_until_nothing_is_leased(self):
         """Workers of a killed trainer send until they notice, some seconds later."""

@@ -11,7 +11,7 @@ import unittest
 
 import gpupool
 import scene
-from gpupool import _gpupool
+from gpupool import _gpupool, channels, names
 from scene import numpy
 
 SIZE = 5000
@@ -157,7 +157,67 @@ if numpy is not None:
     METHODS["Array.__array__"] = lambda t: t.look(t.view.__array__().tobytes())
 
 
+class ChannelThings:
+    """A channel, and a frame in each place, which two methods use."""
+
+    numbers = itertools.count()
+
+    def __init__(self, client, is_device, stamp, code):
+        self.client, self.code, self.stamp, self.wrong, self.kept = client, code, stamp, [], []
+        self.stream, self.may_be_refused = gpupool.Stream(0, client=client), True
+        name = f"threads/{next(self.numbers)}"
+        channels.make(name, SIZE, slots=3, metadata_bytes=8, pool=client.device_pool(0) if is_device else client.host_pool(), client=client)
+        self.producer, self.consumer = channels.Producer(name, client=client), channels.Consumer(name, client=client)
+        for _ in range(2):
+            self.write_and_send(self.producer.loan())
+        self.received, self.loaned = self.consumer.receive(), self.producer.loan()
+
+    def write_and_send(self, frame):
+        with memoryview(frame) as memory:
+            memory[:SIZE] = bytes([self.stamp]) * SIZE
+        frame.send(Number(self.code, SIZE), bytes([self.stamp]), Stream(self.code))
+
+    def look(self, memory):
+        found = set(bytes(memory)[::500])
+        if found != {self.stamp}:
+            self.wrong.append(f"contents {found}, not {self.stamp}")
+
+    def receive(self, *arguments):
+        with self.consumer.receive(*arguments) as frame:
+            self.look(memoryview(frame))
+            if frame.metadata != bytes([self.stamp]):
+                self.wrong.append(f"metadata {frame.metadata}")
+
+
+METHODS_OF_CHANNELS = {
+    "Producer.loan": lambda t: t.write_and_send(t.producer.loan(Stream(t.code), Number(t.code, 0))),
+    "Producer.loan(own)": lambda t: t.write_and_send(t.producer.loan(t.stream, 0)),
+    "Producer.close": lambda t: t.producer.close(),
+    "Producer.look": lambda t: (t.producer.look(), t.producer.fileno(), repr(t.producer)),
+    "Consumer.receive": lambda t: t.receive(Stream(t.code), Number(t.code, 0)),
+    "Consumer.receive(own)": lambda t: t.receive(t.stream, 0),
+    "Consumer.close": lambda t: t.consumer.close(),
+    "Consumer.look": lambda t: (t.consumer.look(), t.consumer.fileno(), repr(t.consumer)),
+    "Frame.send": lambda t: t.write_and_send(t.loaned),
+    "Frame.release": lambda t: t.received.release(Stream(t.code)),
+    "Frame.release(loaned)": lambda t: t.loaned.release(t.stream),
+    "Frame.__exit__": lambda t: t.received.__exit__(None, None, None),
+    "Frame.view": lambda t: t.look(memoryview(t.received.view(Bytes(t.code, [Number(t.code, SIZE)]), "uint8", Number(t.code, 0)))),
+    "Frame.record_stream": lambda t: (t.received.record_stream(Stream(t.code)), t.received.record_stream(t.stream)),
+    "Frame.__dlpack__(copy)": lambda t: t.received.__dlpack__(copy=Number(t.code, 1), max_version=(1, 0)),
+    "memoryview(Frame)": lambda t: t.look(memoryview(t.received)),
+    "Frame.ptr": lambda t: (t.received.ptr, t.received.nbytes, t.received.metadata, t.received.stream, repr(t.received), repr(t.loaned)),
+    "_gpupool._lend": lambda t: _gpupool._lend(t.received.view(), Stream(t.code)),
+    "Client.close": lambda t: t.client.close(),
+    "Stream.close": lambda t: t.stream.close(),
+}
+if numpy is not None:
+    METHODS_OF_CHANNELS["Frame.array"] = lambda t: t.look(t.received.array(Bytes(t.code, [Number(t.code, SIZE)])).tobytes())
+
+
 class Pairs(scene.Scene):
+    methods, closable = METHODS, ("buffer", "stream", "client")
+
     def setUp(self):
         self.addCleanup(sys.setswitchinterval, sys.getswitchinterval())
         sys.setswitchinterval(1e-6)
@@ -169,7 +229,7 @@ class Pairs(scene.Scene):
 
     def call(self, name, things):
         try:
-            METHODS[name](things)
+            self.methods[name](things)
         except REFUSED as error:
             if not things.may_be_refused:
                 things.wrong.append(f"{name}: {error!r}")
@@ -235,7 +295,7 @@ class Pairs(scene.Scene):
 
     def test_each_pair_of_methods(self):
         with self.threads(2) as call_all:
-            for pair in itertools.combinations_with_replacement(METHODS, 2):
+            for pair in itertools.combinations_with_replacement(self.methods, 2):
                 for number in range(ROUNDS):
                     call_all(self.make(number, "Client.close" in pair), pair)
         self.wait_until_nothing_is_leased()
@@ -254,21 +314,49 @@ class Pairs(scene.Scene):
             for thing in objects:
                 if not thing.closed:
                     try:
-                        thing.close()
+                        (thing.release if isinstance(thing, channels.Frame) else thing.close)()
                     except (*REFUSED, RuntimeError):
                         pass
-            if not things.client.closed:
+            if not things.client.closed and self.methods is METHODS:
                 things.take(SIZE)
 
-        for name in METHODS:
+        for name in self.methods:
             for number in range(ROUNDS):
-                for what in ("buffer", "stream", "client"):
+                for what in self.closable:
                     things = self.make(number, what == "client" or name == "Client.close")
                     things.code = lambda: close(things, getattr(things, what))
                     self.call(name, things)
                     things.code = lambda: None
                     self.end(things, (name, what))
         self.wait_until_nothing_is_leased()
+
+
+class PairsOfChannels(Pairs):
+    methods, closable = METHODS_OF_CHANNELS, ("received", "loaned", "producer", "consumer", "stream", "client")
+    test_calls_about_one_buffer_take_turns = None
+
+    def make(self, number, has_own_client=False, code=lambda: time.sleep(0)):
+        client = gpupool.Client() if has_own_client else self.client
+        return ChannelThings(client, number % 2 == 0, next(self.stamps), code)
+
+    def end(self, things, what):
+        """Judges a round: what is open has its contents, and all of it can be closed."""
+        if not things.client.closed:
+            if not things.received.closed:
+                things.look(memoryview(things.received))
+                things.received.release()
+            things.loaned.release()
+            things.producer.close()
+            if not things.consumer.closed:
+                for frame in things.consumer:
+                    things.look(memoryview(frame))
+                    frame.release()
+                things.consumer.close()
+            things.stream.close()
+            names.unpublish(things.producer.name, client=things.client)
+            if things.client is not self.client:
+                things.client.close()
+        self.assertEqual(things.wrong, [], what)
 
 
 if __name__ == "__main__":

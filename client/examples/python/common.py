@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Common parts of the three programs of this folder: the daemon and its pools, the video, processes that are watched, tables.
+"""Common parts of the four programs of this folder: the daemon and its pools, the video, processes that are watched, tables.
 
 No heavy package is imported at the top: a process that a program starts imports this file too.
 """

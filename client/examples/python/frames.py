@@ -5,19 +5,23 @@
 The decoder has ffmpeg decode a video into frames, as a camera's driver fills its buffers. The model, a segmentation network of
 torchvision, looks at each frame and paints the classes that it finds into it. The writer reads the painted frame. With gpupool a
 frame is one buffer all the way: each process sends the next one a token, and the model paints into the frame itself. The program
-does the same in the ways that there are without gpupool, in turns, and compares latency, rate and memory:
+does the same by channels, and in the ways that there are without gpupool, in turns, and compares latency, rate and memory:
 
   gpupool       frames in pinned host memory of the pool; gpupool.torch sends tokens
   torch         frames in shared memory; torch.multiprocessing sends descriptors
   pickle        frames are arrays of NumPy, which a pipe carries
   gpupool-gpu   the decoder puts the frame into GPU memory of the pool, where it stays until the writer reads it
   torch-gpu     the same with PyTorch's own memory, sent by CUDA's IPC handles (not without a GPU)
+  channels      frames in pinned host memory, in the slots of a channel between each two processes (gpupool.torch.TensorProducer)
+  channels-gpu  the same with slots in GPU memory
 
-Each way has three processes of its own. All ways have to paint the same frames. The network's weights are random unless --weights
+By channels the model paints into a slot of the second one, because a received frame is read-only. Each way has three processes of its own. All ways have to paint the same frames. The network's weights are random unless --weights
 names a file of a trained state_dict.
 """
+import math
 import multiprocessing
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -26,13 +30,51 @@ import zlib
 from common import (WAIT_S, Watched, add_video_options, connect, fail, find_video, median, memory_of, need, now, parse, parser_of,
                     table, write_json)
 
-WAYS = ("gpupool", "torch", "pickle", "gpupool-gpu", "torch-gpu")
+WAYS = ("gpupool", "torch", "pickle", "gpupool-gpu", "torch-gpu", "channels", "channels-gpu")
 ROLES = ("decoder", "model", "writer")
 FRAME_S = 10  # that each frame of a round adds to the bound of the wait for the round, so that a slow machine comes to its end
 ROWS_CHECKED = 16  # the writer reads each 16th row of a frame
 
 
 # --- one way to make frames and to pass them on ---
+
+
+class Sender:
+    """The end of a channel that frames are sent into, with the methods of a connection."""
+
+    def __init__(self, name, shape, pool, in_flight):
+        from gpupool.torch import TensorProducer
+
+        self.shape, self.slot, self.times = shape, None, bytearray()
+        self.producer = TensorProducer(name, max_bytes=math.prod(shape), pool=pool, slots=in_flight + 2, metadata_bytes=TIMES.size)
+
+    def new_frame(self):
+        import torch
+
+        self.slot = self.producer.loan(self.shape, torch.uint8, metadata=self.times, timeout=WAIT_S)
+        return self.slot.__enter__()
+
+    def send(self, message):
+        """Sends the frame that new_frame() returned last, which has no pixels then, and its times."""
+        *times, _ = message
+        self.times[:] = TIMES.pack(*times, *[0.0] * (3 - len(times)))
+        self.slot.__exit__(None, None, None)
+
+
+class Receiver:
+    """The other end. A frame's slot is free again when its tensor is gone."""
+
+    def __init__(self, name, n_times):
+        from gpupool.torch import TensorConsumer
+
+        self.consumer, self.n_times = TensorConsumer(name, timeout=WAIT_S), n_times
+
+    def recv(self):
+        frame = self.consumer.receive_frame(timeout=WAIT_S)
+        return *TIMES.unpack(frame.metadata)[:self.n_times], frame.tensor
+
+
+TIMES = struct.Struct("<3d")  # at most so many times go with a frame
 
 
 class Way:
@@ -45,15 +87,26 @@ class Way:
 
         self.name, self.place = name, place
         self.is_on_gpu = name.endswith("-gpu")
+        self.sender = None  # of a channel
         self.new_frame = {
             "gpupool": lambda: gpupool.torch.empty(shape, dtype=torch.uint8, pool=place.host),
             "torch": lambda: torch.empty(shape, dtype=torch.uint8).share_memory_(),
             "pickle": lambda: numpy.empty(shape, numpy.uint8),
             "gpupool-gpu": lambda: gpupool.torch.empty(shape, dtype=torch.uint8, pool=place.gpu),
             "torch-gpu": lambda: torch.empty(shape, dtype=torch.uint8, device=place.device),
+            "channels": lambda: self.sender.new_frame(),
+            "channels-gpu": lambda: self.sender.new_frame(),
         }[name]
         # Frames on a GPU go there from pinned memory, and come back to it.
         self.staging = torch.empty(shape, dtype=torch.uint8, pin_memory=place.is_real) if self.is_on_gpu else None
+
+    def open(self, receiving, sending, shape, in_flight):
+        """Returns what a process receives from and sends into: connections, or the ends of channels in the place of their names."""
+        if isinstance(sending, str):
+            sending = self.sender = Sender(sending, shape, self.place.gpu if self.is_on_gpu else self.place.host, in_flight)
+        if isinstance(receiving, str):
+            receiving = Receiver(receiving, 3 if self.sender is None else 1)
+        return receiving, sending
 
     def fill(self, read):
         """The decoder: a new frame, written by read(memory)."""
@@ -74,9 +127,13 @@ class Way:
             return draw(frame, frame)
         if self.name == "torch-gpu":  # which cannot pass on what it received
             return draw(frame, None)
+        if self.name == "channels-gpu":
+            return draw(frame, self.new_frame())
         pixels = (torch.from_numpy(frame) if self.name == "pickle" else frame).to(self.place.device, non_blocking=True)
         painted = draw(pixels, None)
-        return painted.cpu().numpy() if self.name == "pickle" else frame.copy_(painted)
+        if self.name == "pickle":
+            return painted.cpu().numpy()
+        return (self.new_frame() if self.name == "channels" else frame).copy_(painted)
 
     def read(self, frame):
         """The writer: the frame in memory of the host, as an array."""
@@ -209,6 +266,7 @@ def gpu_memory(place):
 
 def run_role(role, way_name, options, shape, control, receiving, sending):
     """A process."""
+    import gpupool
     import torch
 
     from common import Place
@@ -219,10 +277,11 @@ def run_role(role, way_name, options, shape, control, receiving, sending):
         os.environ["GPUPOOL_NO_CUDA"] = "1"  # it uses host memory alone, and needs no CUDA context
     try:
         way = Way(way_name, Place(), shape)
+        receiving, sending = way.open(receiving, sending, shape, options.in_flight)
         if role != "model":
             control.send("ready")
         {"decoder": decode, "model": infer, "writer": write}[role](way, options, shape, control, receiving, sending)
-    except (EOFError, BrokenPipeError, ConnectionResetError):  # another process has ended
+    except (EOFError, BrokenPipeError, ConnectionResetError, gpupool.VacantError):  # another process has ended
         sys.exit(1)
 
 
@@ -237,14 +296,17 @@ class Pipeline:
         context = multiprocessing.get_context("spawn")
         self.way, self.watched, self.controls = way, Watched(), {}
         frames, results, taken = (context.Pipe(duplex=False) for _ in range(3))
+        pipes = frames, results
+        if way.startswith("channels"):
+            frames, results = ([f"frames.py/{os.getpid()}/{way}/{which}"] * 2 for which in ("frames", "results"))
         ends = {"decoder": (taken[0], frames[1]), "model": (frames[0], results[1]), "writer": (results[0], taken[1])}
         for role in ROLES:
             self.controls[role], theirs = context.Pipe()
             self.watched.start(context, role, run_role, role, way, options, shape, theirs, *ends[role])
             theirs.close()
-        for end in (frames[1], results[1], *taken):
+        for end in (pipes[0][1], pipes[1][1], *taken):
             end.close()
-        self.unread = frames[0], results[0]  # kept for messages that a process leaves behind which is killed
+        self.unread = pipes[0][0], pipes[1][0]  # kept for messages that a process leaves behind which is killed
         self.pids = [process.pid for process in self.watched.processes.values()]
         self.memory_at_start = None
 
@@ -380,7 +442,7 @@ def main():
     figures, memory = measure(pipelines, options), {}
     for way, pipeline in pipelines.items():
         on_host, on_gpu = pipeline.peak_of_round(options.frames, options.in_flight)
-        of_pool = place.gpu.info().reserved_bytes if way == "gpupool-gpu" and place.is_real else 0
+        of_pool = place.gpu.info().reserved_bytes if way in ("gpupool-gpu", "channels-gpu") and place.is_real else 0
         memory[way] = {"host": on_host, "gpu": on_gpu + of_pool}
     for pipeline in pipelines.values():
         pipeline.close()

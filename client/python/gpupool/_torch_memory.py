@@ -125,10 +125,15 @@ class _Owned:
         return _set_owner(self.view.__dlpack__(**wishes), self.keeper)
 
 
+def twin_of(dtype):
+    """A type that DLPack knows, whose elements have the same size."""
+    return _TWINS[dtype.itemsize]
+
+
 def over(keeper, shape, dtype, offset):
     """A tensor. shape: None: all elements that there are; offset: in bytes, of the first element."""
     buffer = keeper.buffer
-    twin = dtype if dtype in DLPACK_DTYPES else _TWINS[dtype.itemsize]
+    twin = dtype if dtype in DLPACK_DTYPES else twin_of(dtype)
     view = buffer.view(shape, twin, offset)
     if buffer.read_only:
         tensor = torch.from_dlpack(_Owned(view, keeper))  # which says that it cannot be, where PyTorch does not know such memory
@@ -161,6 +166,6 @@ def stack(parts, out=None):
     dtype = parts[0].dtype
     if dtype in DLPACK_DTYPES or dtype.is_complex:
         return torch.stack(parts, 0) if out is None else torch.stack(parts, 0, out=out)
-    twin = _TWINS[dtype.itemsize]
+    twin = twin_of(dtype)
     stacked = stack([part.view(twin) for part in parts], None if out is None else out.view(twin))
     return stacked.view(dtype) if out is None else out

@@ -15,6 +15,8 @@ them has the tensor (_torch_handles.py).
 
 load() reads safetensors files straight into memory of the pools.
 
+TensorProducer and TensorConsumer pass tensors through a channel of gpupool.channels, without a message to the daemon for each.
+
 collate() is for DataLoader(collate_fn=...): the workers write batches into pinned memory, and the trainer has them without a copy.
 
 use_pool() and enable() put all tensors that a program makes on a GPU into memory of the pools. Other processes cannot have those:
@@ -40,9 +42,10 @@ from torch.utils.data._utils.collate import collate as _collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 import gpupool
-from gpupool import _gpupool, _torch_handles, _torch_load, _transfer
+from gpupool import _gpupool, _torch_channels, _torch_handles, _torch_load, _transfer
 from gpupool import _torch_memory as _memory
 from gpupool._gpupool import _alloc_timeout
+from gpupool._torch_channels import TensorConsumer, TensorFrame, TensorProducer, make_channel
 from gpupool._torch_memory import DLPACK_LEGACY as _DLPACK_LEGACY
 
 try:
@@ -53,7 +56,8 @@ except ImportError:
 if not hasattr(torch.float32, "itemsize"):
     raise ImportError(f"gpupool.torch needs PyTorch 2.1 or newer, and this is {torch.__version__}")
 
-__all__ = ["collate", "empty", "enable", "from_buffer", "load", "record_stream", "reuse", "use_pool", "zeros"]
+__all__ = ["TensorConsumer", "TensorFrame", "TensorProducer", "collate", "empty", "enable", "from_buffer", "load", "make_channel",
+           "record_stream", "reuse", "use_pool", "zeros"]
 
 _lock = threading.Lock()
 _is_forked = False
@@ -216,7 +220,8 @@ def _need(tensor):
 def record_stream(tensor: torch.Tensor, stream: Any) -> None:
     """Says that work on a further stream uses the tensor, as Tensor.record_stream() does for PyTorch's own memory. The memory is
     lent again when the work that is enqueued there when the tensor dies is done."""
-    _need(tensor).record_stream(stream)
+    mark = _memory.mark_of(tensor)
+    (mark.buffer if isinstance(mark, _torch_channels.FrameMark) and mark.buffer is not None else _need(tensor)).record_stream(stream)
 
 
 def reuse(tensor: torch.Tensor) -> None:

@@ -34,9 +34,8 @@ int array_read_shape(PyObject *value, Py_ssize_t shape[static DIMENSIONS_MAX]) {
     return (int)count;
 }
 
-/* Puts the extent that is missing, -1, where it is, and computes the size. -1 with an exception. */
-static int complete_shape(Py_ssize_t *shape, int n_dimensions, Py_ssize_t item, Py_ssize_t room,
-                          Py_ssize_t *ret_nbytes) {
+int array_complete_shape(Py_ssize_t *shape, int n_dimensions, Py_ssize_t item, Py_ssize_t room,
+                         Py_ssize_t *ret_nbytes) {
     Py_ssize_t nbytes = item;
     int missing = -1;
 
@@ -121,8 +120,8 @@ PyObject *array_view(PyObject *object, PyObject *const *given, Py_ssize_t count,
                      (unsigned long long)buffer->buffer.size_bytes);
         return NULL;
     }
-    if (complete_shape(shape, n_dimensions, element->bytes, (Py_ssize_t)(buffer->buffer.size_bytes - offset),
-                       &nbytes) < 0)
+    if (array_complete_shape(shape, n_dimensions, element->bytes,
+                             (Py_ssize_t)(buffer->buffer.size_bytes - offset), &nbytes) < 0)
         return NULL;
     return array_new(buffer, element, offset, nbytes, shape, n_dimensions);
 }
@@ -145,7 +144,7 @@ static int array_traverse(PyObject *object, visitproc visit, void *arg) {
 
 /* --- protocols --- */
 
-static struct part part_of(struct array_object *self) {
+struct part array_part(struct array_object *self) {
     return (struct part){
         .buffer = self->buffer,
         .element = self->element,
@@ -240,7 +239,7 @@ PyObject *array_cuda_interface(const struct part *part) {
 }
 
 static PyObject *array_get_cuda_interface(PyObject *object, void *closure) {
-    struct part part = part_of((struct array_object *)object);
+    struct part part = array_part((struct array_object *)object);
     (void)closure;
     return array_cuda_interface(&part);
 }
@@ -264,7 +263,7 @@ PyObject *array_to_numpy(PyObject *object, PyObject *const *given, Py_ssize_t co
 }
 
 static PyObject *array_dlpack(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
-    struct part part = part_of((struct array_object *)object);
+    struct part part = array_part((struct array_object *)object);
     return dlpack_make(&part, given, count, names);
 }
 

@@ -35,6 +35,9 @@ struct array_object {
 
 extern PyType_Spec array_spec;
 
+/* The memory of an Array. */
+struct part array_part(struct array_object *self);
+
 /* Buffer.view() */
 PyObject *array_view(PyObject *buffer, PyObject *const *given, Py_ssize_t count, PyObject *names);
 
@@ -49,5 +52,10 @@ PyObject *array_cuda_interface(const struct part *part);
 /* Reads a shape: an integer, or a sequence of them. Returns the number of dimensions; -1 with an exception.
  */
 int array_read_shape(PyObject *value, Py_ssize_t shape[static DIMENSIONS_MAX]);
+
+/* Puts the extent that is missing, -1, where it is, and computes the size. item: bytes of an element; room: bytes that
+ * there are. -1 with an exception. */
+int array_complete_shape(Py_ssize_t *shape, int n_dimensions, Py_ssize_t item, Py_ssize_t room,
+                         Py_ssize_t *ret_nbytes);
 
 #endif

@@ -10,6 +10,13 @@
 #include "client/python/src/error.h"
 #include "client/python/src/share.h"
 
+static int record_own(struct buffer_object *self, void *stream) {
+    return gpupool_record_stream(self->pool->client->handle, &self->buffer, stream);
+}
+
+static const struct buffer_kind own_kind = {
+    .name = "buffer", .closed = "the buffer is closed", .record = record_own};
+
 struct buffer_object *buffer_new(struct pool_object *pool, struct stream stream) {
     struct module_state *state = pool->client->state;
     struct buffer_object *self =
@@ -20,6 +27,7 @@ struct buffer_object *buffer_new(struct pool_object *pool, struct stream stream)
             PyErr_SetString(PyExc_RuntimeError, "the module is being taken down");
         return NULL;
     }
+    self->kind = &own_kind;
     self->pool = (struct pool_object *)Py_NewRef((PyObject *)pool);
     self->stream = stream.handle;
     self->stream_object = stream.object;
@@ -43,7 +51,7 @@ bool buffer_is_open(const struct buffer_object *self) {
     int r;
 
     if (self->is_closed) {
-        error_raise_text(client->state, GPUPOOL_E_STALE, "the buffer is closed");
+        error_raise_text(client->state, GPUPOOL_E_STALE, self->kind->closed);
         return false;
     }
     if (!client_is_open(client))
@@ -94,6 +102,8 @@ void buffer_export(struct buffer_object *self) {
 void buffer_end_export(struct buffer_object *self) {
     self->exports--;
     self->pool->client->exports--;
+    if (self->exports == 0 && self->kind->note_unused != NULL)
+        self->kind->note_unused(self);
 }
 
 int buffer_settle(struct buffer_object *self) {
@@ -111,7 +121,7 @@ int buffer_settle(struct buffer_object *self) {
 /* Keeps the object of a stream until the release. list: becomes the buffer's where it has none. */
 static int keep_stream(struct buffer_object *self, PyObject *object, PyObject **list) {
     if (self->kept == NULL) {
-        if (self->stream_object == NULL)
+        if (self->stream_object == NULL && !self->kind->is_always_tracked)
             PyObject_GC_Track((PyObject *)self);
         self->kept = *list;
         *list = NULL;
@@ -133,7 +143,7 @@ int buffer_record(struct buffer_object *self, struct stream stream) {
     }
     bool is_kept = stream.object == NULL || keep_stream(self, stream.object, &list) == 0;
     if (is_kept)
-        WITHOUT_LOCK(r = gpupool_record_stream(client->handle, &self->buffer, stream.handle));
+        WITHOUT_LOCK(r = self->kind->record(self, stream.handle));
     buffer_end(self);
     Py_XDECREF(list);
     if (r < 0)
@@ -143,13 +153,12 @@ int buffer_record(struct buffer_object *self, struct stream stream) {
 
 /* --- release --- */
 
-/* Takes the objects of the streams off a buffer that is released. */
-static void drop_streams(struct buffer_object *self) {
+void buffer_drop_streams(struct buffer_object *self) {
     const struct module_state *state = self->pool->client->state;
     PyObject *stream = self->stream_object, *kept = self->kept;
 
     self->stream_object = self->kept = NULL;
-    if (stream != NULL || kept != NULL)
+    if ((stream != NULL || kept != NULL) && !self->kind->is_always_tracked)
         PyObject_GC_UnTrack((PyObject *)self);
     stream_drop(state, stream);
     if (kept == NULL)
@@ -179,13 +188,12 @@ static bool is_closed(const struct buffer_object *self) {
     return self->is_closed || self->pool->client->handle == NULL;
 }
 
-/* Raises BufferError and returns true if the buffer has exports or calls under way. */
-static bool is_in_use(const struct buffer_object *self) {
+bool buffer_is_in_use(const struct buffer_object *self) {
     if (self->exports > 0)
-        PyErr_Format(PyExc_BufferError, "the buffer has %u %s, such as arrays and memoryviews", self->exports,
-                     self->exports == 1 ? "export" : "exports");
+        PyErr_Format(PyExc_BufferError, "the %s has %u %s, such as arrays and memoryviews", self->kind->name,
+                     self->exports, self->exports == 1 ? "export" : "exports");
     else if (self->uses > 0)
-        PyErr_SetString(PyExc_BufferError, "another thread has a call about the buffer under way");
+        PyErr_Format(PyExc_BufferError, "another thread has a call about the %s under way", self->kind->name);
     return self->exports > 0 || self->uses > 0;
 }
 
@@ -205,12 +213,12 @@ static PyObject *buffer_close(PyObject *object, PyObject *const *given, Py_ssize
         return NULL;
     if (is_closed(self)) /* by the stream's code, or by another thread meanwhile */
         ;
-    else if (is_in_use(self))
+    else if (buffer_is_in_use(self))
         r = -1;
     else if ((r = release(self, stream.handle)) < 0)
         error_raise(state, r);
     else
-        drop_streams(self);
+        buffer_drop_streams(self);
     stream_drop(state, stream.object);
     return r < 0 ? NULL : Py_NewRef(Py_None);
 }
@@ -240,13 +248,13 @@ static void buffer_dealloc(PyObject *object) {
     if (!self->is_closed && self->pool->client->handle != NULL)
         release_dying(self);
     buffer_set_open(self, false);
-    drop_streams(self);
+    buffer_drop_streams(self);
     Py_DECREF(self->pool);
     PyObject_GC_Del(self);
     Py_DECREF(type);
 }
 
-static int buffer_traverse(PyObject *object, visitproc visit, void *arg) {
+int buffer_traverse(PyObject *object, visitproc visit, void *arg) {
     struct buffer_object *self = (struct buffer_object *)object;
     Py_VISIT(Py_TYPE(object));
     Py_VISIT(self->stream_object);
@@ -256,7 +264,7 @@ static int buffer_traverse(PyObject *object, visitproc visit, void *arg) {
 
 /* --- streams, other processes --- */
 
-static PyObject *buffer_record_stream(PyObject *object, PyObject *value) {
+PyObject *buffer_record_stream(PyObject *object, PyObject *value) {
     struct buffer_object *self = (struct buffer_object *)object;
     struct stream stream;
 
@@ -325,7 +333,7 @@ static PyObject *buffer_query(PyObject *object, PyObject *none) {
 
 /* --- Python's protocols --- */
 
-static int buffer_get(PyObject *object, Py_buffer *view, int flags) {
+int buffer_get_memory(PyObject *object, Py_buffer *view, int flags) {
     struct buffer_object *self = (struct buffer_object *)object;
 
     view->obj = NULL;
@@ -333,8 +341,8 @@ static int buffer_get(PyObject *object, Py_buffer *view, int flags) {
         return -1;
     int r = -1;
     if (!buffer_is_on_host(self))
-        PyErr_SetString(PyExc_BufferError,
-                        "the buffer is memory of a GPU: use DLPack or __cuda_array_interface__");
+        PyErr_Format(PyExc_BufferError, "the %s is memory of a GPU: use DLPack or __cuda_array_interface__",
+                     self->kind->name);
     else if (buffer_settle(self) == 0)
         r = PyBuffer_FillInfo(view, object, self->buffer.data, (Py_ssize_t)self->buffer.size_bytes,
                               self->is_read_only, flags);
@@ -344,23 +352,23 @@ static int buffer_get(PyObject *object, Py_buffer *view, int flags) {
     return r;
 }
 
-static void buffer_release(PyObject *object, Py_buffer *view) {
+void buffer_release_memory(PyObject *object, Py_buffer *view) {
     (void)view;
     buffer_end_export((struct buffer_object *)object);
 }
 
-static PyObject *buffer_dlpack(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
+PyObject *buffer_dlpack(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
     struct buffer_object *self = (struct buffer_object *)object;
     Py_ssize_t extent = (Py_ssize_t)self->buffer.size_bytes;
     return dlpack_make(&(struct part){self, &element_byte, 0, 1, extent, &extent}, given, count, names);
 }
 
-static PyObject *buffer_dlpack_device(PyObject *self, PyObject *none) {
+PyObject *buffer_dlpack_device(PyObject *self, PyObject *none) {
     (void)none;
     return dlpack_device((struct buffer_object *)self);
 }
 
-static PyObject *buffer_get_cuda_interface(PyObject *object, void *closure) {
+PyObject *buffer_get_cuda_interface(PyObject *object, void *closure) {
     struct buffer_object *self = (struct buffer_object *)object;
     Py_ssize_t extent = (Py_ssize_t)self->buffer.size_bytes;
     (void)closure;
@@ -377,55 +385,55 @@ static PyObject *buffer_exit(PyObject *self, PyObject *exception) {
     return buffer_close(self, NULL, 0, NULL);
 }
 
-static PyObject *buffer_refuse_copy(PyObject *self, PyObject *memo) {
-    (void)self;
+PyObject *buffer_refuse_copy(PyObject *self, PyObject *memo) {
     (void)memo;
-    PyErr_SetString(PyExc_TypeError, "a Buffer is not copied: copy the contents of an array over it");
+    PyErr_Format(PyExc_TypeError, "a %s is not copied: copy the contents of an array over it",
+                 ((struct buffer_object *)self)->kind->name);
     return NULL;
 }
 
 /* --- attributes --- */
 
-static PyObject *get_ptr(PyObject *object, void *closure) {
+PyObject *buffer_get_ptr(PyObject *object, void *closure) {
     struct buffer_object *self = (struct buffer_object *)object;
     (void)closure;
     return buffer_is_open(self) ? PyLong_FromVoidPtr(self->buffer.data) : NULL;
 }
 
-static PyObject *get_nbytes(PyObject *object, void *closure) {
+PyObject *buffer_get_nbytes(PyObject *object, void *closure) {
     struct buffer_object *self = (struct buffer_object *)object;
     (void)closure;
     return buffer_is_open(self) ? PyLong_FromUnsignedLongLong(self->buffer.size_bytes) : NULL;
 }
 
-static PyObject *get_capacity(PyObject *object, void *closure) {
+PyObject *buffer_get_capacity(PyObject *object, void *closure) {
     struct buffer_object *self = (struct buffer_object *)object;
     (void)closure;
     return buffer_is_open(self) ? PyLong_FromUnsignedLongLong(self->buffer.capacity_bytes) : NULL;
 }
 
-static PyObject *get_of_pool(PyObject *object, void *name) {
+PyObject *buffer_get_of_pool(PyObject *object, void *name) {
     return PyObject_GetAttrString((PyObject *)((struct buffer_object *)object)->pool, name);
 }
 
-static PyObject *get_pool(PyObject *self, void *closure) {
+PyObject *buffer_get_pool(PyObject *self, void *closure) {
     (void)closure;
     return Py_NewRef((PyObject *)((struct buffer_object *)self)->pool);
 }
 
-static PyObject *get_stream(PyObject *object, void *closure) {
+PyObject *buffer_get_stream(PyObject *object, void *closure) {
     struct buffer_object *self = (struct buffer_object *)object;
     (void)closure;
     return self->stream_object != NULL ? Py_NewRef(self->stream_object) : stream_number(self->stream);
 }
 
-static PyObject *get_closed(PyObject *object, void *closure) {
+PyObject *buffer_get_closed(PyObject *object, void *closure) {
     struct buffer_object *self = (struct buffer_object *)object;
     (void)closure;
     return PyBool_FromLong(is_closed(self));
 }
 
-static PyObject *get_read_only(PyObject *self, void *closure) {
+PyObject *buffer_get_read_only(PyObject *self, void *closure) {
     (void)closure;
     return PyBool_FromLong(((struct buffer_object *)self)->is_read_only);
 }
@@ -500,19 +508,19 @@ static PyMethodDef methods[] = {
 };
 
 static PyGetSetDef properties[] = {
-    {"ptr", get_ptr, NULL, "The address, of the device or the host.", NULL},
-    {"nbytes", get_nbytes, NULL, "The size, as asked for.", NULL},
-    {"capacity", get_capacity, NULL, "How many bytes there are in fact.", NULL},
-    {"device", get_of_pool, NULL, "The device's ordinal. None: host memory.", "device"},
-    {"kind", get_of_pool, NULL, "\"device\" or \"host\".", "kind"},
-    {"pool", get_pool, NULL, "The Pool.", NULL},
-    {"stream", get_stream, NULL,
+    {"ptr", buffer_get_ptr, NULL, "The address, of the device or the host.", NULL},
+    {"nbytes", buffer_get_nbytes, NULL, "The size, as asked for.", NULL},
+    {"capacity", buffer_get_capacity, NULL, "How many bytes there are in fact.", NULL},
+    {"device", buffer_get_of_pool, NULL, "The device's ordinal. None: host memory.", "device"},
+    {"kind", buffer_get_of_pool, NULL, "\"device\" or \"host\".", "kind"},
+    {"pool", buffer_get_pool, NULL, "The Pool.", NULL},
+    {"stream", buffer_get_stream, NULL,
      "The stream on which the memory goes back: the object that was passed, or a number (1: the legacy "
      "default stream, "
      "2: the per-thread one, -1: none).",
      NULL},
-    {"closed", get_closed, NULL, "Whether the memory was given back.", NULL},
-    {"read_only", get_read_only, NULL, "Whether it was attached for reading alone.", NULL},
+    {"closed", buffer_get_closed, NULL, "Whether the memory was given back.", NULL},
+    {"read_only", buffer_get_read_only, NULL, "Whether it was attached for reading alone.", NULL},
     {"__cuda_array_interface__", buffer_get_cuda_interface, NULL, "Version 3, for memory of CUDA alone.",
      NULL},
     {NULL, NULL, NULL, NULL, NULL},
@@ -534,8 +542,8 @@ static PyType_Slot slots[] = {
     {Py_tp_dealloc, buffer_dealloc},
     {Py_tp_traverse, buffer_traverse},
     {Py_tp_repr, buffer_repr},
-    {Py_bf_getbuffer, buffer_get},
-    {Py_bf_releasebuffer, buffer_release},
+    {Py_bf_getbuffer, buffer_get_memory},
+    {Py_bf_releasebuffer, buffer_release_memory},
     {Py_tp_methods, methods},
     {Py_tp_getset, properties},
     {Py_tp_members, members},

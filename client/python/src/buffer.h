@@ -16,8 +16,23 @@
 #include "client/python/src/pool.h"
 #include "client/python/src/turn.h"
 
+struct buffer_object;
+
+/* How memory differs that Python shows in one way: a Buffer's own, and that of a Frame (frame.h). */
+struct buffer_kind {
+    const char *name;   /* in texts */
+    const char *closed; /* the text of StaleError */
+    /* Has the release come behind a further stream's work. The buffer has the turn; without the interpreter's
+     * lock. Returns 0, or an error of the library. */
+    int (*record)(struct buffer_object *self, void *stream);
+    /* Notes that the last export has ended. NULL: nothing is to be done. */
+    void (*note_unused)(struct buffer_object *self);
+    bool is_always_tracked; /* by the garbage collector */
+};
+
 struct buffer_object {
     PyObject ob_base;
+    const struct buffer_kind *kind;
     struct gpupool_buffer buffer;
     struct pool_object *pool;
     void *stream;            /* the memory is released on it */
@@ -65,5 +80,30 @@ int buffer_settle(struct buffer_object *self);
 
 /* Notes a further stream that uses the memory, and keeps its object. -1 with an exception. */
 int buffer_record(struct buffer_object *self, struct stream stream);
+
+/* Takes the objects of the streams off a buffer that is released. */
+void buffer_drop_streams(struct buffer_object *self);
+
+/* Raises BufferError and returns true if the buffer has exports or calls under way. */
+bool buffer_is_in_use(const struct buffer_object *self);
+
+/* --- Python's protocols, methods and attributes of a Buffer, which a Frame has too --- */
+
+int buffer_get_memory(PyObject *object, Py_buffer *view, int flags);
+void buffer_release_memory(PyObject *object, Py_buffer *view);
+int buffer_traverse(PyObject *object, visitproc visit, void *arg);
+PyObject *buffer_record_stream(PyObject *object, PyObject *value);
+PyObject *buffer_dlpack(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names);
+PyObject *buffer_dlpack_device(PyObject *self, PyObject *none);
+PyObject *buffer_refuse_copy(PyObject *self, PyObject *memo);
+PyObject *buffer_get_cuda_interface(PyObject *object, void *closure);
+PyObject *buffer_get_ptr(PyObject *object, void *closure);
+PyObject *buffer_get_nbytes(PyObject *object, void *closure);
+PyObject *buffer_get_capacity(PyObject *object, void *closure);
+PyObject *buffer_get_of_pool(PyObject *object, void *name);
+PyObject *buffer_get_pool(PyObject *self, void *closure);
+PyObject *buffer_get_stream(PyObject *object, void *closure);
+PyObject *buffer_get_closed(PyObject *object, void *closure);
+PyObject *buffer_get_read_only(PyObject *self, void *closure);
 
 #endif

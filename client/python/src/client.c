@@ -338,10 +338,12 @@ static void close_handle(struct client_object *self) {
 
     self->handle = NULL;
     self->as_default = NULL;
+    (void)turn_take(&self->closing); /* which no thread has, or waits for, while the handle is there */
     if (left != NULL)
         default_leave(left);
     else
         close_without_lock(handle);
+    turn_pass(&self->closing);
 }
 
 static PyObject *client_close(PyObject *object, PyObject *none) {

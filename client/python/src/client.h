@@ -12,7 +12,7 @@
  * takes its place as soon as it is asked for. The one before lives as long as objects of it do: then it is
  * closed. A process that ends says farewell for all clients (gpupool_internal_say_farewell()).
  */
-#include "client/python/src/module.h"
+#include "client/python/src/turn.h"
 
 struct client_object {
     PyObject ob_base;
@@ -22,6 +22,7 @@ struct client_object {
     struct gpupool_pool *pools; /* as they were when the daemon was asked last */
     size_t n_pools;
     uint32_t uses, exports;
+    struct turn closing; /* of the thread that closes the handle, and of those that leave a place afterwards */
     struct default_client *as_default; /* NULL: opened by gpupool.Client() */
     bool has_no_cuda;                  /* opened with cuda=False */
     struct client_object *next;        /* in the module's state */

@@ -371,3 +371,31 @@ PyObject *dlpack_make(const struct part *part, PyObject *const *given, Py_ssize_
     stream_drop(state, wish.stream.object);
     return capsule;
 }
+
+/* The capsule of a part in use that _lend() makes. */
+static PyObject *lend(const struct part *part, struct stream stream, bool has_stream) {
+    struct buffer_object *buffer = part->buffer;
+
+    if (buffer_is_on_host(buffer) ? buffer_settle(buffer) < 0
+                                  : has_stream && order_consumer(buffer, stream) < 0)
+        return NULL;
+    return make_capsule(part, false, 0);
+}
+
+PyObject *dlpack_lend(PyObject *module, PyObject *const *given, Py_ssize_t count) {
+    struct module_state *state = PyModule_GetState(module);
+    PyObject *capsule = NULL;
+    struct stream stream;
+
+    if (count != 2 || Py_TYPE(given[0]) != state->array_type)
+        return PyErr_Format(PyExc_TypeError, "_lend() takes a gpupool.Array and a stream");
+    struct part part = array_part((struct array_object *)given[0]);
+    if (stream_read(state, given[1], NULL, &stream) < 0)
+        return NULL;
+    if (buffer_use(part.buffer)) {
+        capsule = lend(&part, stream, given[1] != Py_None);
+        buffer_unuse(part.buffer);
+    }
+    stream_drop(state, stream.object);
+    return capsule;
+}

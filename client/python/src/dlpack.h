@@ -17,6 +17,10 @@ PyObject *dlpack_make(const struct part *part, PyObject *const *given, Py_ssize_
  * exception. */
 PyObject *dlpack_set_owner(PyObject *module, PyObject *const *given, Py_ssize_t count);
 
+/* _lend(array, stream): a capsule without a version, also of memory that is read-only: for consumers that know no such
+ * memory. The stream is the consumer's; None: no order is needed. */
+PyObject *dlpack_lend(PyObject *module, PyObject *const *given, Py_ssize_t count);
+
 /* __dlpack_device__() */
 PyObject *dlpack_device(const struct buffer_object *buffer);
 

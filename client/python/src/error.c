@@ -53,6 +53,10 @@ static const struct error_kind kinds[ERROR_KINDS] = {
     {GPUPOOL_E_CANCELLED, "CancelledError", NULL, "The request was cancelled."},
     {GPUPOOL_E_NO_NAME, "NoNameError", &PyExc_LookupError,
      "Nothing is published under this name, or not in the time."},
+    {GPUPOOL_E_ENDED, "EndedError", &PyExc_EOFError,
+     "The producer of a channel has left it, and all that it sent was received."},
+    {GPUPOOL_E_VACANT, "VacantError", &PyExc_RuntimeError,
+     "The producer of a channel died, and all that it sent was received. Another one may come."},
 };
 
 static int set_attributes(PyObject *class, int number, const char *name) {

@@ -3,9 +3,11 @@
 
 #include "client/python/src/array.h"
 #include "client/python/src/buffer.h"
+#include "client/python/src/channel.h"
 #include "client/python/src/client.h"
 #include "client/python/src/dlpack.h"
 #include "client/python/src/error.h"
+#include "client/python/src/frame.h"
 #include "client/python/src/hooks.h"
 #include "client/python/src/names.h"
 #include "client/python/src/pool.h"
@@ -114,6 +116,12 @@ static PyMethodDef methods[] = {
      "_end_name(name, generation, client)\n--\n\nFor gpupool.names."},
     {"_list_names", (PyCFunction)(void (*)(void))names_list, METH_FASTCALL | METH_KEYWORDS,
      "_list_names(client)\n--\n\nFor gpupool.names."},
+    {"_make_channel", (PyCFunction)(void (*)(void))channel_make, METH_FASTCALL | METH_KEYWORDS,
+     "_make_channel(name, pool, slot_bytes, slots, consumers, metadata_bytes, policy, keep)\n--\n\nFor "
+     "gpupool.channels."},
+    {"_lend", (PyCFunction)(void (*)(void))dlpack_lend, METH_FASTCALL,
+     "_lend(array, stream)\n--\n\nReturns a DLPack capsule of an Array, also of one that is read-only, for "
+     "consumers that know no such memory. stream: the consumer's; None: no order is needed."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -151,6 +159,9 @@ static int module_exec(PyObject *module) {
                    add_type(module, &buffer_spec, &state->buffer_type) < 0 ||
                    add_type(module, &array_spec, &state->array_type) < 0 ||
                    add_type(module, &stream_spec, &state->stream_type) < 0 ||
+                   add_type(module, &producer_spec, &state->producer_type) < 0 ||
+                   add_type(module, &consumer_spec, &state->consumer_type) < 0 ||
+                   add_type(module, &frame_spec, &state->frame_type) < 0 ||
                    add_tuple(module, &pool_info_desc, &state->pool_info_type) < 0 ||
                    add_tuple(module, &buffer_info_desc, &state->buffer_info_type) < 0 ||
                    PyModule_AddIntConstant(module, "NO_STREAM", -1) < 0 ||
@@ -167,6 +178,9 @@ static int module_traverse(PyObject *module, visitproc visit, void *arg) {
     Py_VISIT(state->buffer_type);
     Py_VISIT(state->array_type);
     Py_VISIT(state->stream_type);
+    Py_VISIT(state->producer_type);
+    Py_VISIT(state->consumer_type);
+    Py_VISIT(state->frame_type);
     Py_VISIT(state->pool_info_type);
     Py_VISIT(state->buffer_info_type);
     Py_VISIT(state->error);
@@ -184,6 +198,9 @@ static int module_clear(PyObject *module) {
     Py_CLEAR(state->buffer_type);
     Py_CLEAR(state->array_type);
     Py_CLEAR(state->stream_type);
+    Py_CLEAR(state->producer_type);
+    Py_CLEAR(state->consumer_type);
+    Py_CLEAR(state->frame_type);
     Py_CLEAR(state->pool_info_type);
     Py_CLEAR(state->buffer_info_type);
     Py_CLEAR(state->error);

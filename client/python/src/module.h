@@ -16,12 +16,13 @@
 #include "client/api/binding.h"
 #include "client/include/gpupool/gpupool.h"
 
-#define ERROR_KINDS 22
+#define ERROR_KINDS 24
 
 struct client_object;
 
 struct module_state {
     PyTypeObject *client_type, *pool_type, *buffer_type, *array_type, *stream_type;
+    PyTypeObject *producer_type, *consumer_type, *frame_type;
     PyTypeObject *pool_info_type, *buffer_info_type; /* named tuples */
     PyObject *error;                                 /* gpupool.Error */
     PyObject *errors[ERROR_KINDS];        /* its subclasses, in the order of the table in error.c */

@@ -15,7 +15,9 @@ enum {
 };
 
 #define NUMPY_DOUBLE 12     /* NPY_DOUBLE */
+#define NUMPY_UBYTE  2      /* NPY_UBYTE */
 #define NUMPY_CARRAY 0x0501 /* C-contiguous, aligned, writable */
+#define NUMPY_READ   0x0101 /* C-contiguous, aligned */
 
 typedef PyObject *from_type_function(int type);
 typedef PyObject *new_function(PyTypeObject *type, PyObject *descriptor, int n_dimensions,
@@ -98,19 +100,36 @@ static struct buffer_object *take(struct pool_object *pool, uint64_t bytes, uint
     return buffer;
 }
 
-PyObject *numpy_empty(struct pool_object *pool, PyObject *shape, PyObject *dtype, uint64_t timeout_ns) {
-    Py_ssize_t extents[DIMENSIONS_MAX], bytes;
+/* The type that a caller passed; NULL: if_none, by NumPy's number. NULL with an exception. */
+static PyObject *read_type(PyObject *dtype, int if_none) {
     PyObject *descriptor = NULL;
 
     if (table == NULL && find_table() < 0)
         return NULL;
+    if (dtype == NULL || dtype == Py_None)
+        return ((from_type_function *)table[PLACE_FROM_TYPE])(if_none);
+    return ((convert_function *)table[PLACE_CONVERT])(dtype, &descriptor) == 0 ? NULL : descriptor;
+}
+
+/* An array over memory, with a base. Takes the descriptor and the base, also on failure. */
+static PyObject *wrap(PyObject *descriptor, int n_dimensions, const Py_ssize_t *extents, void *data,
+                      int flags, PyObject *base) {
+    PyObject *array = ((new_function *)table[PLACE_NEW])(table[PLACE_ARRAY_TYPE], descriptor, n_dimensions,
+                                                         extents, NULL, data, flags, NULL);
+    if (array == NULL) {
+        Py_DECREF(base);
+        return NULL;
+    }
+    if (((set_base_function *)table[PLACE_SET_BASE])(array, base) < 0) /* takes the base */
+        Py_CLEAR(array);
+    return array;
+}
+
+PyObject *numpy_empty(struct pool_object *pool, PyObject *shape, PyObject *dtype, uint64_t timeout_ns) {
+    Py_ssize_t extents[DIMENSIONS_MAX], bytes;
+
     int n_dimensions = array_read_shape(shape, extents);
-    if (n_dimensions < 0)
-        return NULL;
-    if (dtype == NULL)
-        descriptor = ((from_type_function *)table[PLACE_FROM_TYPE])(NUMPY_DOUBLE);
-    else if (((convert_function *)table[PLACE_CONVERT])(dtype, &descriptor) == 0)
-        return NULL;
+    PyObject *descriptor = n_dimensions < 0 ? NULL : read_type(dtype, NUMPY_DOUBLE);
     if (descriptor == NULL)
         return NULL;
     bytes = bytes_of(descriptor);
@@ -124,14 +143,25 @@ PyObject *numpy_empty(struct pool_object *pool, PyObject *shape, PyObject *dtype
         Py_DECREF(descriptor);
         return NULL;
     }
-    PyObject *array =
-        ((new_function *)table[PLACE_NEW])(table[PLACE_ARRAY_TYPE], descriptor, n_dimensions, extents, NULL,
-                                           buffer->buffer.data, NUMPY_CARRAY, NULL);
-    if (array == NULL) {
-        Py_DECREF(buffer);
+    return wrap(descriptor, n_dimensions, extents, buffer->buffer.data, NUMPY_CARRAY, (PyObject *)buffer);
+}
+
+PyObject *numpy_over(struct buffer_object *buffer, PyObject *shape, PyObject *dtype) {
+    Py_ssize_t extents[DIMENSIONS_MAX] = {-1}, bytes, nbytes;
+    int n_dimensions = shape == NULL || shape == Py_None ? 1 : array_read_shape(shape, extents);
+    PyObject *descriptor = n_dimensions < 0 ? NULL : read_type(dtype, NUMPY_UBYTE);
+
+    if (descriptor == NULL)
+        return NULL;
+    bytes = bytes_of(descriptor);
+    /* The view is the export, and looks whether the memory can be used. */
+    PyObject *view = bytes < 0 ? NULL : PyMemoryView_FromObject((PyObject *)buffer);
+    if (view == NULL || array_complete_shape(extents, n_dimensions, bytes,
+                                             (Py_ssize_t)buffer->buffer.size_bytes, &nbytes) < 0) {
+        Py_XDECREF(view);
+        Py_DECREF(descriptor);
         return NULL;
     }
-    if (((set_base_function *)table[PLACE_SET_BASE])(array, (PyObject *)buffer) < 0) /* takes the buffer */
-        Py_CLEAR(array);
-    return array;
+    return wrap(descriptor, n_dimensions, extents, buffer->buffer.data,
+                buffer->is_read_only ? NUMPY_READ : NUMPY_CARRAY, view);
 }

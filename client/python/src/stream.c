@@ -98,7 +98,8 @@ int stream_read(struct module_state *state, PyObject *value, void *if_none, stru
             return -1;
         }
         stream = (struct stream){own->handle, value};
-    } else if (Py_TYPE(value) == state->buffer_type || Py_TYPE(value) == state->array_type) {
+    } else if (Py_TYPE(value) == state->buffer_type || Py_TYPE(value) == state->array_type ||
+               Py_TYPE(value) == state->frame_type) {
         PyErr_Format(PyExc_TypeError, "stream must be a stream, not %R", (PyObject *)Py_TYPE(value));
         r = -1;
     } else {
