@@ -109,6 +109,18 @@ static void send_one(struct side *side, enum way way) {
     MUST(gpupool_channel_send(channel, &frame, 64, NULL, 0, stream));
 }
 
+/* A stage of a pipeline: the frame that it receives is released behind the work that makes the next one of it. */
+static void pass_on(struct side *side, enum way way) {
+    bool of_device = is_of_device(way);
+    void *stream = of_device ? side->stream : GPUPOOL_NO_STREAM;
+    struct gpupool_frame in, out;
+
+    receive(side->from[of_device], way, stream, &in);
+    loan(side->to[of_device], way, stream, &out);
+    MUST(gpupool_channel_send(side->to[of_device], &out, 64, NULL, 0, stream));
+    MUST(gpupool_channel_release(side->from[of_device], &in, stream));
+}
+
 static void receive_one(struct side *side, enum way way) {
     struct gpupool_channel *channel = side->from[is_of_device(way)];
     void *stream = is_of_device(way) ? side->stream : GPUPOOL_NO_STREAM;
@@ -138,7 +150,8 @@ static void socket_send(struct side *side) {
 
 /* Of the peer: as many turns or frames as the other side makes. */
 static void answer(struct side *side, enum way way) {
-    unsigned n = way == HOST_FRAMES || way == DEVICE_FRAMES ? n_frames : batch;
+    bool one_way = way == HOST_FRAMES || way == DEVICE_FRAMES;
+    unsigned n = one_way ? n_frames : batch;
 
     for (unsigned i = 0; i < n; i++) {
         if (way == SOCKET_TURN) {
@@ -146,11 +159,12 @@ static void answer(struct side *side, enum way way) {
             socket_send(side);
             continue;
         }
-        receive_one(side, way);
-        if (way != HOST_FRAMES && way != DEVICE_FRAMES)
-            send_one(side, way);
+        if (one_way)
+            receive_one(side, way);
+        else
+            pass_on(side, way);
     }
-    if (way == HOST_FRAMES || way == DEVICE_FRAMES) /* the last one was there */
+    if (one_way) /* the last one was there */
         send_one(side, way);
 }
 

@@ -152,6 +152,55 @@ static void device_frames_pass_in_stream_order(void **state) {
     expect_nothing_leased();
 }
 
+/* The producer's GPU work does not end in time. No frame is lost by that, and none is received out of order. */
+static void a_frame_that_is_not_written_in_time_is_received_later(void **state) {
+    struct gpupool_options options = GPUPOOL_OPTIONS_INIT;
+    struct gpupool_client *client = open_cached(), *reader;
+    struct gpupool_channel_info info;
+    struct gpupool_channel *to, *from;
+    struct gpupool_frame frame;
+    struct gate writer;
+
+    (void)state;
+    options.socket = daemon_.socket;
+    options.alloc_timeout_ns = NS_PER_MS;
+    MUST(gpupool_open(&options, &reader));
+    gate_init(&writer, client);
+    for (unsigned kind = 0; kind < 2; kind++) {
+        make(client, "late", kinds[kind], 4, 1, GPUPOOL_CHANNEL_WAIT);
+        to = join(client, "late", GPUPOOL_CHANNEL_PRODUCER);
+        from = join(reader, "late", 1);
+        struct pollfd fd = {.fd = gpupool_channel_fd(from), .events = POLLIN};
+        gate_close(&writer);
+        MUST(gpupool_channel_loan(to, writer.stream, GPUPOOL_NOW, &frame));
+        MUST(gpupool_channel_send(to, &frame, SIZE, NULL, 0, writer.stream));
+        for (unsigned i = 0; i < 3; i++) {
+            assert_int_equal(gpupool_channel_receive(from, GPUPOOL_NO_STREAM, GPUPOOL_NOW, &frame),
+                             GPUPOOL_E_TIMED_OUT);
+            assert_non_null(strstr(gpupool_error_text(), "frame 1 is received by the next call"));
+            MUST(gpupool_channel_look(from, &info));
+            assert_int_equal(info.has_waiting, 1);
+            assert_int_equal(poll(&fd, 1, 0), 1);
+        }
+        send_byte(to, 2, GPUPOOL_NOW);
+        gate_open(&writer);
+        MUST(gpupool_stream_synchronize(client, 0, writer.stream));
+        MUST(gpupool_channel_receive(from, GPUPOOL_NO_STREAM, GPUPOOL_NOW, &frame));
+        assert_int_equal(frame.sequence, 1);
+        MUST(gpupool_channel_look(from, &info));
+        assert_int_equal(info.has_waiting, 0);
+        MUST(gpupool_channel_release(from, &frame, GPUPOOL_NO_STREAM));
+        receive_byte(from, 2);
+        MUST(gpupool_channel_leave(to));
+        MUST(gpupool_channel_leave(from));
+        MUST(gpupool_unpublish(client, "late", 0));
+    }
+    gate_deinit(&writer);
+    gpupool_close(reader);
+    gpupool_close(client);
+    expect_nothing_leased();
+}
+
 static void frames_are_held_and_released_in_any_order(void **state) {
     struct gpupool_client *client = open_cached();
     struct gpupool_channel *to, *from;
@@ -179,6 +228,27 @@ static void frames_are_held_and_released_in_any_order(void **state) {
     MUST(gpupool_channel_leave(from)); /* and with it the others */
     send_byte(to, 1, GPUPOOL_NOW);
     MUST(gpupool_channel_leave(to));
+    gpupool_close(client);
+    expect_nothing_leased();
+}
+
+/* No call has had nothing yet: the descriptor is readable, and no frame is dropped to find that out. */
+static void a_new_descriptor_is_readable_and_drops_nothing(void **state) {
+    struct gpupool_client *client = open_cached();
+
+    (void)state;
+    make(client, "watched", GPUPOOL_POOL_HOST, 2, 1, GPUPOOL_CHANNEL_DROP_OLDEST);
+    struct gpupool_channel *to = join(client, "watched", GPUPOOL_CHANNEL_PRODUCER),
+                           *from = join(client, "watched", 1);
+    send_byte(to, 1, GPUPOOL_NOW);
+    send_byte(to, 2, GPUPOOL_NOW);
+    struct pollfd fd = {.fd = gpupool_channel_fd(to), .events = POLLIN};
+    assert_true(fd.fd >= 0 && poll(&fd, 1, 0) == 1);
+    assert_int_equal(gpupool_channel_fd(to), fd.fd);
+    receive_byte(from, 1);
+    receive_byte(from, 2);
+    MUST(gpupool_channel_leave(to));
+    MUST(gpupool_channel_leave(from));
     gpupool_close(client);
     expect_nothing_leased();
 }
@@ -534,7 +604,9 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(frames_reach_each_consumer_in_order),
         cmocka_unit_test(device_frames_pass_in_stream_order),
+        cmocka_unit_test(a_frame_that_is_not_written_in_time_is_received_later),
         cmocka_unit_test(frames_are_held_and_released_in_any_order),
+        cmocka_unit_test(a_new_descriptor_is_readable_and_drops_nothing),
         cmocka_unit_test(policies_of_a_full_channel),
         cmocka_unit_test(a_call_that_waits_is_woken),
         cmocka_unit_test(the_descriptor_tells_of_frames_and_slots),

@@ -103,8 +103,9 @@ GPUPOOL_API int gpupool_channel_join(struct gpupool_client *client, const char *
                                      uint64_t timeout_ns, struct gpupool_channel **ret_channel);
 
 /**
- * Leaves the place, and frees the object. Frames that were received and not released are released; a producer's frames
- * can be received still. Waits on the CPU for this process's GPU work on the slots, up to the option alloc_timeout_ns.
+ * Leaves the place, and frees the object. Frames that were received and not released are released, and loans are given
+ * back: this process's GPU work on those has to be over. Frames that a producer sent can be received still. Waits on the
+ * CPU for GPU work behind which this process sent or released slots, up to the option alloc_timeout_ns.
  * Accepts NULL. After gpupool_close() of its client it frees memory alone.
  * @return 0; TIMED_OUT: that work is not done, and the place is not left
  */
@@ -141,9 +142,10 @@ GPUPOOL_API int gpupool_channel_return(struct gpupool_channel *channel, const st
  * @param stream the one that reads it: it waits, on the GPU, until the frame is written. GPUPOOL_NO_STREAM: the call
  * waits for it
  * @param timeout_ns how long to wait for a frame; GPUPOOL_NOW: to look
- * @return 0; TIMED_OUT: none came; ENDED: none is left, and the producer has left; VACANT: none is left, and the
+ * @return 0; TIMED_OUT: none came, or one came whose GPU work did not end in alloc_timeout_ns; ENDED: none is left, and the producer has left; VACANT: none is left, and the
  * producer has died: another one may come, and the call may be made again; LOST: the producer died before its GPU work
- * on the frame was done; the frame is passed over; PROTOCOL, CAPTURING, DRIVER, INVALID, FORKED
+ * on the frame was done; the frame is passed over; PROTOCOL, CAPTURING, DRIVER, INVALID, FORKED. After an error other than
+ * LOST and PROTOCOL, the next call receives the same frame
  */
 GPUPOOL_API int gpupool_channel_receive(struct gpupool_channel *channel, void *stream, uint64_t timeout_ns,
                                         struct gpupool_frame *ret_frame);
@@ -156,7 +158,7 @@ GPUPOOL_API int gpupool_channel_release(struct gpupool_channel *channel, const s
 /**
  * A descriptor to watch for reading (poll, epoll; not to be read). It becomes readable when a call that had nothing
  * (EXHAUSTED, TIMED_OUT, ENDED, VACANT) may have something: make the call again, with GPUPOOL_NOW, until it has
- * nothing. The first call starts a thread. The descriptor is the channel's.
+ * nothing. It is readable at first. The first call starts a thread. The descriptor is the channel's.
  * @return 0 or more: the descriptor; DRIVER, NO_MEMORY, INVALID, FORKED
  */
 GPUPOOL_API int gpupool_channel_fd(struct gpupool_channel *channel);
@@ -173,7 +175,9 @@ enum gpupool_channel_state {
 struct gpupool_channel_info {
     struct gpupool_channel_options options; /**< its capacities; flags are 0 */
     uint32_t place;                         /**< of this process */
-    uint32_t reserved;
+    /** 1: a frame was received and not given to the caller, because its GPU work did not end in time or a call of the
+     * driver failed. The next gpupool_channel_receive() has it. */
+    uint32_t has_waiting;
     uint64_t sent; /**< frames, by all producers */
     struct {
         uint32_t state; /**< enum gpupool_channel_state */

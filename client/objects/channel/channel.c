@@ -453,6 +453,13 @@ int gpupool_channel_leave(struct gpupool_channel *channel) {
 
 /* --- looking --- */
 
+static bool has_waiting(struct gpupool_channel *channel) {
+    pthread_mutex_lock(&channel->lock);
+    bool has = channel->has_waiting;
+    pthread_mutex_unlock(&channel->lock);
+    return has;
+}
+
 int gpupool_channel_look(struct gpupool_channel *channel, struct gpupool_channel_info *ret_info) {
     int r = channel_enter(channel, channel != NULL && channel->is_producer, NULL, "gpupool_channel_look");
 
@@ -471,6 +478,7 @@ int gpupool_channel_look(struct gpupool_channel *channel, struct gpupool_channel
                     .consumers = (uint32_t)capacities->n_consumers,
                     .metadata_bytes = (uint32_t)capacities->metadata_bytes},
         .place = channel->pages.place,
+        .has_waiting = has_waiting(channel),
         .sent = atomic_load(&view->producer->head),
     };
     for (unsigned i = 0; i <= capacities->n_consumers; i++) {

@@ -32,8 +32,12 @@ struct gpupool_channel {
     uint64_t stride_bytes; /* of two slots */
     pthread_mutex_t lock;
     bool is_producer;
-    uint64_t
-        told; /* of a consumer: the state of the producer's place that its last call without a frame went by */
+    /* Of a consumer: the state of the producer's place that its last call without a frame went by. */
+    uint64_t told;
+    /* Of a consumer: a frame that was received, and not given to the caller, because the GPU work that writes it did
+     * not end in time, or a call of the driver failed. The next call has it. */
+    bool has_waiting;
+    struct receiver_element waiting;
     struct watch *watch; /* NULL: no descriptor was asked for */
     union {
         struct sender sender;

@@ -21,6 +21,11 @@ static enum receiver_result next(struct gpupool_channel *channel, struct receive
                                  bool *wakes) {
     enum receiver_result result = RECEIVER_OVERRUN;
 
+    if (channel->has_waiting) {
+        channel->has_waiting = false;
+        *ret_element = channel->waiting;
+        return RECEIVER_OK;
+    }
     channel->told = channel_state_word(&channel->pages.view, PROTO_CHANNEL_PRODUCER);
     for (unsigned n = 0; n < OVERRUNS_MAX && result == RECEIVER_OVERRUN; n++) {
         bool again = false;
@@ -110,6 +115,31 @@ static int release_slot(struct gpupool_channel *channel, uint32_t slot, struct c
                            channel->name, slot);
 }
 
+/* The next call receives the frame. */
+static void put_back(struct gpupool_channel *channel, const struct receiver_element *element) {
+    pthread_mutex_lock(&channel->lock);
+    channel->waiting = *element;
+    channel->has_waiting = true;
+    watch_arm_locked(channel);
+    pthread_mutex_unlock(&channel->lock);
+}
+
+/* A frame could not be given to the caller. One that will never be written is passed over. Returns the error. */
+static int fail_frame(struct gpupool_channel *channel, const struct receiver_element *element, int error) {
+    char text[ERROR_TEXT_SIZE];
+
+    if (error != GPUPOOL_E_LOST && error != GPUPOOL_E_PROTOCOL) {
+        put_back(channel, element);
+        return error_prefix(error, "channel '%s': frame %" PRIu64 " is received by the next call",
+                            channel->name, element->sequence);
+    }
+    error_save(text);
+    (void)release_slot(channel, element->slot, (struct channel_fence){0});
+    error_restore(text);
+    return error_prefix(error, "channel '%s': frame %" PRIu64 " is passed over", channel->name,
+                        element->sequence);
+}
+
 /* Has the stream wait until the frame is written. LOST: it never will be. */
 static int await_frame(struct gpupool_channel *channel, const struct receiver_element *element,
                        void *stream) {
@@ -134,7 +164,6 @@ static int await_frame(struct gpupool_channel *channel, const struct receiver_el
 int gpupool_channel_receive(struct gpupool_channel *channel, void *stream, uint64_t timeout_ns,
                             struct gpupool_frame *ret_frame) {
     struct receiver_element element;
-    char text[ERROR_TEXT_SIZE];
     uint64_t told;
     int r = channel_enter(channel, false, stream, "gpupool_channel_receive");
 
@@ -158,12 +187,8 @@ int gpupool_channel_receive(struct gpupool_channel *channel, void *stream, uint6
         return channel_refuse(channel, PROTO_CHANNEL_PRODUCER);
     }
     r = await_frame(channel, &element, stream);
-    if (r < 0) {
-        error_save(text);
-        (void)release_slot(channel, element.slot, (struct channel_fence){0});
-        error_restore(text);
-        return channel_fail(channel, r);
-    }
+    if (r < 0)
+        return fail_frame(channel, &element, r);
     *ret_frame = (struct gpupool_frame){.data = channel_slot_memory(channel, element.slot),
                                         .size_bytes = element.size_bytes,
                                         .metadata = element.metadata,

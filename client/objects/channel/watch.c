@@ -5,7 +5,7 @@
  *   idle --a call has had nothing--> armed --a word has changed--> written --the next call--> idle
  *                                    armed --the next call--> idle
  *
- * While it is armed the page says that this place sleeps. The thread's work is told by a number: it writes for the
+ * It begins as written: no call has had nothing yet. While it is armed the page says that this place sleeps. The thread's work is told by a number: it writes for the
  * arming that it slept for alone.
  */
 #include <errno.h>
@@ -32,8 +32,10 @@ struct watch {
     struct channel_sleep sleep; /* of the present arming */
 };
 
-static void write_fd(const struct watch *watch) {
+static void write_once(struct watch *watch) {
     const uint64_t one = 1;
+
+    watch->is_written = true;
     (void)!write(watch->fd, &one, sizeof one);
 }
 
@@ -59,9 +61,8 @@ static void *watch_run(void *argument) {
         for (unsigned i = 0; i + 1 < sleep.count; i++)
             has_changed |= (uint32_t)atomic_load(sleep.words[i].word) != sleep.words[i].expected;
         if (watch->is_armed && watch->number == number && has_changed) {
-            watch->is_written = true;
             served = number;
-            write_fd(watch);
+            write_once(watch);
         }
     }
     pthread_mutex_unlock(&watch->lock);
@@ -85,15 +86,15 @@ static void sleep_end(struct gpupool_channel *channel) {
 
 /* Whether something is to be had after all. Takes nothing that cannot be given back. */
 static bool has_something(struct gpupool_channel *channel) {
-    if (channel->is_producer) {
-        struct sender_loan loan;
-        enum sender_result result = sender_find_slot(&channel->sender, &loan);
-        if (result == SENDER_OK)
-            sender_give_back(&channel->sender, loan.slot, (struct channel_fence){0});
-        return result != SENDER_FULL;
-    }
-    return atomic_load(&channel->pages.view.producer->head) >= channel->receiver.received ||
-           channel_state_word(&channel->pages.view, PROTO_CHANNEL_PRODUCER) != channel->told;
+    if (!channel->is_producer)
+        return channel->has_waiting ||
+               atomic_load(&channel->pages.view.producer->head) >= channel->receiver.received ||
+               channel_state_word(&channel->pages.view, PROTO_CHANNEL_PRODUCER) != channel->told;
+    struct sender_loan loan;
+    enum sender_result result = sender_find_slot(&channel->sender, &loan);
+    if (result == SENDER_OK)
+        sender_give_back(&channel->sender, loan.slot, (struct channel_fence){0});
+    return result != SENDER_FULL;
 }
 
 void watch_arm_locked(struct gpupool_channel *channel) {
@@ -105,9 +106,8 @@ void watch_arm_locked(struct gpupool_channel *channel) {
     sleep_begin(channel, &watch->sleep);
     watch->is_armed = true;
     watch->number++;
-    watch->is_written = has_something(channel);
-    if (watch->is_written)
-        write_fd(watch);
+    if (has_something(channel))
+        write_once(watch);
     else
         pthread_cond_signal(&watch->changed);
     pthread_mutex_unlock(&watch->lock);
@@ -123,12 +123,12 @@ void watch_disarm_locked(struct gpupool_channel *channel) {
     if (watch->is_armed) {
         sleep_end(channel);
         watch->is_armed = false;
-        if (watch->is_written)
-            (void)!read(watch->fd, &count, sizeof count);
-        watch->is_written = false;
         atomic_fetch_add(&watch->ending, 1);
         channel_wake(&watch->ending);
     }
+    if (watch->is_written)
+        (void)!read(watch->fd, &count, sizeof count);
+    watch->is_written = false;
     pthread_mutex_unlock(&watch->lock);
 }
 
@@ -148,35 +148,41 @@ void watch_end(struct watch *watch, bool is_child) {
     free(watch);
 }
 
-static int watch_begin(struct gpupool_channel *channel) {
+/* Returns NULL with an errno's number in *ret_error. */
+static struct watch *watch_new(int *ret_error) {
     struct watch *watch = calloc(1, sizeof *watch);
 
+    *ret_error = ENOMEM;
     if (watch == NULL)
-        return error_no_memory();
+        return NULL;
     pthread_mutex_init(&watch->lock, NULL);
     pthread_cond_init(&watch->changed, NULL);
     watch->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    int error = watch->fd < 0 ? errno : thread_create(&watch->thread, NULL, watch_run, watch);
-    if (error != 0) {
+    *ret_error = watch->fd < 0 ? errno : thread_create(&watch->thread, NULL, watch_run, watch);
+    if (*ret_error != 0) {
         close_fd(watch->fd);
         free(watch);
-        return error_set(GPUPOOL_E_DRIVER, "channel '%s': a descriptor to watch: %s (%s)", channel->name,
-                         strerrorname_np(error), strerrordesc_np(error));
+        return NULL;
     }
-    pthread_mutex_lock(&channel->lock);
-    channel->watch = watch;
-    watch_arm_locked(channel);
-    pthread_mutex_unlock(&channel->lock);
-    return 0;
+    write_once(watch);
+    return watch;
 }
 
 int gpupool_channel_fd(struct gpupool_channel *channel) {
-    int r = channel_enter(channel, channel != NULL && channel->is_producer, NULL, "gpupool_channel_fd");
+    int error = 0,
+        r = channel_enter(channel, channel != NULL && channel->is_producer, NULL, "gpupool_channel_fd");
 
-    if (r == 0 && channel->watch == NULL)
-        r = watch_begin(channel);
     if (r < 0)
         return r;
+    pthread_mutex_lock(&channel->lock);
+    if (channel->watch == NULL)
+        channel->watch = watch_new(&error);
+    int fd = channel->watch != NULL ? channel->watch->fd : -1;
+    pthread_mutex_unlock(&channel->lock);
+    if (fd < 0)
+        return error_set(error == ENOMEM ? GPUPOOL_E_NO_MEMORY : GPUPOOL_E_DRIVER,
+                         "channel '%s': a descriptor to watch: %s (%s)", channel->name,
+                         strerrorname_np(error), strerrordesc_np(error));
     (void)error_end(0);
-    return channel->watch->fd;
+    return fd;
 }

@@ -121,7 +121,6 @@ static int join(struct channel_object *self, const char *name, uint32_t place, u
     }
     self->capacities = info.options;
     self->place = info.place;
-    self->received = info.places[info.place].received;
     self->pool = (struct pool_object *)pool_new(self->client, info.options.pool);
     return self->pool == NULL ? -1 : 0;
 }
@@ -436,7 +435,9 @@ static PyMethodDef consumer_methods[] = {
      "left; "
      "VacantError: none is left, and the producer died; LostError: the producer died before its GPU work on "
      "a frame "
-     "was done, and the frame is passed over."},
+     "was done, and the frame is passed over. TimedOutError also says that a frame's GPU work was not over "
+     "within the "
+     "client's alloc_timeout: the next call receives that frame."},
     METHODS_OF_BOTH,
 };
 

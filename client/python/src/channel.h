@@ -28,7 +28,6 @@ struct channel_object {
     bool is_producer;
     bool waits_for_producer; /* a consumer: VACANT is waited out */
     bool is_leaving;         /* it is closed to new calls */
-    uint64_t received;       /* a consumer: the sequence that came last, of those that came once */
     struct turn turn;
     uint32_t uses;
     struct frame_object *frames; /* open ones; borrowed */

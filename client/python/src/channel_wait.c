@@ -56,21 +56,17 @@ static int read_waiting(struct channel_object *self, const struct signature *sig
     return 0;
 }
 
-/* Whether a call had nothing, and may have something later. Where the GPU's work on a frame did not end in the client's
- * alloc_timeout, the frame is passed over, which is TIMED_OUT as well: the place has received it. The call has the turn. */
-static bool had_nothing(struct channel_object *self, const struct gpupool_frame *frame, int error) {
+/* Whether a call had nothing, and may have something later. TIMED_OUT is also the error of a frame whose GPU work did
+ * not end in the client's alloc_timeout: the caller is told of that. The call has the turn. */
+static bool had_nothing(struct channel_object *self, int error) {
     struct gpupool_channel_info info;
 
     if (self->is_producer)
         return error == GPUPOOL_E_EXHAUSTED && self->capacities.policy == GPUPOOL_CHANNEL_WAIT;
     if (error == GPUPOOL_E_VACANT)
         return self->waits_for_producer;
-    uint64_t before = self->received;
-    if (error == 0 && !frame->is_again)
-        self->received = frame->sequence;
-    else if (error != 0 && gpupool_channel_look(self->handle, &info) == 0)
-        self->received = info.places[self->place].received;
-    return error == GPUPOOL_E_TIMED_OUT && self->received == before;
+    return error == GPUPOOL_E_TIMED_OUT && gpupool_channel_look(self->handle, &info) == 0 &&
+           info.has_waiting == 0;
 }
 
 /* One call of the library, with the turn. -1 with an exception: there is no turn. */
@@ -88,7 +84,7 @@ static int call_once(struct channel_object *self, const struct waiting *waiting,
     if (r < 0) /* before other calls of the library */
         PyOS_snprintf(ret_outcome->text, sizeof ret_outcome->text, "%s", gpupool_error_text());
     ret_outcome->error = r;
-    ret_outcome->is_nothing = had_nothing(self, ret_frame, r);
+    ret_outcome->is_nothing = had_nothing(self, r);
     turn_pass(&self->turn);
     return 0;
 }
