@@ -303,7 +303,7 @@ static int begin_place(struct gpupool_channel *channel) {
     else
         is_good = receiver_init(&channel->receiver, view, place, channel->pages.own, &wakes) == RECEIVER_OK;
     if (wakes)
-        channel_wake(&view->consumers[place - 1]->releases);
+        word_wake(&view->consumers[place - 1]->releases);
     return is_good ? 0 : channel_refuse(channel, place);
 }
 
@@ -390,7 +390,7 @@ static void release_held(struct gpupool_channel *channel) {
         if (channel->receiver.slots[slot] != 0)
             (void)receiver_release(&channel->receiver, slot, (struct channel_fence){0}, &wakes);
     if (wakes)
-        channel_wake(&view->consumers[channel->pages.place - 1]->releases);
+        word_wake(&view->consumers[channel->pages.place - 1]->releases);
 }
 
 /* The fence behind which this place's work on a slot is done. */

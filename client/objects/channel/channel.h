@@ -18,6 +18,7 @@
 #include "client/core/receiver.h"
 #include "client/core/sender.h"
 #include "client/session/channel_pages.h"
+#include "client/session/word_wait.h"
 
 struct gpu;
 struct watch;
@@ -75,14 +76,6 @@ static inline void *channel_slot_memory(const struct gpupool_channel *channel, u
 #define CHANNEL_PLACE_TEXT 160u
 const char *channel_describe_place(const struct gpupool_channel *channel, unsigned place,
                                    char text[static CHANNEL_PLACE_TEXT]);
-
-/* --- sleep.c */
-
-/* Sleeps while the words have their values, up to a deadline. May return early. */
-void channel_sleep_on(const struct channel_sleep *sleep, uint64_t deadline_ns);
-
-/* Wakes all that sleep on a word. */
-void channel_wake(const _Atomic uint64_t *word);
 
 /* --- watch.c */
 

@@ -73,7 +73,7 @@ static enum receiver_result receive(struct gpupool_channel *channel, uint64_t de
         if (!sleeps)
             break;
         pthread_mutex_unlock(&channel->lock);
-        channel_sleep_on(&sleep, deadline_ns);
+        (void)word_wait(&sleep, deadline_ns);
         pthread_mutex_lock(&channel->lock);
         receiver_sleep_end(&channel->receiver);
     }
@@ -82,7 +82,7 @@ static enum receiver_result receive(struct gpupool_channel *channel, uint64_t de
     *ret_told = channel->told;
     pthread_mutex_unlock(&channel->lock);
     if (wakes)
-        channel_wake(releases_of(channel));
+        word_wake(releases_of(channel));
     return result;
 }
 
@@ -108,7 +108,7 @@ static int release_slot(struct gpupool_channel *channel, uint32_t slot, struct c
     enum receiver_result result = receiver_release(&channel->receiver, slot, fence, &wakes);
     pthread_mutex_unlock(&channel->lock);
     if (wakes)
-        channel_wake(releases_of(channel));
+        word_wake(releases_of(channel));
     return result == RECEIVER_OK
                ? 0
                : error_set(GPUPOOL_E_INVALID, "channel '%s': slot %u holds no frame that was received",

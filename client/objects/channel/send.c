@@ -36,7 +36,7 @@ static enum sender_result find_slot(struct gpupool_channel *channel, uint64_t de
         if (result != SENDER_FULL || !may_sleep)
             break;
         pthread_mutex_unlock(&channel->lock);
-        channel_sleep_on(&sleep, deadline_ns);
+        (void)word_wait(&sleep, deadline_ns);
         pthread_mutex_lock(&channel->lock);
         sender_sleep_end(&channel->sender);
     }
@@ -124,7 +124,7 @@ int gpupool_channel_send(struct gpupool_channel *channel, const struct gpupool_f
                          channel->pages.view.capacities.slot_bytes,
                          channel->pages.view.capacities.metadata_bytes);
     if (wakes)
-        channel_wake(&channel->pages.view.producer->head);
+        word_wake(&channel->pages.view.producer->head);
     return error_end(0);
 }
 

@@ -55,7 +55,7 @@ static void *watch_run(void *argument) {
         sleep.words[sleep.count].word = &watch->ending;
         sleep.words[sleep.count++].expected = (uint32_t)atomic_load(&watch->ending);
         pthread_mutex_unlock(&watch->lock);
-        channel_sleep_on(&sleep, NS_FOREVER);
+        (void)word_wait(&sleep, NS_FOREVER);
         pthread_mutex_lock(&watch->lock);
         bool has_changed = false;
         for (unsigned i = 0; i + 1 < sleep.count; i++)
@@ -124,7 +124,7 @@ void watch_disarm_locked(struct gpupool_channel *channel) {
         sleep_end(channel);
         watch->is_armed = false;
         atomic_fetch_add(&watch->ending, 1);
-        channel_wake(&watch->ending);
+        word_wake(&watch->ending);
     }
     if (watch->is_written)
         (void)!read(watch->fd, &count, sizeof count);
@@ -139,7 +139,7 @@ void watch_end(struct watch *watch, bool is_child) {
         pthread_mutex_lock(&watch->lock);
         watch->is_ending = true;
         atomic_fetch_add(&watch->ending, 1);
-        channel_wake(&watch->ending);
+        word_wake(&watch->ending);
         pthread_cond_signal(&watch->changed);
         pthread_mutex_unlock(&watch->lock);
         pthread_join(watch->thread, NULL);
