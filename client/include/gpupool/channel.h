@@ -139,13 +139,18 @@ GPUPOOL_API int gpupool_channel_return(struct gpupool_channel *channel, const st
 
 /**
  * Consumer: receives the next frame.
+ *
+ * A producer may die before its GPU work on a frame is done. The frame is lost then, and the call returns LOST. A frame
+ * that was not received yet is passed over. One that a stream received before, and waited for, has other contents than
+ * was meant: gpupool_channel_look() tells which frames that are. Look, or receive, once the stream's work on a frame is
+ * done, before its results are used.
  * @param stream the one that reads it: it waits, on the GPU, until the frame is written. GPUPOOL_NO_STREAM: the call
  * waits for it
  * @param timeout_ns how long to wait for a frame; GPUPOOL_NOW: to look
- * @return 0; TIMED_OUT: none came, or one came whose GPU work did not end in alloc_timeout_ns; ENDED: none is left, and the producer has left; VACANT: none is left, and the
- * producer has died: another one may come, and the call may be made again; LOST: the producer died before its GPU work
- * on the frame was done; the frame is passed over; PROTOCOL, CAPTURING, DRIVER, INVALID, FORKED. After an error other than
- * LOST and PROTOCOL, the next call receives the same frame
+ * @return 0; TIMED_OUT: none came, or one came whose GPU work did not end in alloc_timeout_ns; ENDED: none is left, and
+ * the producer has left; VACANT: none is left, and the producer has died: another one may come, and the call may be made
+ * again; LOST; PROTOCOL, CAPTURING, DRIVER, INVALID, FORKED. After an error other than LOST and PROTOCOL, the next call
+ * receives the same frame
  */
 GPUPOOL_API int gpupool_channel_receive(struct gpupool_channel *channel, void *stream, uint64_t timeout_ns,
                                         struct gpupool_frame *ret_frame);
@@ -178,6 +183,9 @@ struct gpupool_channel_info {
     /** 1: a frame was received and not given to the caller, because its GPU work did not end in time or a call of the
      * driver failed. The next gpupool_channel_receive() has it. */
     uint32_t has_waiting;
+    /** Of a consumer: frames that were lost to it so far, and the sequences of the last ones in a row, each inclusive; 0:
+     * none. See gpupool_channel_receive(). */
+    uint64_t lost, lost_first, lost_last;
     uint64_t sent; /**< frames, by all producers */
     struct {
         uint32_t state; /**< enum gpupool_channel_state */

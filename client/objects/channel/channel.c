@@ -118,11 +118,20 @@ int channel_enter(struct gpupool_channel *channel, bool as_producer, const void 
     return stream == GPUPOOL_OWN_STREAM ? buffer_refuse_own_stream(call) : 0;
 }
 
+static struct proto_board_fence on_board_of(struct channel_fence fence) {
+    return (struct proto_board_fence){
+        .slot = (uint32_t)(fence.word >> 32), .word = (uint32_t)fence.word - 1, .value = fence.value};
+}
+
+enum proto_board_state channel_fence_state(struct gpupool_channel *channel, struct channel_fence fence) {
+    const struct proto_board_fence on_board = on_board_of(fence);
+    return board_state(&channel->client->session, &on_board);
+}
+
 int channel_order(struct gpupool_channel *channel, struct channel_fence fence, void *stream,
                   bool *ret_is_pending) {
     struct session *session = &channel->client->session;
-    const struct proto_board_fence on_board = {
-        .slot = (uint32_t)(fence.word >> 32), .word = (uint32_t)fence.word - 1, .value = fence.value};
+    const struct proto_board_fence on_board = on_board_of(fence);
     const struct gpu *gpu = NULL;
     unsigned device;
 
@@ -453,11 +462,15 @@ int gpupool_channel_leave(struct gpupool_channel *channel) {
 
 /* --- looking --- */
 
-static bool has_waiting(struct gpupool_channel *channel) {
+/* Fills in the results of earlier calls. */
+static void look_at_calls(struct gpupool_channel *channel, struct gpupool_channel_info *info) {
     pthread_mutex_lock(&channel->lock);
-    bool has = channel->has_waiting;
+    channel_settle_locked(channel);
+    info->has_waiting = channel->has_waiting;
+    info->lost = channel->n_lost;
+    info->lost_first = channel->lost_first;
+    info->lost_last = channel->lost_last;
     pthread_mutex_unlock(&channel->lock);
-    return has;
 }
 
 int gpupool_channel_look(struct gpupool_channel *channel, struct gpupool_channel_info *ret_info) {
@@ -478,7 +491,6 @@ int gpupool_channel_look(struct gpupool_channel *channel, struct gpupool_channel
                     .consumers = (uint32_t)capacities->n_consumers,
                     .metadata_bytes = (uint32_t)capacities->metadata_bytes},
         .place = channel->pages.place,
-        .has_waiting = has_waiting(channel),
         .sent = atomic_load(&view->producer->head),
     };
     for (unsigned i = 0; i <= capacities->n_consumers; i++) {
@@ -488,6 +500,8 @@ int gpupool_channel_look(struct gpupool_channel *channel, struct gpupool_channel
         uint64_t next = i > 0 ? atomic_load(&view->consumers[i - 1]->received) : 0;
         info.places[i].received = next > 0 ? next - 1 : 0;
     }
+    if (!channel->is_producer)
+        look_at_calls(channel, &info);
     *ret_info = info;
     return error_end(0);
 }

@@ -23,6 +23,9 @@
 struct gpu;
 struct watch;
 
+/* Frames that were received in stream order, and that may not be written yet. */
+#define CHANNEL_AWAITED_MAX 256u
+
 struct gpupool_channel {
     struct gpupool_client *client; /* NULL: closed */
     struct list link;              /* among the client's */
@@ -39,6 +42,15 @@ struct gpupool_channel {
      * not end in time, or a call of the driver failed. The next call has it. */
     bool has_waiting;
     struct receiver_element waiting;
+    /* Of a consumer: frames whose fences a stream waits for, in the order in which they were received. Where the
+     * producer died before such a fence, the frame has not the contents that were meant: it is lost. */
+    struct channel_awaited {
+        uint64_t sequence, session; /* of the frame; that left the fence */
+        struct channel_fence fence;
+    } awaited[CHANNEL_AWAITED_MAX];
+    uint32_t first_awaited, n_awaited;
+    uint64_t n_lost, lost_first, lost_last; /* frames so far; the sequences of the last ones in a row */
+    uint64_t untold;     /* the session by which awaited ones are lost that no call has told of; 0: none */
     struct watch *watch; /* NULL: no descriptor was asked for */
     union {
         struct sender sender;
@@ -63,6 +75,12 @@ int channel_refuse(const struct gpupool_channel *channel, unsigned place);
  * was not ready. 0, TIMED_OUT, CAPTURING, DRIVER. */
 int channel_order(struct gpupool_channel *channel, struct channel_fence fence, void *stream,
                   bool *ret_is_pending);
+
+/* The state of a fence on the board, which is not 0. */
+enum proto_board_state channel_fence_state(struct gpupool_channel *channel, struct channel_fence fence);
+
+/* Looks which awaited frames are written by now, and notes those that are lost. The lock is held. */
+void channel_settle_locked(struct gpupool_channel *channel);
 
 /* Leaves a fence behind the work on a stream; none without a stream. 0, CAPTURING, DRIVER. */
 int channel_leave_fence(struct gpupool_channel *channel, void *stream, struct channel_fence *ret_fence);

@@ -4,7 +4,6 @@
 
 #include "base/clock.h"
 #include "client/api/client.h"
-#include "client/api/shared.h"
 #include "client/objects/channel/channel.h"
 #include "client/session/error.h"
 
@@ -136,26 +135,95 @@ static int fail_frame(struct gpupool_channel *channel, const struct receiver_ele
     error_save(text);
     (void)release_slot(channel, element->slot, (struct channel_fence){0});
     error_restore(text);
-    return error_prefix(error, "channel '%s': frame %" PRIu64 " is passed over", channel->name,
-                        element->sequence);
+    return error == GPUPOOL_E_LOST ? error
+                                   : error_prefix(error, "channel '%s': frame %" PRIu64 " is passed over",
+                                                  channel->name, element->sequence);
+}
+
+/* The frame is lost. */
+static void note_lost(struct gpupool_channel *channel, uint64_t sequence) {
+    if (channel->n_lost == 0 || sequence != channel->lost_last + 1)
+        channel->lost_first = sequence;
+    channel->lost_last = sequence;
+    channel->n_lost++;
+}
+
+void channel_settle_locked(struct gpupool_channel *channel) {
+    while (channel->n_awaited > 0) {
+        const struct channel_awaited *first = &channel->awaited[channel->first_awaited];
+        enum proto_board_state state = channel_fence_state(channel, first->fence);
+        if (state == PROTO_BOARD_PENDING)
+            break;
+        if (state == PROTO_BOARD_LOST) {
+            note_lost(channel, first->sequence);
+            channel->untold = first->session;
+        }
+        channel->first_awaited = (channel->first_awaited + 1) % CHANNEL_AWAITED_MAX;
+        channel->n_awaited--;
+    }
+}
+
+static int say_lost(const struct gpupool_channel *channel, uint64_t session) {
+    return error_set(GPUPOOL_E_LOST,
+                     "channel '%s': session %" PRIu64 " ended before its GPU work on frames %" PRIu64
+                     " to %" PRIu64
+                     " was done: they have not the contents that were meant, and are received no more",
+                     channel->name, session, channel->lost_first, channel->lost_last);
+}
+
+/* LOST, with its text: awaited frames are lost. Else 0. */
+static int check_awaited(struct gpupool_channel *channel) {
+    int r = 0;
+
+    pthread_mutex_lock(&channel->lock);
+    channel_settle_locked(channel);
+    if (channel->untold != 0)
+        r = say_lost(channel, channel->untold);
+    channel->untold = 0;
+    pthread_mutex_unlock(&channel->lock);
+    return r;
+}
+
+/* A stream waits for the frame. The oldest awaited one is waited for where there are too many. */
+static int await_later(struct gpupool_channel *channel, const struct receiver_element *element) {
+    bool is_pending;
+    int r = 0;
+
+    pthread_mutex_lock(&channel->lock);
+    while (r == 0 && channel->n_awaited == CHANNEL_AWAITED_MAX) {
+        struct channel_fence oldest = channel->awaited[channel->first_awaited].fence;
+        pthread_mutex_unlock(&channel->lock);
+        r = channel_order(channel, oldest, GPUPOOL_NO_STREAM, &is_pending);
+        pthread_mutex_lock(&channel->lock);
+        if (r == 0)
+            channel_settle_locked(channel);
+    }
+    if (r == 0) {
+        uint32_t last = (channel->first_awaited + channel->n_awaited++) % CHANNEL_AWAITED_MAX;
+        channel->awaited[last] =
+            (struct channel_awaited){element->sequence, element->session, element->fence};
+    }
+    pthread_mutex_unlock(&channel->lock);
+    return r;
 }
 
 /* Has the stream wait until the frame is written. LOST: it never will be. */
 static int await_frame(struct gpupool_channel *channel, const struct receiver_element *element,
                        void *stream) {
-    struct shared_fence shared = {.fence = {(uint32_t)(element->fence.word >> 32),
-                                            (uint32_t)element->fence.word - 1, element->fence.value},
-                                  .session = element->session};
     bool is_pending;
     int r = channel_order(channel, element->fence, stream, &is_pending);
 
     if (r < 0 || element->fence.word == 0)
         return r;
-    switch (board_state(&channel->client->session, &shared.fence)) {
+    switch (channel_fence_state(channel, element->fence)) {
     case PROTO_BOARD_LOST:
-        return shared_fail(&shared);
+        pthread_mutex_lock(&channel->lock);
+        note_lost(channel, element->sequence);
+        r = say_lost(channel, element->session);
+        pthread_mutex_unlock(&channel->lock);
+        return r;
     case PROTO_BOARD_PENDING:
-        return shared_await(&channel->client->shared, &shared);
+        return await_later(channel, element);
     default:
         return 0;
     }
@@ -167,14 +235,21 @@ int gpupool_channel_receive(struct gpupool_channel *channel, void *stream, uint6
     uint64_t told;
     int r = channel_enter(channel, false, stream, "gpupool_channel_receive");
 
-    if (r == 0 && stream != GPUPOOL_NO_STREAM)
-        r = shared_check(channel->client);
     if (r < 0)
         return r;
     if (ret_frame == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_channel_receive: ret_frame is NULL");
+    r = check_awaited(channel);
+    if (r < 0)
+        return r;
     uint64_t deadline_ns = timeout_ns == GPUPOOL_NOW ? 0 : clock_deadline_ns(clock_now_ns(), timeout_ns);
-    switch (receive(channel, deadline_ns, &element, &told)) {
+    enum receiver_result result = receive(channel, deadline_ns, &element, &told);
+    if (result == RECEIVER_EMPTY ||
+        result == RECEIVER_ENDED) /* a producer that died since has lost no more */
+        r = check_awaited(channel);
+    if (r < 0)
+        return r;
+    switch (result) {
     case RECEIVER_OK:
         break;
     case RECEIVER_EMPTY:
