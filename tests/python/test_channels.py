@@ -64,6 +64,17 @@ def produce(connection, name, first, count, dies):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+def produce_behind_a_gate(connection, name, count):
+    """Sends frames whose work on the GPU is not done when it dies."""
+    gate = scene.Gate(gpupool.default_client())
+    producer = Producer(name, timeout=scene.WAIT_S)
+    for _ in range(count):
+        producer.loan(gate.stream).send(1)
+    connection.send("sent")
+    connection.recv()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def consume(connection, name, n_held, dies):
     """Receives frames, holds the first ones, and releases the others. Tells their bytes."""
     held = []
@@ -219,6 +230,7 @@ class Processes(Place):
             for byte in range(10):
                 send(producer, byte)
             self.assertEqual({place.state for place in producer.look().places}, {"taken"})
+            self.assertEqual(producer.look()[2:], (0, range(0)))
         for other in others:
             self.assertEqual([other.tells()[1] for _ in range(10)], list(range(10)))
             self.assertEqual(other.tells(), "ended")
@@ -541,6 +553,28 @@ class Devices(Place):
             gate.open()
             receiver.join(scene.WAIT_S)
             self.assertEqual(found, [(True, 1)])
+
+    def test_frames_are_lost_with_the_work_of_a_dead_producer(self):
+        for pool in gpupool.device_pool(0), gpupool.host_pool():
+            name, stream = self.make(pool=pool), gpupool.Stream(0)
+            with Consumer(name) as consumer:
+                other = Started(self, produce_behind_a_gate, name, 3)
+                self.assertEqual(other.tells(), "sent")
+                with consumer.receive(stream, timeout=scene.WAIT_S) as frame:
+                    self.assertEqual(frame.sequence, 1)
+                self.assertEqual((consumer.look().lost, consumer.look().last_lost), (0, range(0)))
+                other.connection.send("die")
+                other.ends(-signal.SIGKILL)
+                scene.wait_until(lambda: consumer.look().lost == 1, "the frame that was received is lost")
+                for n_lost in 1, 2, 3:
+                    with self.assertRaisesRegex(gpupool.LostError, f"frames 1 to {n_lost} was done"):
+                        consumer.receive(stream, timeout=scene.WAIT_S)
+                    self.assertEqual((consumer.look().lost, consumer.look().last_lost), (n_lost, range(1, n_lost + 1)))
+                with self.assertRaises(gpupool.VacantError):
+                    consumer.receive(stream)
+                with Producer(name, timeout=scene.WAIT_S) as producer:
+                    producer.loan().send(1)
+                    self.assertEqual(consumer.receive(stream).sequence, 4)
 
     def test_a_frame_whose_work_does_not_end_in_time_is_received_later(self):
         with gpupool.Client(alloc_timeout=0.1) as client:

@@ -31,8 +31,10 @@ PlaceInfo = collections.namedtuple("PlaceInfo", "state session received")
 PlaceInfo.__doc__ = """A place of a channel. state: "empty": no process was in it yet; "taken"; "dying": its process died, and may have
 work on the GPU; "vacant": its process died, and the next one goes on; "left". session is that of its process in the daemon's stats.
 received is the sequence that a consumer has received last."""
-ChannelInfo = collections.namedtuple("ChannelInfo", "sent places")
-ChannelInfo.__doc__ = "A channel. sent counts the frames of all producers. places: PlaceInfo of the producer, then of the consumers."
+ChannelInfo = collections.namedtuple("ChannelInfo", "sent places lost last_lost")
+ChannelInfo.__doc__ = """A channel. sent counts the frames of all producers. places: PlaceInfo of the producer, then of the consumers. Of a
+consumer: lost counts the frames whose producer died before its GPU work on them was done, and last_lost is a range with the sequences of the
+last ones in a row."""
 
 
 def make(name, slot_bytes, *, pool=None, slots=8, consumers=1, metadata_bytes=0, policy="wait", keep=False, client=None):
@@ -60,8 +62,9 @@ class _Place:
 
     def look(self):
         """Returns a ChannelInfo. Sends no message."""
-        sent, places = self._describe()
-        return ChannelInfo(sent, tuple(PlaceInfo(_STATES[state], session, received) for state, session, received in places))
+        sent, places, lost, first, last = self._describe()
+        places = tuple(PlaceInfo(_STATES[state], session, received) for state, session, received in places)
+        return ChannelInfo(sent, places, lost, range(first, last + 1) if lost else range(0))
 
     def close(self):
         """Leaves the place. Frames that are open go back, behind their streams; the call waits for that work. Raises BufferError while an

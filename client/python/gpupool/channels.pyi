@@ -15,6 +15,8 @@ class PlaceInfo(NamedTuple):
 class ChannelInfo(NamedTuple):
     sent: int
     places: tuple[PlaceInfo, ...]
+    lost: int
+    last_lost: range
 
 class Frame:
     @property

@@ -315,7 +315,7 @@ static PyObject *channel_exit(PyObject *self, PyObject *exception) {
 
 /* --- looking, attributes --- */
 
-/* (sent, ((state, session, received), …)), the producer's place first. */
+/* (sent, ((state, session, received), …), lost, lost_first, lost_last), the producer's place first. */
 static PyObject *channel_describe(PyObject *object, PyObject *none) {
     struct channel_object *self = (struct channel_object *)object;
     struct gpupool_channel_info info;
@@ -337,7 +337,9 @@ static PyObject *channel_describe(PyObject *object, PyObject *none) {
         else
             PyTuple_SetItem(places, (Py_ssize_t)i, place);
     }
-    return places == NULL ? NULL : Py_BuildValue("(KN)", (unsigned long long)info.sent, places);
+    return places == NULL ? NULL : Py_BuildValue("(KNKKK)", (unsigned long long)info.sent, places,
+                                            (unsigned long long)info.lost, (unsigned long long)info.lost_first,
+                                            (unsigned long long)info.lost_last);
 }
 
 static PyObject *get_name(PyObject *object, void *closure) {
@@ -434,8 +436,8 @@ static PyMethodDef consumer_methods[] = {
      "timeout: seconds; None: for ever. Raises TimedOutError; EndedError: none is left, and the producer has "
      "left; "
      "VacantError: none is left, and the producer died; LostError: the producer died before its GPU work on "
-     "a frame "
-     "was done, and the frame is passed over. TimedOutError also says that a frame's GPU work was not over "
+     "frames was done: look() tells their sequences. Those that a stream had received before have other contents than "
+     "was meant; others are passed over. TimedOutError also says that a frame's GPU work was not over "
      "within the "
      "client's alloc_timeout: the next call receives that frame."},
     METHODS_OF_BOTH,
