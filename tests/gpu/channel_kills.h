@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef TESTS_GPU_CHANNEL_KILLS_H
 #define TESTS_GPU_CHANNEL_KILLS_H
-/* What the parts of channel_kills share: the notes, and how a part is started. See channel_kills.c. */
+/* The notes that the parts of channel_kills share, and the parts. See channel_kills.c. */
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -13,7 +13,7 @@
 #define CHANNEL_KILLS_FAILED    1 /* exit statuses of parts: the text is on stderr */
 #define CHANNEL_KILLS_WRONG     3
 
-/* What became of an element in one consumer's place, as its processes have noted. */
+/* The state of an element in one consumer's place, as its processes have noted it. */
 enum element_note {
     NOTE_NONE,
     NOTE_RECEIVED,
