@@ -187,7 +187,7 @@ class OtherEstates(Cases):
             daemon.close()
 
     def test_a_further_kind_that_may_hold_memory(self):
-        self.refuse("holding", "this program does not know records of kind 21 with 16 bytes")
+        self.refuse("holding", "this program does not know records of kind 25 with 16 bytes")
 
     def test_a_longer_record_of_a_kind(self):
         self.refuse("longer", "this program does not know records of kind 2 with 248 bytes")
