@@ -10,7 +10,7 @@
 # own_kind  says the kind of its device pools itself: a run with export = vmm is the same run
 set(slow
   integration/calls integration/cache_ integration/classifier integration/death integration/devices integration/faults
-  integration/histories integration/kills integration/pair_failures integration/service integration/siege integration/sleep_failures integration/sleep_storm integration/soak
+  integration/histories integration/kills integration/pair_failures integration/service integration/siege integration/sleep_failures integration/sleep_names_failures integration/sleep_storm integration/soak
   integration/storm integration/streams integration/traces integration/waiting sim/finds_forgotten_closing
   sim/finds_withheld_for_one_fence system/alerts unit/client_lies docs/demo docs/dev_demo)
 set(threads
