@@ -3,14 +3,15 @@
  * How long it takes to open a name whose publisher was killed: the first time in a process, which imports the memory, and
  * later. The memory is cut into more and more buffers.
  *
- *     names_open [--gpu cuda|sim] [--size BYTES] [--rounds N] [--json FILE] [--check]     default: cuda, 8 GiB, 9
+ *     names_open [--gpu cuda|sim] [--size BYTES] [--rounds N] [--whole] [--json FILE] [--check]     default: cuda, 8 GiB, 9
  *
  * The daemon is $GPUPOOL_DAEMON, with device pools of the kind that $GPUPOOL_TEST_EXPORT names. For each number of buffers a
  * process acquires them, sets each to a byte of its own, publishes them with GPUPOOL_NAME_KEEP, and is killed. Another
  * process opens the name and closes it, once for each round, and compares bytes at the start, in the middle and at the
  * end of each buffer.
  *
- * Exit status 0: all bytes were right; 1: not so; 77: no GPU. With --check no times are told.
+ * With --whole the buffers are acquired with GPUPOOL_CAN_SLEEP, which lie in as few segments as the pool has: for device pools
+ * with export = vmm. Exit status 0: all bytes were right; 1: not so; 77: no GPU. With --check no times are told.
  */
 #include <getopt.h>
 #include <inttypes.h>
@@ -32,6 +33,7 @@ static const unsigned counts[] = {1, 4, 16, 32, 64};
 /* What the processes are told. */
 struct task {
     unsigned count, rounds;
+    uint32_t flags;      /* of the acquires */
     uint64_t size_bytes; /* of all buffers */
 };
 
@@ -63,7 +65,7 @@ static int publish(void) {
     need_holds(hear(ROLE_FD, &task, sizeof task), "no task");
     struct gpupool_client *client = open_on_device(&pool, &stream);
     for (unsigned i = 0; i < task.count; i++) {
-        need(gpupool_acquire(client, pool, task.size_bytes / task.count, stream, GPUPOOL_FOREVER, 0,
+        need(gpupool_acquire(client, pool, task.size_bytes / task.count, stream, GPUPOOL_FOREVER, task.flags,
                              &buffers[i]),
              "acquire");
         need(gpupool_set(client, 0, buffers[i].data, (int)i + 1, buffers[i].size_bytes, stream), "set");
@@ -185,13 +187,11 @@ static int play_role(const char *name) {
 }
 
 int main(int argc, char **argv) {
-    static const struct option known[] = {{"gpu", required_argument, NULL, 'g'},
-                                          {"size", required_argument, NULL, 's'},
-                                          {"rounds", required_argument, NULL, 'r'},
-                                          {"json", required_argument, NULL, 'j'},
-                                          {"check", no_argument, NULL, 'c'},
-                                          {"role", required_argument, NULL, 'o'},
-                                          {0}};
+    static const struct option known[] = {
+        {"gpu", required_argument, NULL, 'g'},    {"size", required_argument, NULL, 's'},
+        {"rounds", required_argument, NULL, 'r'}, {"json", required_argument, NULL, 'j'},
+        {"check", no_argument, NULL, 'c'},        {"whole", no_argument, NULL, 'w'},
+        {"role", required_argument, NULL, 'o'},   {0}};
     struct task task = {.rounds = 9, .size_bytes = UINT64_C(8) << 30};
     const char *gpu = "cuda";
     bool checks = false;
@@ -212,10 +212,11 @@ int main(int argc, char **argv) {
             continue;
         else if (option == 'c')
             checks = true;
+        else if (option == 'w')
+            task.flags = GPUPOOL_CAN_SLEEP;
         else {
-            fprintf(
-                stderr,
-                "usage: names_open [--gpu cuda|sim] [--size BYTES] [--rounds N] [--json FILE] [--check]\n");
+            fprintf(stderr, "usage: names_open [--gpu cuda|sim] [--size BYTES] [--rounds N] [--whole] "
+                            "[--json FILE] [--check]\n");
             return 2;
         }
     }
