@@ -142,8 +142,12 @@ static inline int obey(struct gpupool_client *client, struct gpupool_name **name
         return gpupool_wake_name(client, *name, message->number, NULL, TEST_WAIT_NS);
     case ORDER_READ:
         return read_seed(client, *name, message->number);
-    case ORDER_CLOSE:
-        return gpupool_close_name(client, *name, NULL);
+    case ORDER_CLOSE: {
+        int r = gpupool_close_name(client, *name, NULL);
+        if (r == 0)
+            *name = NULL;
+        return r;
+    }
     }
     return 1;
 }
@@ -162,12 +166,13 @@ static inline int read_names(int fd, const char *argument) {
         struct order_answer answer = {.result = obey(client, &name, &message)};
         if (answer.result < 0)
             snprintf(answer.text, sizeof answer.text, "%s", gpupool_error_text());
-        else if (name != NULL && message.order != ORDER_CLOSE)
+        else if (name != NULL)
             answer.generation = gpupool_name_generation(name);
         if (send(fd, &answer, sizeof answer, 0) != sizeof answer)
             return 1;
     }
     gpupool_close(client);
+    (void)gpupool_close_name(NULL, name, GPUPOOL_NO_STREAM);
     return 0;
 }
 
