@@ -16,7 +16,7 @@ set(slow
 set(threads
   unit/client unit/gpu unit/outbox$ unit/own_mapping unit/pointer_map unit/planted integration/alloc integration/buffers integration/cache
   integration/connected integration/dispatch integration/fences integration/hand_over integration/histories$ integration/kills$
-  integration/pairs integration/prepare integration/private integration/public_fences integration/recorded_streams integration/sleep_storm integration/staging
+  integration/pairs integration/prepare integration/private integration/public_fences integration/recorded_streams integration/sleep_names_storm integration/sleep_storm integration/staging
   integration/streams integration/synced integration/threads integration/torch)
 set(planted joint/finds_ sim/finds_)
 set(own_kind integration/arena$ integration/large$ integration/own_row$ integration/packing$ integration/parts$ integration/rows$ integration/rows_storm$

@@ -119,8 +119,8 @@ static int take(struct waking *waking, size_t i) {
     struct taken *taken = &waking->taken[i];
     struct sleeper *sleeper = waking->name->is_asleep ? sleepers_find(&client->sleepers, buffer)
                                                       : sleeper_of_name(name_lease(buffer));
-    struct segment *segment;
-    struct proto_lease lease;
+    struct segment *segment = NULL;
+    struct proto_lease lease = {0};
 
     if (sleeper == NULL)
         return error_no_memory();
