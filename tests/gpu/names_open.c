@@ -30,7 +30,7 @@
 static const unsigned counts[] = {1, 4, 16, 32, 64};
 #define COUNTS (sizeof counts / sizeof *counts)
 
-/* What the processes are told. */
+/* The task of a process. */
 struct task {
     unsigned count, rounds;
     uint32_t flags;      /* of the acquires */
