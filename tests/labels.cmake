@@ -10,13 +10,13 @@
 # own_kind  says the kind of its device pools itself: a run with export = vmm is the same run
 set(slow
   integration/calls integration/cache_ integration/classifier integration/death integration/devices integration/faults
-  integration/histories integration/kills integration/pair_failures integration/service integration/siege integration/sleep_failures integration/sleep_storm integration/soak
+  integration/histories integration/kills integration/pair_failures integration/service integration/siege integration/sleep_failures integration/sleep_names_failures integration/sleep_storm integration/soak
   integration/storm integration/streams integration/traces integration/waiting sim/finds_forgotten_closing
   sim/finds_withheld_for_one_fence system/alerts unit/client_lies docs/demo docs/dev_demo)
 set(threads
   channel/threads unit/client unit/gpu unit/outbox$ unit/own_mapping unit/pointer_map unit/planted unit/word_wait integration/alloc integration/buffers integration/cache
   integration/connected integration/dispatch integration/fences integration/hand_over integration/histories$ integration/kills$
-  integration/pairs integration/prepare integration/private integration/public_fences integration/recorded_streams integration/sleep_storm integration/staging
+  integration/pairs integration/prepare integration/private integration/public_fences integration/recorded_streams integration/sleep_names_storm integration/sleep_storm integration/staging
   integration/streams integration/synced integration/threads integration/torch)
 set(planted channel/finds_ joint/finds_ sim/finds_)
 set(own_kind integration/arena$ integration/large$ integration/own_row$ integration/packing$ integration/parts$ integration/rows$ integration/rows_storm$

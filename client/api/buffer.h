@@ -79,6 +79,9 @@ int buffer_acquire_own(struct gpupool_client *client, uint32_t pool, uint64_t si
 /* INVALID, with its text: the buffer sleeps. 0: it does not. */
 int buffer_check_awake(struct gpupool_client *client, const struct gpupool_buffer *buffer);
 
+/* INVALID, with its text: what to do, as memory of this pool cannot sleep. */
+int buffer_refuse_pool(const struct pool *pool);
+
 /* Zeroes a buffer, in stream order; with GPUPOOL_NO_STREAM it is zero on return. 0, CAPTURING, DRIVER. */
 int buffer_zero(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream);
 
@@ -99,6 +102,11 @@ int buffer_share(struct gpupool_client *client, const struct gpupool_buffer *buf
 int buffer_attach(struct gpupool_client *client, const struct proto_token *name,
                   const struct shared_fence *fence, void *stream, uint32_t flags,
                   struct gpupool_buffer *ret_buffer);
+
+/* Has the reader of a buffer wait for the work before its writer's fence, on its stream or, with GPUPOOL_NO_STREAM, on
+ * the CPU. 0, NO_TOKEN, LOST, TIMED_OUT, CAPTURING, DRIVER, NO_MEMORY. */
+int buffer_wait_for_writer(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+                           const struct shared_fence *fence);
 
 /* INVALID, with its text: a call does not take GPUPOOL_OWN_STREAM. */
 int buffer_refuse_own_stream(const char *call);

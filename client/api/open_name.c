@@ -12,32 +12,9 @@
 #include "client/api/shared.h"
 #include "client/session/call_time.h"
 #include "client/session/error.h"
+#include "client/session/own_row.h"
 
-struct gpupool_name {
-    uint64_t generation, layout;
-    uint32_t flags;
-    size_t count; /* of the buffers that are open */
-    struct gpupool_buffer buffers[PROTO_NAME_BUFFERS_MAX];
-    uint8_t *directory; /* NULL: it has none */
-    uint32_t directory_bytes;
-};
-
-/* Another generation can take the place of one that is being opened, again and again. */
-#define OPEN_TRIES 64u
-
-/* A request for a name, and how its buffers are to be mapped. */
-struct opening {
-    struct gpupool_client *client;
-    char text[PROTO_NAME_TEXT_SIZE];
-    uint64_t generation;
-    uint32_t flags; /* PROTO_OPEN_NAME_… */
-    bool may_write;
-    void *stream;
-    uint64_t deadline_ns;
-};
-
-/* Asks for the name, and waits as long as the call may. */
-static int ask(const struct opening *opening, struct proto_named *ret_named) {
+int name_ask(const struct opening *opening, struct proto_named *ret_named) {
     struct connection *connection = &opening->client->session.connection;
     uint64_t timeout_ns = clock_left_ns(opening->deadline_ns);
     _cleanup_(request_recyclep) struct request *request = connection_request(connection, PROTO_OPEN_NAME);
@@ -93,21 +70,45 @@ static int read_directory(const struct opening *opening, const struct proto_name
     return r;
 }
 
+struct shared_fence name_fence(const struct proto_named *named, uint32_t i) {
+    const struct proto_named_buffer *buffer = &named->buffers[i];
+
+    return (struct shared_fence){.fence = buffer->fence, .session = buffer->has_fence ? named->session : 0};
+}
+
+/* A buffer that is to sleep lies in whole segments: then those of another generation can take their place. */
+static int check_whole(const struct opening *opening, const struct gpupool_buffer *buffer) {
+    if (!opening->can_sleep ||
+        own_row_is_whole(&opening->client->session, name_lease(buffer), buffer->capacity_bytes))
+        return 0;
+    return error_set(
+        GPUPOOL_E_INVALID,
+        "a buffer of the set shares its segments with other memory, and cannot change in place: have "
+        "the publisher acquire its buffers with GPUPOOL_CAN_SLEEP");
+}
+
 /* Attaches one buffer: read-only where its pool's segments can be mapped so. */
 static int attach(const struct opening *opening, const struct proto_named *named, uint32_t i,
                   struct gpupool_name *name) {
     const struct proto_named_buffer *buffer = &named->buffers[i];
-    struct shared_fence fence = {.fence = buffer->fence, .session = buffer->has_fence ? named->session : 0};
+    struct shared_fence fence = name_fence(named, i);
+    struct gpupool_buffer *attached = &name->buffers[name->count];
     struct pool pool;
     int r = pools_find(&opening->client->session, buffer->pool, &pool);
 
+    if (r == 0 && opening->can_sleep && !pool.is_movable)
+        r = buffer_refuse_pool(&pool);
     if (r == 0)
         r = buffer_attach(opening->client, &buffer->token, &fence, opening->stream,
-                          pool.is_movable && !opening->may_write ? GPUPOOL_READ_ONLY : 0,
-                          &name->buffers[name->count]);
-    if (r == 0) /* its owner may have shared it anew as another number of bytes */
-        name->buffers[name->count++].size_bytes = buffer->size_bytes;
-    return r;
+                          (pool.is_movable && !opening->may_write ? GPUPOOL_READ_ONLY : 0) |
+                              (opening->can_sleep ? GPUPOOL_CAN_SLEEP : 0),
+                          attached);
+    if (r < 0)
+        return r;
+    attached->size_bytes =
+        buffer->size_bytes; /* its owner may have shared it anew as another number of bytes */
+    name->count++;
+    return check_whole(opening, attached);
 }
 
 /* Gives back what was opened of a name that could not be opened whole. */
@@ -128,9 +129,12 @@ static int open_generation(const struct opening *opening, const struct proto_nam
 
     if (name == NULL)
         return error_no_memory();
+    memcpy(name->text, opening->text, sizeof name->text);
     name->generation = named->generation;
     name->layout = named->layout;
     name->flags = named->flags;
+    name->may_write = opening->may_write;
+    name->can_sleep = opening->can_sleep;
     int r = read_directory(opening, named, name);
     for (uint32_t i = 0; r == 0 && i < named->count; i++)
         r = attach(opening, named, i, name);
@@ -142,9 +146,14 @@ static int open_generation(const struct opening *opening, const struct proto_nam
     return 0;
 }
 
-/* Whether an error is that of a generation that another one has taken the place of. */
-static bool is_replaced(int error) {
+bool name_is_replaced(int error) {
     return error == GPUPOOL_E_NO_TOKEN || error == GPUPOOL_E_STALE || error == GPUPOOL_E_NO_NAME;
+}
+
+int name_check_access(bool may_write, const struct proto_named *named) {
+    return may_write && (named->flags & PROTO_PUBLISH_LIVE) == 0
+               ? error_set(GPUPOOL_E_INVALID, "its contents are fixed: open it without GPUPOOL_NAME_WRITE")
+               : 0;
 }
 
 static int open_name(const struct opening *opening, struct gpupool_name **ret_name, int *ret_builds) {
@@ -152,16 +161,17 @@ static int open_name(const struct opening *opening, struct gpupool_name **ret_na
     struct proto_named named;
 
     for (unsigned n = 1;; n++) {
-        int r = ask(opening, &named);
+        int r = name_ask(opening, &named);
         if (r < 0)
             return r;
         *ret_builds = named.state == PROTO_NAME_BUILD;
         if (*ret_builds)
             return 0;
-        if (opening->may_write && (named.flags & PROTO_PUBLISH_LIVE) == 0)
-            return error_set(GPUPOOL_E_INVALID, "its contents are fixed: open it without GPUPOOL_NAME_WRITE");
+        r = name_check_access(opening->may_write, &named);
+        if (r < 0)
+            return r;
         r = open_generation(opening, &named, ret_name);
-        if (r == 0 || !is_replaced(r) || n == OPEN_TRIES)
+        if (r == 0 || !name_is_replaced(r) || n == NAME_OPEN_TRIES)
             return r;
     }
 }
@@ -172,6 +182,7 @@ static int enter(struct gpupool_client *client, const char *call, const char *na
     *opening = (struct opening){
         .client = client,
         .may_write = (flags & GPUPOOL_NAME_WRITE) != 0,
+        .can_sleep = (flags & GPUPOOL_NAME_CAN_SLEEP) != 0,
         .stream = stream,
         .deadline_ns = clock_deadline_ns(clock_now_ns(), timeout_ns),
     };
@@ -180,7 +191,7 @@ static int enter(struct gpupool_client *client, const char *call, const char *na
         r = shared_check(client);
     if (r < 0)
         return r;
-    if ((flags & ~GPUPOOL_NAME_WRITE) != 0)
+    if ((flags & ~(GPUPOOL_NAME_WRITE | GPUPOOL_NAME_CAN_SLEEP)) != 0)
         return error_set(GPUPOOL_E_INVALID, "%s: unknown flags: %#" PRIx32, call, flags);
     return stream == GPUPOOL_OWN_STREAM ? buffer_refuse_own_stream(call) : 0;
 }
@@ -234,7 +245,7 @@ int gpupool_watch_name(struct gpupool_client *client, const char *name, uint64_t
     _cleanup_(call_time_end) struct call_time time = call_time_begin(timeout_ns);
     opening.generation = generation;
     opening.flags = PROTO_OPEN_NAME_CHANGE;
-    r = ask(&opening, &named);
+    r = name_ask(&opening, &named);
     if (r < 0)
         return error_prefix(r, "watching '%s'", opening.text);
     *ret_generation = named.state == PROTO_NAME_THERE ? named.generation : 0;

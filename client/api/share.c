@@ -242,8 +242,7 @@ static int wait_for_other(struct gpupool_client *client, const struct gpupool_bu
                          : board_order(&client->session, fence, device, stream, deadline_ns);
 }
 
-/* Has the reader of a buffer wait for its writer. */
-static int wait_for_writer(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
+int buffer_wait_for_writer(struct gpupool_client *client, const struct gpupool_buffer *buffer, void *stream,
                            const struct shared_fence *fence) {
     int r = fence->session == 0 ? 0 : board_need(&client->session);
     if (fence->session == 0 || r < 0)
@@ -289,7 +288,7 @@ int buffer_attach(struct gpupool_client *client, const struct proto_token *name,
     *ret_buffer = buffer_of_grant(client, &grant);
     const struct proto_lease_name lease = buffer_lease(ret_buffer, NULL);
     shared_note(&client->shared, &note, &lease, 0, NULL);
-    r = wait_for_writer(client, ret_buffer, stream, fence);
+    r = buffer_wait_for_writer(client, ret_buffer, stream, fence);
     if (r == 0)
         return 0;
     error_save(text);

@@ -20,14 +20,14 @@
 #include "client/session/lease.h"
 #include "client/session/own_row.h"
 
-/* INVALID, and what to do: memory of this pool, or a buffer that has no addresses of its own, cannot sleep. */
-static int refuse_pool(const struct pool *pool) {
+int buffer_refuse_pool(const struct pool *pool) {
     return error_set(GPUPOOL_E_INVALID, "%s cannot sleep: %s",
                      pool->kind == PROTO_POOL_HOST ? "host memory" : "memory of a pool with legacy handles",
                      pool->kind == PROTO_POOL_HOST ? "sleep is for memory of a GPU"
                                                    : "have the pool configured with export = vmm");
 }
 
+/* INVALID, and what to do: the pool's memory, or a buffer that has no addresses of its own, cannot sleep. */
 static int refuse_buffer(struct gpupool_client *client, const struct gpupool_buffer *buffer) {
     struct pool pool;
     int r = pools_find(&client->session, buffer->pool, &pool);
@@ -37,17 +37,24 @@ static int refuse_buffer(struct gpupool_client *client, const struct gpupool_buf
     return pool.is_movable
                ? error_set(GPUPOOL_E_INVALID, "the buffer has no addresses of its own, or was "
                                               "released: acquire or attach it with GPUPOOL_CAN_SLEEP")
-               : refuse_pool(&pool);
+               : buffer_refuse_pool(&pool);
 }
 
 static struct proto_lease_name name_of(const struct gpupool_buffer *buffer) {
     return (struct proto_lease_name){.lease = buffer->lease, .generation = buffer->generation};
 }
 
+static int refuse_of_name(void) {
+    return error_set(GPUPOOL_E_INVALID, "the buffer is one of a name that sleeps: gpupool_wake_name()");
+}
+
 int buffer_check_awake(struct gpupool_client *client, const struct gpupool_buffer *buffer) {
-    return sleepers_find(&client->sleepers, buffer) == NULL
-               ? 0
-               : error_set(GPUPOOL_E_INVALID, "the buffer sleeps: gpupool_wake() it before");
+    const struct sleeper *sleeper = sleepers_find(&client->sleepers, buffer);
+
+    if (sleeper == NULL)
+        return 0;
+    return sleeper->is_of_name ? refuse_of_name()
+                               : error_set(GPUPOOL_E_INVALID, "the buffer sleeps: gpupool_wake() it before");
 }
 
 /* --- buffers that can sleep --- */
@@ -78,7 +85,7 @@ int buffer_acquire_own(struct gpupool_client *client, uint32_t pool_id, uint64_t
     if (r < 0)
         return r;
     if (!pool.is_movable)
-        return refuse_pool(&pool);
+        return buffer_refuse_pool(&pool);
     uint64_t bytes = size_bytes <= PROTO_SIZE_MAX ? whole_bytes(&pool, size_bytes) : 0;
     if (bytes == 0)
         return error_set(GPUPOOL_E_TOO_LARGE, "larger than %u segments of the pool", PROTO_ROW_PARTS_MAX);
@@ -208,6 +215,8 @@ static int fall_asleep(struct falling_asleep *falling) {
 
 /* Whether a sleeping buffer is as it is asked to be. */
 static int check_asleep(const struct sleeper *sleeper, enum gpupool_keep keep) {
+    if (sleeper->is_of_name)
+        return refuse_of_name();
     if (sleeper->is_mapped)
         return error_set(GPUPOOL_E_INVALID,
                          "a gpupool_wake() of the buffer has failed: call that again before");
@@ -364,7 +373,9 @@ int gpupool_wake(struct gpupool_client *client, struct gpupool_buffer *buffer, v
     if ((flags & ~GPUPOOL_ZERO) != 0)
         return error_set(GPUPOOL_E_INVALID, "gpupool_wake: unknown flags 0x%" PRIx32, flags);
     struct sleeper *sleeper = sleepers_find(&client->sleepers, buffer);
-    if (sleeper != NULL)
+    if (sleeper != NULL && sleeper->is_of_name)
+        r = refuse_of_name();
+    else if (sleeper != NULL)
         r = wake_now(client, sleeper, buffer, stream, timeout_ns, flags);
     else if (piece != NULL || !own_row_is(&client->session, name_of(buffer)))
         r = refuse_buffer(client, buffer);

@@ -26,6 +26,16 @@ void sleepers_deinit(struct sleepers *sleepers) {
     pthread_mutex_destroy(&sleepers->lock);
 }
 
+struct sleeper *sleeper_of_name(struct proto_lease_name lease) {
+    struct sleeper *sleeper = calloc(1, sizeof *sleeper);
+
+    if (sleeper == NULL)
+        return NULL;
+    *sleeper = (struct sleeper){.lease = lease, .has_block = true, .is_of_name = true};
+    list_init(&sleeper->link);
+    return sleeper;
+}
+
 static struct list *bucket_of(struct sleepers *sleepers, uint64_t lease) {
     return &sleepers->buckets[lease % SLEEPER_BUCKETS];
 }

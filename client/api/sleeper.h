@@ -2,7 +2,8 @@
 #ifndef CLIENT_API_SLEEPER_H
 #define CLIENT_API_SLEEPER_H
 /*
- * The sleeping buffers of a client. A client owns one table of them. A buffer that is not in it is awake.
+ * The sleeping buffers of a client. A client owns one table of them. A buffer that is not in it is awake. The buffers
+ * of a name that sleeps are in it as well (name.h): gpupool_wake_name() takes them out.
  *
  * gpupool_sleep() enters a buffer when its memory is unmapped. gpupool_wake() takes it out when the memory is mapped
  * and the contents are on their way, and gpupool_release() when the buffer ends. Two members of a sleeper say
@@ -37,6 +38,7 @@ struct sleeper {
     struct proto_lease_name lease;
     enum gpupool_keep keep;
     bool has_block, is_mapped;
+    bool is_of_name;        /* without contents of its own; is_mapped is false */
     struct host_copy *copy; /* of the contents; NULL: they are elsewhere, or nowhere */
 };
 
@@ -51,6 +53,9 @@ void sleepers_init(struct sleepers *sleepers);
 /* Frees the bookkeeping. The memory goes with the client. sleepers_forget(): in a forked child, takes no lock. */
 void sleepers_deinit(struct sleepers *sleepers);
 void sleepers_forget(struct sleepers *sleepers);
+
+/* The sleeper of a buffer of a name, which has its block still. The caller's; NULL: no memory. */
+struct sleeper *sleeper_of_name(struct proto_lease_name lease);
 
 /* Enters a sleeper, or takes it out, which is the caller's then. */
 void sleepers_add(struct sleepers *sleepers, struct sleeper *sleeper);

@@ -22,24 +22,30 @@ struct asking {
     uint32_t n_granted;
 };
 
-/* The widths of a pool's segments: large ones, some of half the size, and those of one slot. */
-#define WIDTHS 3u
+/* The widths of a pool's segments: large ones, halves of these, and those of one slot. Arenas ask for the first two and
+ * the last. A buffer of 128 MiB in a large pool would lie in eight segments without the others, and a process that has
+ * it by a name or a token imports and maps each. */
+#define WIDTHS_MAX 6u
+_Static_assert(PROTO_LARGE_BYTES_MAX >> (WIDTHS_MAX - 1) == PROTO_SLOT_BYTES_MAX,
+               "pools with large segments have the widest slots");
 
-static void list_widths(const struct pool *pool, uint64_t widths[WIDTHS]) {
-    uint64_t large_bytes = proto_large_bytes(pool->limit_bytes);
+/* Lists them, the widest first. Returns how many there are. */
+static unsigned list_widths(const struct pool *pool, uint64_t widths[static WIDTHS_MAX]) {
+    uint64_t slot_bytes = proto_slot_bytes(pool->limit_bytes);
+    unsigned count = 0;
 
-    widths[0] = large_bytes;
-    widths[1] = large_bytes / 2;
-    widths[2] = proto_slot_bytes(pool->limit_bytes);
+    for (uint64_t bytes = proto_large_bytes(pool->limit_bytes); bytes > slot_bytes; bytes /= 2)
+        widths[count++] = bytes;
+    widths[count++] = slot_bytes;
+    return count;
 }
 
 /* The narrowest segments that are few enough for one lease; 0: none are. */
 static uint64_t narrow_bytes(const struct pool *pool, uint64_t size_bytes) {
-    uint64_t widths[WIDTHS];
+    uint64_t widths[WIDTHS_MAX];
 
-    list_widths(pool, widths);
-    for (unsigned i = WIDTHS; i-- > 0;)
-        if (widths[i] != 0 && size_bytes <= widths[i] * PROTO_ROW_PARTS_MAX)
+    for (unsigned i = list_widths(pool, widths); i-- > 0;)
+        if (size_bytes <= widths[i] * PROTO_ROW_PARTS_MAX)
             return widths[i];
     return 0;
 }
@@ -87,12 +93,12 @@ static int ask_growing(struct asking *asking, uint64_t segment_bytes, uint64_t c
 
 /* As few segments as there can be: as wide as they fit. */
 static int ask_wide(struct asking *asking) {
-    uint64_t widths[WIDTHS], left = asking->bytes;
+    uint64_t widths[WIDTHS_MAX], left = asking->bytes;
+    unsigned n_widths = list_widths(asking->pool, widths);
     int r = 0;
 
-    list_widths(asking->pool, widths);
-    for (unsigned i = 0; i < WIDTHS && r == 0; i++) {
-        uint64_t count = widths[i] == 0 ? 0 : left / widths[i];
+    for (unsigned i = 0; i < n_widths && r == 0; i++) {
+        uint64_t count = left / widths[i];
         if (count > 0)
             r = ask_growing(asking, widths[i], count);
         left -= count * widths[i];
@@ -126,12 +132,11 @@ static int ask_waiting(struct asking *asking, uint64_t segment_bytes) {
 }
 
 static int ask_for_all(struct asking *asking) {
-    uint64_t narrow = narrow_bytes(asking->pool, asking->bytes), widths[WIDTHS];
-    int r;
+    uint64_t narrow = narrow_bytes(asking->pool, asking->bytes), widths[WIDTHS_MAX];
+    bool has_wide = list_widths(asking->pool, widths) > 1 && asking->bytes >= 2 * narrow;
 
-    list_widths(asking->pool, widths);
-    r = ask_wide(asking);
-    if (miss_is_refused(r) && widths[0] != 0 && asking->bytes >= widths[1])
+    int r = ask_wide(asking);
+    if (miss_is_refused(r) && has_wide)
         r = ask_growing(asking, narrow, asking->bytes / narrow);
     return miss_is_refused(r) ? ask_waiting(asking, narrow) : r;
 }

@@ -34,6 +34,15 @@ uint64_t own_row_bytes(struct session *session, struct proto_lease_name lease) {
     return find_row(session, lease)->range->size_bytes;
 }
 
+bool own_row_is_mapped(struct session *session, struct proto_lease_name lease) {
+    return !find_row(session, lease)->is_unmapped;
+}
+
+bool own_row_is_whole(struct session *session, struct proto_lease_name lease, uint64_t capacity_bytes) {
+    const struct mapped_row *row = find_row(session, lease);
+    return row->offset_bytes == 0 && row->range->size_bytes == capacity_bytes;
+}
+
 /* --- what is mapped --- */
 
 /* The segments of a block or a row, as they are to be mapped. NULL: no memory. */
@@ -46,7 +55,7 @@ static struct mapped_part *parts_of_block(const struct own_block *block) {
 }
 
 static struct mapped_part *parts_of_row(struct session *session, const struct mapped_row *row) {
-    struct mapped_part *parts = malloc(row->n_parts * sizeof *parts);
+    struct mapped_part *parts = malloc((row->n_parts + 1) * sizeof *parts); /* EMPTY: none, and no NULL */
 
     for (uint32_t i = 0; parts != NULL && i < row->n_parts; i++) {
         parts[i] =
@@ -217,9 +226,9 @@ static int content_make(const struct mapped_row *row, const struct mapped_part *
     return ret_content->range == NULL || ret_content->segments == NULL ? error_no_memory() : 0;
 }
 
-/* Has a row, and its use, go by what is mapped at its addresses now. *content gets what it had. */
-static void change(struct session *session, struct mapped_row *row, struct content *content, uint32_t count,
-                   struct proto_lease_name from, struct proto_lease_name to) {
+/* Has a row, and its use, go by the block that is mapped at its addresses now. *content gets what it had. */
+static void take_content(struct session *session, struct mapped_row *row, struct content *content, uint32_t count,
+                         struct proto_lease_name from, struct proto_lease_name to) {
     const struct content before = {row->range, row->segments};
     struct rows *rows = &session->rows;
 
@@ -246,7 +255,7 @@ int own_row_fill(struct session *session, struct proto_lease_name lease, const s
     if (r == 0)
         r = mapped_range_map(content.range, &session->segments, parts, block->count, 0, row->access);
     if (r == 0)
-        change(session, row, &content, block->count, lease, block->lease);
+        take_content(session, row, &content, block->count, lease, block->lease);
     return r;
 }
 
@@ -283,15 +292,53 @@ static int check_place(const struct mapped_row *row, const struct proto_lease *l
     return 0;
 }
 
-/* Takes the old block's mappings away and makes the new one's. */
-static int exchange(struct session *session, struct mapped_row *row, const struct mapped_part *old_parts,
-                    const struct mapped_part *parts, uint32_t count, struct mapped_range *range) {
-    bool was_unmapped = row->is_unmapped;
-    int r = was_unmapped ? 0 : unmap(session, row, old_parts);
+void own_change_free(struct own_change *change) {
+    mapped_range_forget(change->range);
+    free(change->segments);
+    free(change->parts);
+    *change = (struct own_change){0};
+}
 
-    if (r == 0) {
-        r = mapped_range_map(range, &session->segments, parts, count, 0, row->access);
-        if (r < 0 && !was_unmapped && map_back(session, row, old_parts, row->n_parts))
+int own_row_prepare(struct session *session, struct proto_lease_name lease, const struct proto_lease *other,
+                    const struct segment *segment, const uint8_t uuid[PROTO_UUID_BYTES],
+                    struct own_change *ret_change) {
+    struct own_change change = {.row = find_row(session, lease),
+                                .lease = {.lease = other->lease, .generation = other->generation},
+                                .count = row_parts_count(other->parts)};
+    struct content content = {0};
+
+    int r = bring_parts(session, other, segment, uuid, &change.parts);
+    if (r == 0)
+        r = check_place(change.row, other, change.parts);
+    if (r == 0)
+        r = content_make(change.row, change.parts, change.count, &content);
+    change.range = content.range;
+    change.segments = content.segments;
+    if (r == 0)
+        *ret_change = change;
+    else
+        own_change_free(&change);
+    return r;
+}
+
+/* Takes away what the driver had not unmapped of a row that is UNMAPPED. */
+static int unmap_rest(struct session *session, struct mapped_row *row) {
+    int r = 0;
+
+    for (uint32_t i = 0; i < row->n_parts && r == 0; i++)
+        r = mapped_range_unmap(row->range, &session->segments, i, 0);
+    return r;
+}
+
+/* Takes the mappings of the row's block away, and makes those of the other one. */
+static int exchange(struct session *session, struct mapped_row *row, const struct mapped_part *parts,
+                    const struct own_change *change) {
+    bool was_unmapped = row->is_unmapped;
+    int r = was_unmapped ? unmap_rest(session, row) : unmap(session, row, parts);
+
+    if (r == 0 && !change->is_unmapped) {
+        r = mapped_range_map(change->range, &session->segments, change->parts, change->count, 0, row->access);
+        if (r < 0 && !was_unmapped && map_back(session, row, parts, row->n_parts))
             set_unmapped(session, row, false);
     }
     return r < 0 && !was_unmapped && row->is_unmapped
@@ -299,25 +346,33 @@ static int exchange(struct session *session, struct mapped_row *row, const struc
                : r;
 }
 
-int own_row_replace(struct session *session, struct proto_lease_name lease, const struct proto_lease *other,
-                    const struct segment *segment, const uint8_t uuid[PROTO_UUID_BYTES]) {
-    const struct proto_lease_name name = {.lease = other->lease, .generation = other->generation};
-    struct mapped_row *row = find_row(session, lease);
-    uint32_t count = row_parts_count(other->parts);
-    _cleanup_(freep) struct mapped_part *parts = NULL;
-    _cleanup_(content_free) struct content content = {0};
+int own_row_change(struct session *session, struct own_change *change) {
+    struct mapped_row *row = change->row;
+    struct rows *rows = &session->rows;
+    const bool was_unmapped = row->is_unmapped;
 
-    _cleanup_(freep) struct mapped_part *old_parts = parts_of_row(session, row);
-    if (old_parts == NULL)
+    _cleanup_(freep) struct mapped_part *parts = parts_of_row(session, row);
+    if (parts == NULL)
         return error_no_memory();
-    int r = bring_parts(session, other, segment, uuid, &parts);
-    if (r == 0)
-        r = check_place(row, other, parts);
-    if (r == 0)
-        r = content_make(row, parts, count, &content);
-    if (r == 0)
-        r = exchange(session, row, old_parts, parts, count, content.range);
-    if (r == 0)
-        change(session, row, &content, count, lease, name);
-    return r;
+    int r = exchange(session, row, parts, change);
+    if (r < 0)
+        return r;
+    pthread_mutex_lock(&rows->lock);
+    struct row_use *use = list_first(&row->uses, struct row_use, link);
+    const struct own_change before = {.row = row,
+                                      .lease = {.lease = use->lease, .generation = use->generation},
+                                      .range = row->range,
+                                      .segments = row->segments,
+                                      .parts = take_ptr(&parts),
+                                      .count = row->n_parts,
+                                      .is_unmapped = was_unmapped};
+    row->range = change->range;
+    row->segments = change->segments;
+    row->n_parts = change->count;
+    row->is_unmapped = change->is_unmapped;
+    row_name_use_locked(rows, use, change->lease.lease, change->lease.generation);
+    pthread_mutex_unlock(&rows->lock);
+    free(change->parts);
+    *change = before;
+    return 0;
 }

@@ -7,8 +7,8 @@
  *
  *     own_row_make, rows_open ──▶ MAPPED ──own_row_unmap──▶ UNMAPPED ──own_row_empty──▶ EMPTY
  *                                 ▲  │  ▲                      │                          │
- *            own_row_replace ─────┘──┘  └─────own_row_map──────┘                          │
- *                                 └────────────────────own_row_fill───────────────────────┘
+ *             own_row_change ─────┘──┘  └─────own_row_map──────┘                          │
+ *                                 └────────────own_row_fill, own_row_change───────────────┘
  *
  * In UNMAPPED the lease is still the session's. In EMPTY it is not: the row is known by the name of the lease that
  * it had, until own_row_fill() gives it another one. An address that maps nothing faults, on the GPU as well.
@@ -61,14 +61,40 @@ uint64_t *own_row_empty(struct session *session, struct proto_lease_name lease, 
  * DRIVER, NO_MEMORY, DISCONNECTED: it is EMPTY still, and the lease the caller's. */
 int own_row_fill(struct session *session, struct proto_lease_name lease, const struct own_block *block);
 
-/* Puts the block of another lease in the place of a row's, which is MAPPED or UNMAPPED: afterwards its memory is at the addresses
- * where the old one's was. segment: the lease's; uuid names the pool's device, and access is the row's
- * (rows_open()). The row has the new lease's name then, and the old lease is the caller's to release.
- *
- * 0; INVALID: the blocks differ in size, or in where they begin in their first segments; else as rows_open(). After
- * a failure the row maps its old block, and the new lease is the caller's to give back. Where the driver maps the
- * old block no more, either, the row is UNMAPPED: the error's text says so. */
-int own_row_replace(struct session *session, struct proto_lease_name lease, const struct proto_lease *other,
-                    const struct segment *segment, const uint8_t uuid[PROTO_UUID_BYTES]);
+/* --- the block of another lease --- */
+
+/* A block that may take the place of the one in a row, with all that its mapping needs but the driver's calls. Its
+ * segments are imported. Both leases are the caller's, and neither is released while there is a change for them. */
+struct own_change {
+    struct mapped_row *row;        /* borrowed */
+    struct proto_lease_name lease; /* of the block that is not in the row */
+    struct mapped_range *range;    /* the bookkeeping of its mappings; owned, as what follows */
+    uint64_t *segments;
+    struct mapped_part *parts;
+    uint32_t count;   /* of its segments; 0: the row is EMPTY without the other block */
+    bool is_unmapped; /* it is not mapped when it comes into the row */
+};
+
+/* Prepares a change to the block of a lease that was taken, and of which nothing is mapped. segment: the lease's first
+ * one; uuid names the pool's device. The block will be mapped with the access of the row (rows_open()). *ret_change is
+ * the caller's, for own_change_free(). 0; INVALID: the blocks differ in size, or in where they begin in their first
+ * segments; else as rows_open(). */
+int own_row_prepare(struct session *session, struct proto_lease_name lease, const struct proto_lease *other,
+                    const struct segment *segment, const uint8_t uuid[PROTO_UUID_BYTES],
+                    struct own_change *ret_change);
+
+/* Has the other block be in the row, which goes by the name of its lease then. Afterwards *change is that back: a
+ * second call undoes the first one. 0; DRIVER, NO_MEMORY, DISCONNECTED: the row has the block that it had, mapped as it
+ * was, or UNMAPPED where the driver does not map it any more; the error's text says so. */
+int own_row_change(struct session *session, struct own_change *change);
+
+void own_change_free(struct own_change *change);
+
+/* Whether a row is MAPPED. */
+bool own_row_is_mapped(struct session *session, struct proto_lease_name lease);
+
+/* Whether the block of a row, which has so many bytes, is all of its segments: only such blocks lie alike in their
+ * segments for certain. */
+bool own_row_is_whole(struct session *session, struct proto_lease_name lease, uint64_t capacity_bytes);
 
 #endif

@@ -49,9 +49,14 @@ static void start(struct puppet *puppet, const struct test_daemon *daemon, const
     close(pair[1]);
 }
 
+void puppet_start_role_as(struct puppet *puppet, const struct test_daemon *daemon,
+                          const char *const *environment, const char *role, const char *argument) {
+    start(puppet, daemon, environment, role, argument);
+}
+
 void puppet_start_role(struct puppet *puppet, const struct test_daemon *daemon, const char *role,
                        const char *argument) {
-    start(puppet, daemon, NULL, role, argument);
+    puppet_start_role_as(puppet, daemon, NULL, role, argument);
 }
 
 void puppet_start_as(struct puppet *puppet, const struct test_daemon *daemon, const char *const *environment,

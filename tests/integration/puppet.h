@@ -100,6 +100,8 @@ void puppet_connect_as(struct puppet *puppet, const struct test_daemon *daemon,
 /* Starts a process that plays a role. */
 void puppet_start_role(struct puppet *puppet, const struct test_daemon *daemon, const char *role,
                        const char *argument);
+void puppet_start_role_as(struct puppet *puppet, const struct test_daemon *daemon,
+                          const char *const *environment, const char *role, const char *argument);
 /* A farewell. */
 void puppet_quit(struct puppet *puppet);
 void puppet_kill(struct puppet *puppet);

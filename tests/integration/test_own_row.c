@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Another block at the addresses of an attached buffer: own_row_replace(), which no public call uses. */
+/* Another block at the addresses of an attached buffer: own_row_change(). */
 #include "base/cleanup.h"
 #include "client/session/lease.h"
 #include "client/session/own_row.h"
@@ -64,7 +64,11 @@ static int replace(struct scene *scene, unsigned number) {
 
     MUST(pools_find(session, scene->attached.pool, &pool));
     const struct proto_lease lease = take_lease(scene, number, &segment);
-    int r = own_row_replace(session, before, &lease, segment, pool.uuid);
+    struct own_change change = {0};
+    int r = own_row_prepare(session, before, &lease, segment, pool.uuid, &change);
+    if (r == 0)
+        r = own_row_change(session, &change);
+    own_change_free(&change);
     if (r < 0) {
         lease_give_back(session, &lease);
         return r;
@@ -117,6 +121,63 @@ static void a_block_takes_the_place_of_one_that_is_not_mapped(void **state) {
     scene_end(&scene);
 }
 
+/* How the row of the attached buffer is when its block is changed. */
+enum before {
+    WAS_MAPPED,
+    WAS_UNMAPPED,
+    WAS_EMPTY,
+    BEFORES
+};
+
+/* A second call has the row as it was before the first one: mapped, unmapped, or without a block. */
+static void a_change_is_undone_by_the_next(void **state) {
+    (void)state;
+    if (!test_is_simulated())
+        skip();
+    for (unsigned before = 0; before < BEFORES; before++) {
+        struct own_change change;
+        struct segment *segment;
+        struct scene scene;
+        struct pool pool;
+        bool is_unmapped;
+        uint32_t count;
+
+        scene_begin(&scene, SLEEPER_BYTES, SLEEPER_BYTES);
+        struct session *session = &scene.reader->session;
+        const struct proto_lease_name name = name_of(&scene.attached);
+        MUST(pools_find(session, scene.attached.pool, &pool));
+        assert_true(own_row_is_whole(session, name, scene.attached.capacity_bytes));
+        if (before != WAS_MAPPED)
+            MUST(own_row_unmap(session, name, &is_unmapped));
+        if (before == WAS_EMPTY) {
+            MUST(lease_release(session, name.lease, name.generation, 0, 0, FENCE_NONE));
+            free(own_row_empty(session, name, &count));
+        }
+        const struct proto_lease lease = take_lease(&scene, 1, &segment);
+        MUST(own_row_prepare(session, name, &lease, segment, pool.uuid, &change));
+        for (unsigned i = 0; i < 3; i++) {
+            MUST(own_row_change(session, &change));
+            assert_false(own_row_is(session, name));
+            assert_true(own_row_is_mapped(session, (struct proto_lease_name){lease.lease, lease.generation}));
+            MUST(puppet_read_pattern(scene.reader, &scene.attached, 2, NULL));
+            MUST(own_row_change(session, &change));
+            assert_int_equal(own_row_is_mapped(session, name), before == WAS_MAPPED);
+            assert_int_equal(is_readable(scene.attached.data), before == WAS_MAPPED);
+            if (before == WAS_MAPPED)
+                MUST(puppet_read_pattern(scene.reader, &scene.attached, 1, NULL));
+        }
+        if (before == WAS_EMPTY) { /* a buffer needs a block for its release */
+            MUST(own_row_change(session, &change));
+            scene.attached.lease = lease.lease;
+            scene.attached.generation = lease.generation;
+        } else {
+            lease_give_back(session, &lease);
+        }
+        own_change_free(&change);
+        scene_end(&scene);
+    }
+}
+
 static void a_block_of_another_size_is_refused(void **state) {
     struct scene scene;
 
@@ -164,6 +225,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_reader_has_another_block_at_the_same_addresses),
         cmocka_unit_test(a_block_takes_the_place_of_one_that_is_not_mapped),
+        cmocka_unit_test(a_change_is_undone_by_the_next),
         cmocka_unit_test(a_block_of_another_size_is_refused),
         cmocka_unit_test(a_failure_leaves_the_old_block),
     };

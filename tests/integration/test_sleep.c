@@ -83,7 +83,19 @@ static void sleep_is_behind_the_work_of_the_stream(void **state) {
     sleep_stop(&daemon);
 }
 
-/* A pool that has large segments gives them to a buffer, and those of one slot for the rest. */
+/* How many segments a buffer that can sleep lies in. */
+static uint32_t count_segments(struct gpupool_client *client, const struct gpupool_buffer *buffer) {
+    struct rows *rows = &client->session.rows;
+
+    pthread_mutex_lock(&rows->lock);
+    const struct row_use *use = rows_find_use_locked(rows, buffer->lease, buffer->generation);
+    assert_non_null(use);
+    uint32_t count = use->row->n_parts;
+    pthread_mutex_unlock(&rows->lock);
+    return count;
+}
+
+/* A pool that has large segments gives them to a buffer, and ever narrower ones for the rest. */
 static void a_large_buffer_has_few_segments(void **state) {
     struct gpupool_buffer_info info;
     struct test_daemon daemon;
@@ -95,7 +107,7 @@ static void a_large_buffer_has_few_segments(void **state) {
     struct gpupool_client *client = sleep_open(&daemon, 0);
     struct gpupool_buffer buffer = acquire_sleeper(client, 410 * MIB);
     assert_int_equal(buffer.capacity_bytes, 416 * MIB);
-    assert_int_equal(daemon_pool(&daemon, "device", 0, "segments"), 1 + 1 + 2); /* 256, 128, 16 and 16 MiB */
+    assert_int_equal(daemon_pool(&daemon, "device", 0, "segments"), 3); /* 256, 128 and 32 MiB */
     assert_int_equal(daemon_sum(&daemon, "leases"), 1);
     MUST(gpupool_query(client, &buffer, &info));
     assert_int_equal(info.buffer.size_bytes, 410 * MIB);
@@ -106,20 +118,14 @@ static void a_large_buffer_has_few_segments(void **state) {
     MUST(gpupool_wake(client, &buffer, NULL, GPUPOOL_NOW, 0));
     assert_int_equal(*last, 3);
     MUST(gpupool_release(client, &buffer, NULL));
+    for (unsigned mib = 16; mib <= 256; mib *= 2) { /* each in a segment of its own */
+        buffer = acquire_sleeper(client, mib * MIB);
+        assert_int_equal(buffer.capacity_bytes, mib * MIB);
+        assert_int_equal(count_segments(client, &buffer), 1);
+        MUST(gpupool_release(client, &buffer, NULL));
+    }
     gpupool_close(client);
     sleep_stop(&daemon);
-}
-
-/* How many segments a buffer that can sleep lies in. */
-static uint32_t count_segments(struct gpupool_client *client, const struct gpupool_buffer *buffer) {
-    struct rows *rows = &client->session.rows;
-
-    pthread_mutex_lock(&rows->lock);
-    const struct row_use *use = rows_find_use_locked(rows, buffer->lease, buffer->generation);
-    assert_non_null(use);
-    uint32_t count = use->row->n_parts;
-    pthread_mutex_unlock(&rows->lock);
-    return count;
 }
 
 #define SMALL_BUFFERS 16u

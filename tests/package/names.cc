@@ -62,6 +62,39 @@ static void one_builds() {
     gpupool::unpublish(builder, "built");
 }
 
+/* On a pool whose segments are descriptors. Elsewhere no buffer can sleep, and no name. */
+static void a_name_sleeps_and_wakes_with_the_next_generation() {
+    gpupool::client publisher = gpupool::client::open(), reader = gpupool::client::open();
+    std::uint64_t first = publish(publisher, "host", 1, 0);
+    CHECK(
+        opened_name::try_open(reader, "host", gpupool::no_stream, gpupool::now, first, GPUPOOL_NAME_CAN_SLEEP)
+            .error()
+            .number() == GPUPOOL_E_INVALID);
+    opened_name host = opened_name::open(reader, "host", gpupool::no_stream);
+    CHECK(host.try_sleep().error().number() == GPUPOOL_E_INVALID);
+    CHECK(host.try_wake(0, gpupool::no_stream).error().number() == GPUPOOL_E_INVALID);
+    CHECK(opened_name().try_sleep(gpupool::no_stream).error().number() == GPUPOOL_E_INVALID);
+    if (gpupool_gpu_kind(publisher.get()) == GPUPOOL_GPU_NONE)
+        return;
+    gpupool::result<gpupool::buffer> acquired = publisher.device_pool(0).try_acquire(
+        size_bytes, gpupool::no_stream, gpupool::forever, GPUPOOL_CAN_SLEEP);
+    CHECK(acquired || acquired.error().number() == GPUPOOL_E_INVALID);
+    if (!acquired)
+        return;
+    gpupool::buffer buffer = std::move(acquired).value();
+    first = gpupool::publish(publisher, "sleeps", {&buffer}, gpupool::no_stream);
+    opened_name name =
+        opened_name::open(reader, "sleeps", gpupool::no_stream, gpupool::now, 0, GPUPOOL_NAME_CAN_SLEEP);
+    const void *data = name[0].data;
+    name.sleep();
+    CHECK(name.try_wake(first + 1, gpupool::no_stream, gpupool::now).error().number() == GPUPOOL_E_NO_NAME);
+    std::uint64_t second =
+        gpupool::publish(publisher, "sleeps", {&buffer}, gpupool::no_stream, GPUPOOL_NAME_SAME_LAYOUT);
+    name.wake(second, gpupool::no_stream);
+    CHECK(name.generation() == second && name[0].data == data);
+    name.sleep(gpupool::no_stream); /* the destructor closes one that sleeps */
+}
+
 /* Its buffers went with the client. */
 static void what_outlives_its_client_is_harmless() {
     opened_name name;
@@ -79,6 +112,7 @@ int main() {
     try {
         a_name_is_opened_and_closes_by_itself();
         one_builds();
+        a_name_sleeps_and_wakes_with_the_next_generation();
         what_outlives_its_client_is_harmless();
     } catch (const std::exception &error) {
         std::fprintf(stderr, "%s\n", error.what());

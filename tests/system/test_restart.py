@@ -205,6 +205,45 @@ class Restart(Restarts):
         third.end()
         self.nothing_is_left(daemon)
 
+    def test_names_that_sleep_and_change(self):
+        daemon = self.start()
+        first = self.worker(daemon)
+        readers = [self.worker(daemon), self.worker(daemon, **NO_CACHE)]
+        first.do("acquire-sleeper", 0, "device", 7 * MIB)
+        first.do("fill", 0, 7)
+        first.do("publish", 0, "weights/sleeps", KEEP)
+        for reader in readers:
+            reader.do("open-sleeper", 0, "weights/sleeps", 0)
+            reader.do("sleep-name", 0, "weights/sleeps")
+        daemon.restart()
+        for reader in readers:
+            reader.do("wake-name", 0, "weights/sleeps", 0, 0)
+            reader.do("check", 0, 7)
+        generation = int(first.do("watch", 0, "weights/sleeps", 0, 0))
+        readers[0].do("sleep-name", 0, "weights/sleeps")
+        for reader in readers:
+            reader.say("wake-name", 0, "weights/sleeps", WAIT_S * 1000, generation + 1)
+        wait_until(lambda: daemon.ask("quota")["quotas"][0]["waiting"] == 2, "both wait for the next generation")
+        daemon.restart()
+        first.do("acquire-sleeper", 1, "device", 7 * MIB)
+        first.do("fill", 1, 8)
+        first.do("publish", 1, "weights/sleeps", KEEP)
+        for reader in readers:
+            reader.answer()
+        first.end()
+        daemon.restart()
+        for reader in readers:
+            reader.do("check", 0, 8)
+            reader.do("sleep-name", 0, "weights/sleeps")
+        daemon.restart()
+        readers[0].do("wake-name", 0, "weights/sleeps", 0, 0)
+        readers[0].do("check", 0, 8)
+        readers[0].do("unpublish", 0, "weights/sleeps")
+        for reader in readers:
+            reader.do("close-name", 0)
+            reader.end()
+        self.nothing_is_left(daemon)
+
     def test_a_name_is_built_and_waited_for(self):
         daemon = self.start()
         builder, other, watcher = self.worker(daemon), self.worker(daemon), self.worker(daemon, **NO_CACHE)

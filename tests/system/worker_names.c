@@ -19,6 +19,8 @@ extern __typeof__(gpupool_open_or_build) gpupool_open_or_build __attribute__((we
 extern __typeof__(gpupool_abandon_name) gpupool_abandon_name __attribute__((weak));
 extern __typeof__(gpupool_close_name) gpupool_close_name __attribute__((weak));
 extern __typeof__(gpupool_watch_name) gpupool_watch_name __attribute__((weak));
+extern __typeof__(gpupool_sleep_name) gpupool_sleep_name __attribute__((weak));
+extern __typeof__(gpupool_wake_name) gpupool_wake_name __attribute__((weak));
 extern __typeof__(gpupool_name_buffers) gpupool_name_buffers __attribute__((weak));
 extern __typeof__(gpupool_name_directory) gpupool_name_directory __attribute__((weak));
 
@@ -61,6 +63,25 @@ static void take(unsigned number, const char *name, struct gpupool_buffer *buffe
     *buffer = *gpupool_name_buffers(names[number], NULL);
 }
 
+static int acquire_sleeper(struct gpupool_client *client, uint64_t size_bytes,
+                           struct gpupool_buffer *buffer) {
+    uint32_t pool;
+    int r = gpupool_device_pool(client, 0, &pool);
+
+    return r < 0 ? r
+                 : gpupool_acquire(client, pool, size_bytes, GPUPOOL_NO_STREAM, GPUPOOL_FOREVER,
+                                   GPUPOOL_CAN_SLEEP, buffer);
+}
+
+static int open_name(struct gpupool_client *client, unsigned number, const char *name, uint32_t flags,
+                     uint64_t timeout_ns, struct gpupool_buffer *buffer) {
+    int r = gpupool_open_name(client, name, 0, flags, GPUPOOL_NO_STREAM, timeout_ns, &names[number]);
+
+    if (r == 0)
+        take(number, name, buffer);
+    return r;
+}
+
 static void build(struct gpupool_client *client, unsigned number, const char *name,
                   struct gpupool_buffer *buffer, uint64_t timeout_ns) {
     int builds = 0;
@@ -71,8 +92,9 @@ static void build(struct gpupool_client *client, unsigned number, const char *na
     say(r, builds ? "builds" : "there");
 }
 
-bool serve_names(struct gpupool_client *client, const char *word, unsigned number, struct gpupool_buffer *buffer,
-                 const char *name, unsigned long long first, unsigned long long second) {
+bool serve_names(struct gpupool_client *client, const char *word, unsigned number,
+                 struct gpupool_buffer *buffer, const char *name, unsigned long long first,
+                 unsigned long long second) {
     uint64_t timeout_ns = first * NS_PER_MS, generation = 0;
     char text[32];
     int r;
@@ -84,7 +106,15 @@ bool serve_names(struct gpupool_client *client, const char *word, unsigned numbe
     } else if (strcmp(word, "abandon") == 0) {
         say(gpupool_abandon_name(client, name), "");
     } else if (strcmp(word, "open-name") == 0) {
-        r = gpupool_open_name(client, name, 0, 0, GPUPOOL_NO_STREAM, timeout_ns, &names[number]);
+        say(open_name(client, number, name, 0, timeout_ns, buffer), "");
+    } else if (strcmp(word, "open-sleeper") == 0) {
+        say(open_name(client, number, name, GPUPOOL_NAME_CAN_SLEEP, timeout_ns, buffer), "");
+    } else if (strcmp(word, "acquire-sleeper") == 0) {
+        say(acquire_sleeper(client, first, buffer), "");
+    } else if (strcmp(word, "sleep-name") == 0) {
+        say(gpupool_sleep_name(client, names[number], GPUPOOL_NO_STREAM), "");
+    } else if (strcmp(word, "wake-name") == 0) {
+        r = gpupool_wake_name(client, names[number], second, GPUPOOL_NO_STREAM, timeout_ns);
         if (r == 0)
             take(number, name, buffer);
         say(r, "");

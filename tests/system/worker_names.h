@@ -7,6 +7,8 @@
  *
  *   publish N NAME FLAGS (with a directory of some parts)   unpublish N NAME
  *   open-name N NAME MS (and its directory is looked at)   close-name N
+ *   acquire-sleeper N device BYTES (GPUPOOL_CAN_SLEEP)   open-sleeper N NAME MS (GPUPOOL_NAME_CAN_SLEEP)
+ *   sleep-name N NAME   wake-name N NAME MS GENERATION
  *   build N NAME MS ("ok builds", or "ok there": it is open)   abandon N NAME
  *   watch N NAME MS GENERATION ("ok" and the present one)
  */

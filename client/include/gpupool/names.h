@@ -10,8 +10,8 @@
  *     gpupool_publish("weights/llama") ──▶ generation 7 ──▶ gpupool_open_name("weights/llama")
  *
  * Each publication is a *generation*, a number above all before. Publishing a name again replaces what it
- * stands for: processes that have opened the former generation keep that until they close it. A set is
- * published whole or not at all.
+ * stands for: processes that have opened the former generation keep that until they close it, or change to
+ * the new one at the addresses of the old (gpupool_wake_name()). A set is published whole or not at all.
  *
  * A publisher makes one of two promises:
  * - contents fixed: it does not write to the buffers any more. Readers have them mapped read-only where the
@@ -51,8 +51,13 @@ extern "C" {
  * INVALID. For new weights of a model whose readers have captured graphs. */
 #define GPUPOOL_NAME_SAME_LAYOUT 4u
 
-/** Flag of gpupool_open_name(): map it for writing too. Only where the contents are live (else INVALID). */
+/** Flags of gpupool_open_name() and gpupool_open_or_build(). */
+/** Map it for writing too. Only where the contents are live (else INVALID). */
 #define GPUPOOL_NAME_WRITE 8u
+/** The buffers have addresses of their own, at which the name can sleep, and another generation can take the place of
+ * this one: see gpupool_sleep_name(). Only for a set whose buffers were all acquired with GPUPOOL_CAN_SLEEP (else
+ * INVALID: other buffers share their segments with other memory). */
+#define GPUPOOL_NAME_CAN_SLEEP 16u
 
 /** More of a publication. Start from GPUPOOL_PUBLICATION_INIT. */
 struct gpupool_publication {
@@ -90,7 +95,7 @@ GPUPOOL_API int gpupool_publish(struct gpupool_client *client, const char *name,
 /**
  * Opens a name: takes a lease on each of its buffers, and maps them.
  * @param generation at least this one; 0: any
- * @param flags 0 or GPUPOOL_NAME_WRITE
+ * @param flags 0, or GPUPOOL_NAME_WRITE and GPUPOOL_NAME_CAN_SLEEP
  * @param stream the stream that reads: it waits, on the GPU, for the publisher's work. GPUPOOL_NO_STREAM: this
  * call waits for it
  * @param timeout_ns how long to wait until it is published; GPUPOOL_NOW, GPUPOOL_FOREVER
@@ -125,6 +130,60 @@ GPUPOOL_API int gpupool_abandon_name(struct gpupool_client *client, const char *
 GPUPOOL_API int gpupool_close_name(struct gpupool_client *client, struct gpupool_name *name,
                                    void *stream GPUPOOL_STREAM_OPTIONAL);
 
+/**
+ * @name Sleep
+ * A reader lets the memory of a name go, and has it again at the same addresses, of the same generation or of a newer
+ * one: pointers stay good, and so do captured CUDA graphs that use them.
+ *
+ *     gpupool_open_name(client, "weights", 0, GPUPOOL_NAME_CAN_SLEEP, stream, GPUPOOL_FOREVER, &name);
+ *     ...                                                    capture graphs that read the buffers
+ *     gpupool_sleep_name(client, name, stream);              the publisher may have the memory
+ *     gpupool_wake_name(client, name, next, stream, GPUPOOL_FOREVER);   waits for its next generation
+ *
+ * Without a sleep between them, gpupool_wake_name() exchanges the generations: the pool has room for both then.
+ * While a name sleeps, its addresses stay reserved, and no access to them is allowed: one by a kernel or a copy ends the
+ * process's CUDA context. Its buffers are a single thing: gpupool_sleep() and gpupool_wake() are not for them.
+ * @{
+ */
+/**
+ * Puts a name to sleep: unmaps its buffers, and gives the leases back. Waits for the GPU work on them, at most as long as
+ * the option alloc_timeout_ns says. The memory is the publisher's and the name's alone then, as far as this process goes.
+ * A name that sleeps already stays as it is.
+ * @param name opened with GPUPOOL_NAME_CAN_SLEEP
+ * @param stream the one with the last work on the buffers; further ones were noted by gpupool_record_stream(), or are
+ * ordered before. GPUPOOL_NO_STREAM: the GPU is done with them
+ * @return 0; INVALID: opened without GPUPOOL_NAME_CAN_SLEEP, or one of its buffers sleeps by itself; TIMED_OUT: the work
+ * is not done; CAPTURING, DRIVER, DISCONNECTED, NO_MEMORY, FORKED. After a failure the name is awake and as it was, but
+ * where the text says that it sleeps: the driver does not map the memory any more, or a lease did not go back. Then
+ * another call of this function gives back the rest, and gpupool_wake_name() wakes the name as ever
+ */
+GPUPOOL_API int gpupool_sleep_name(struct gpupool_client *client, struct gpupool_name *name,
+                                   void *stream GPUPOOL_STREAM_OPTIONAL);
+
+/**
+ * Has a name be awake, with a generation that is new enough. One that sleeps gets the present generation. One that is
+ * awake with an older generation than is asked for gets the present one in the place of its own: it keeps that while
+ * the call waits and prepares, then waits for the GPU work on it, at most as long as the option alloc_timeout_ns says. One
+ * that is awake with a new enough generation stays as it is. The addresses and the directory stay, and so does all that
+ * gpupool_name_buffers() returned, but for lease and generation of the buffers: copies of the structs are stale.
+ *
+ * The new generation has the layout of the old one: sizes of the buffers, and directory (publish it with
+ * GPUPOOL_NAME_SAME_LAYOUT where the old one stands). Its buffers were acquired with GPUPOOL_CAN_SLEEP from the same
+ * pools, or others of the same devices with segments of the same size.
+ * @param generation at least this one; 0: any
+ * @param stream the one with the last work on the buffers, which uses them next: it waits, on the GPU, for the
+ * publisher's work. Further ones as in gpupool_sleep_name(). GPUPOOL_NO_STREAM: the GPU is done with them, and this call
+ * waits for the publisher's work
+ * @param timeout_ns how long to wait until the generation is published; GPUPOOL_NOW, GPUPOOL_FOREVER
+ * @return 0; NO_NAME: it was not published in the time; INVALID: opened without GPUPOOL_NAME_CAN_SLEEP; the generation has
+ * another layout, or its buffers do not fit into the places of the old ones, or its contents are fixed and the name was
+ * opened with GPUPOOL_NAME_WRITE; LIMIT, CAPTURING, and as gpupool_attach(). After a failure the name is as it was:
+ * asleep, or awake with its former generation. Where the driver maps neither generation, it sleeps, and the text says so
+ */
+GPUPOOL_API int gpupool_wake_name(struct gpupool_client *client, struct gpupool_name *name,
+                                  uint64_t generation, void *stream, uint64_t timeout_ns);
+/** @} */
+
 /** The buffers, in the publisher's order, and how many. They are the name's: not to be released. */
 GPUPOOL_API const struct gpupool_buffer *gpupool_name_buffers(const struct gpupool_name *name,
                                                               size_t *ret_count);
@@ -132,14 +191,14 @@ GPUPOOL_API const struct gpupool_buffer *gpupool_name_buffers(const struct gpupo
 /** The directory, and its bytes; NULL where it has none. It lives with the name. */
 GPUPOOL_API const void *gpupool_name_directory(const struct gpupool_name *name, size_t *ret_bytes);
 
-/** The generation that was opened. */
+/** The generation that was opened, or that the last gpupool_wake_name() brought. */
 GPUPOOL_API uint64_t gpupool_name_generation(const struct gpupool_name *name);
 
 /** A number that the library makes of the buffers' sizes and the directory (FNV-1a, 64 bits): equal for equal
  * layouts. No guard against anybody who wants them to look equal. */
 GPUPOOL_API uint64_t gpupool_name_layout(const struct gpupool_name *name);
 
-/** The flags that it was published with. */
+/** The flags that this generation was published with. */
 GPUPOOL_API uint32_t gpupool_name_flags(const struct gpupool_name *name);
 
 /**

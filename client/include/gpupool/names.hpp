@@ -126,6 +126,22 @@ class opened_name {
     std::uint64_t layout() const noexcept { return name_ != nullptr ? gpupool_name_layout(name_) : 0; }
     std::uint32_t flags() const noexcept { return name_ != nullptr ? gpupool_name_flags(name_) : 0; }
 
+    /** gpupool_sleep_name(), of a name that was opened with GPUPOOL_NAME_CAN_SLEEP. The pointers stay, and are not to be
+     * used. */
+    result<void> try_sleep(stream_ref stream) {
+        return detail::result_of(gpupool_sleep_name(client_.get(), name_, stream.get()));
+    }
+    result<void> try_sleep() { return try_sleep(stream_); }
+    /** gpupool_wake_name(): a generation that is new enough, at the same addresses. The name remembers the stream. */
+    result<void> try_wake(std::uint64_t generation, stream_ref stream,
+                          std::chrono::nanoseconds timeout = forever) {
+        int r = gpupool_wake_name(client_.get(), name_, generation, stream.get(),
+                                  detail::nanoseconds_of(timeout));
+        if (r == 0)
+            stream_ = stream;
+        return detail::result_of(r);
+    }
+
     /** gpupool_close_name(). After a failure the name is open, in part or whole. */
     result<void> try_close(stream_ref stream) {
         int r = gpupool_close_name(client_.get(), name_, stream.get());
@@ -144,6 +160,15 @@ class opened_name {
     static opened_name open_or_build(const client &client, const char *name, stream_ref stream,
                                      std::chrono::nanoseconds timeout = forever, std::uint32_t flags = 0) {
         return try_open_or_build(client, name, stream, timeout, flags).value();
+    }
+    void sleep(stream_ref stream) {
+        try_sleep(stream).value();
+    }
+    void sleep() {
+        sleep(stream_);
+    }
+    void wake(std::uint64_t generation, stream_ref stream, std::chrono::nanoseconds timeout = forever) {
+        try_wake(generation, stream, timeout).value();
     }
     void close(stream_ref stream) {
         try_close(stream).value();
