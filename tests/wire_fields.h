@@ -10,6 +10,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "proto/channel.h"
 #include "proto/proto.h"
 
 enum wire_kind {
@@ -244,6 +245,26 @@ static const struct wire_field wire_fields[] = {
     WIRE_FIELD(PROTO_READ_DIRECTORY, proto_read_directory, offset_bytes),
     WIRE_FIELD(PROTO_READ_DIRECTORY, proto_read_directory, reserved),
     WIRE_FIELD(PROTO_LIST_NAMES, proto_list_names, after),
+    WIRE_AS(PROTO_MAKE_CHANNEL, proto_make_channel, name, "name", WIRE_TEXT),
+    WIRE_FIELD(PROTO_MAKE_CHANNEL, proto_make_channel, lease),
+    WIRE_FIELD(PROTO_MAKE_CHANNEL, proto_make_channel, generation),
+    WIRE_FIELD(PROTO_MAKE_CHANNEL, proto_make_channel, slot_bytes),
+    WIRE_FIELD(PROTO_MAKE_CHANNEL, proto_make_channel, n_slots),
+    WIRE_FIELD(PROTO_MAKE_CHANNEL, proto_make_channel, metadata_bytes),
+    WIRE_FIELD(PROTO_MAKE_CHANNEL, proto_make_channel, n_consumers),
+    WIRE_FIELD(PROTO_MAKE_CHANNEL, proto_make_channel, policy),
+    WIRE_FIELD(PROTO_MAKE_CHANNEL, proto_make_channel, flags),
+    WIRE_FIELD(PROTO_MAKE_CHANNEL, proto_make_channel, reserved),
+    WIRE_AS(PROTO_JOIN_CHANNEL, proto_join_channel, name, "name", WIRE_TEXT),
+    WIRE_FIELD(PROTO_JOIN_CHANNEL, proto_join_channel, timeout_ns),
+    WIRE_FIELD(PROTO_JOIN_CHANNEL, proto_join_channel, place),
+    WIRE_FIELD(PROTO_JOIN_CHANNEL, proto_join_channel, reserved),
+    WIRE_FIELD(PROTO_LEAVE_CHANNEL, proto_channel_page_name, channel),
+    WIRE_FIELD(PROTO_LEAVE_CHANNEL, proto_channel_page_name, page),
+    WIRE_FIELD(PROTO_LEAVE_CHANNEL, proto_channel_page_name, reserved),
+    WIRE_FIELD(PROTO_ASK_CHANNEL_MEMORY, proto_channel_page_name, channel),
+    WIRE_FIELD(PROTO_ASK_CHANNEL_MEMORY, proto_channel_page_name, page),
+    WIRE_FIELD(PROTO_ASK_CHANNEL_MEMORY, proto_channel_page_name, reserved),
     WIRE_FIELD(PROTO_PUBLISHED, proto_published, generation),
     WIRE_FIELD(PROTO_NAMED, proto_named, state),
     WIRE_FIELD(PROTO_NAMED, proto_named, flags),
@@ -272,6 +293,19 @@ static const struct wire_field wire_fields[] = {
     WIRE_IN_ARRAY(PROTO_NAMES, proto_names, names, flags),
     WIRE_IN_ARRAY(PROTO_NAMES, proto_names, names, count),
     WIRE_AS(PROTO_NAMES, proto_names, names[0].name, "names[i].name", WIRE_TEXT),
+    WIRE_FIELD(PROTO_CHANNEL, proto_channel_reply, channel),
+    WIRE_AS(PROTO_CHANNEL, proto_channel_reply, token.bytes, "token", WIRE_BYTES),
+    WIRE_FIELD(PROTO_CHANNEL, proto_channel_reply, slot_bytes),
+    WIRE_FIELD(PROTO_CHANNEL, proto_channel_reply, n_slots),
+    WIRE_FIELD(PROTO_CHANNEL, proto_channel_reply, metadata_bytes),
+    WIRE_FIELD(PROTO_CHANNEL, proto_channel_reply, n_consumers),
+    WIRE_FIELD(PROTO_CHANNEL, proto_channel_reply, policy),
+    WIRE_FIELD(PROTO_CHANNEL, proto_channel_reply, place),
+    WIRE_FIELD(PROTO_CHANNEL, proto_channel_reply, pool),
+    WIRE_FIELD(PROTO_CHANNEL_MEMORY, proto_channel_page_reply, channel),
+    WIRE_FIELD(PROTO_CHANNEL_MEMORY, proto_channel_page_reply, size_bytes),
+    WIRE_FIELD(PROTO_CHANNEL_MEMORY, proto_channel_page_reply, page),
+    WIRE_FIELD(PROTO_CHANNEL_MEMORY, proto_channel_page_reply, is_own),
 };
 #define WIRE_FIELDS (sizeof wire_fields / sizeof *wire_fields)
 
@@ -303,6 +337,10 @@ static const uint64_t wire_extremes[] = {
     PROTO_PACKET_MAX + 1,
     PROTO_PAGE_BYTES,
     PROTO_PAGE_BYTES + 1,
+    PROTO_CHANNEL_PLACES,
+    PROTO_CHANNEL_PLACES + 1,
+    PROTO_CHANNEL_SLOTS_MAX,
+    PROTO_CHANNEL_SLOTS_MAX + 1,
     PROTO_DIRECTORY_PART_MAX,
     PROTO_DIRECTORY_PART_MAX + 1,
     UINT64_C(1) << 20,

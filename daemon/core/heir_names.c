@@ -226,6 +226,21 @@ static uint64_t number_of_wait(const void *payload) {
     return ((const struct kept_name_wait *)payload)->number;
 }
 
+/* Whether the numbers of a request are those of one that can be. */
+static bool wait_is_sane(const struct kept_name_wait *kept) {
+    bool joins = (kept->flags & NAME_WAIT_JOIN) != 0;
+
+    if (kept->error > PROTO_E_MAX || (kept->state == NAME_WAIT_REFUSED) != (kept->error != 0))
+        return false;
+    if (!joins)
+        return kept->state <= NAME_WAIT_REFUSED && (kept->flags & ~PROTO_OPEN_NAME_FLAGS) == 0 && kept->place == 0 &&
+               kept->got == 0;
+    return (kept->state == NAME_WAIT_WAITING || kept->state == NAME_WAIT_REFUSED ||
+            kept->state == NAME_WAIT_JOINED) &&
+           kept->flags == NAME_WAIT_JOIN && kept->got < PROTO_CHANNEL_PLACES &&
+           (kept->place < PROTO_CHANNEL_PLACES || kept->place == PROTO_CHANNEL_ANY_CONSUMER);
+}
+
 static int add_wait(struct heir *heir, const struct found_record *found) {
     const struct kept_name_wait *kept = found->payload;
     struct session *session = heir_object(heir, kept->session, KEPT_SESSION);
@@ -235,11 +250,7 @@ static int add_wait(struct heir *heir, const struct found_record *found) {
     if (session == NULL || session->state != SESSION_ACTIVE || name == NULL ||
         name->tenant != session->tenant)
         return heir_refuse(heir, "a name is waited for by a session that is not there");
-    if (kept->state > NAME_WAIT_JOINED || kept->error > PROTO_E_MAX ||
-        (kept->state == NAME_WAIT_REFUSED) != (kept->error != 0) ||
-        (kept->flags & ~(PROTO_OPEN_NAME_FLAGS | NAME_WAIT_JOIN)) != 0 || kept->number == 0 ||
-        (kept->place >= PROTO_CHANNEL_PLACES && kept->place != PROTO_CHANNEL_ANY_CONSUMER) ||
-        kept->got >= PROTO_CHANNEL_PLACES || kept->number > heir->core->next_request_number)
+    if (!wait_is_sane(kept) || kept->number == 0 || kept->number > heir->core->next_request_number)
         return heir_refuse(heir, "a request for a name is in no state");
     const struct name_wait wanted = {
         .session = session,

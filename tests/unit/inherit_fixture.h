@@ -191,6 +191,42 @@ static inline const uint8_t *directory_bytes(void) {
     return bytes;
 }
 
+static inline int try_join(struct session *session, uint64_t request, const char *name, uint32_t place,
+                           uint64_t timeout_ns) {
+    struct proto_join_channel join = {.timeout_ns = timeout_ns, .place = place};
+
+    strcpy(join.name, name);
+    return core_join_channel(session, request, &join, TIME_NS);
+}
+
+/* A channel of one's, kept, with two consumers: one is its producer, two a consumer, dead was the other one. Session two was
+ * not told yet that it has joined, and waits for the other place, too. */
+static inline void make_channel(struct session *one, struct session *two, struct session *dead,
+                                struct pool *pool) {
+    const struct proto_token tokens[2] = {{{0xc1}}, {{0xc2}}};
+    struct lease *lease = take_growing(one, pool, MIB, TIME_NS);
+    struct proto_make_channel make = {.name = "ring",
+                                      .lease = lease->id,
+                                      .generation = lease->generation,
+                                      .slot_bytes = 4096,
+                                      .n_slots = 4,
+                                      .metadata_bytes = 8,
+                                      .n_consumers = 2,
+                                      .policy = PROTO_CHANNEL_WAIT,
+                                      .flags = PROTO_MAKE_CHANNEL_KEEP};
+    struct channel *channel;
+    struct name_answer answer;
+
+    assert_int_equal(core_make_channel(one, &make, tokens, TIME_NS, &channel), 0);
+    core_channel_made(channel, NULL);
+    assert_int_equal(try_join(one, 68, "ring", PROTO_CHANNEL_PRODUCER, 0), 0);
+    assert_int_equal(try_join(dead, 69, "ring", 2, 0), 0);
+    while (core_next_name_answer(one->core, &answer))
+        ;
+    assert_int_equal(try_join(two, 70, "ring", 1, 0), 0);
+    assert_int_equal(try_join(two, 71, "ring", PROTO_CHANNEL_ANY_CONSUMER, NAMES_WAIT_NS), 0);
+}
+
 /* Editions: of a session that lives, of one that is gone, of one that is lost, and one that ends with its publisher.
  * Requests for names in each of their states, whose answers are not taken. */
 static inline void publish_names(struct core *core) {
@@ -227,6 +263,7 @@ static inline void publish_names(struct core *core) {
     assert_int_equal(publish(two, &loose, &generation), 0);
     publish_one(gone, "left", take_growing(gone, pool, MIB, TIME_NS), PROTO_PUBLISH_KEEP);
     assert_int_equal(publish(dead, &died, NULL), 0);
+    make_channel(one, two, dead, pool);
     close_session(gone, TIME_NS);
     lose_session(dead, TIME_NS);
     open_name(two, 61, "built", 0, PROTO_OPEN_NAME_BUILD);

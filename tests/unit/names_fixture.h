@@ -146,6 +146,16 @@ static inline const char *expect_name_refused(struct core *core, const struct se
     return answer.failure.text;
 }
 
+/* The next answer is that the session has the place of a channel. */
+static inline void expect_joined(struct core *core, const struct session *session, uint64_t request,
+                                 uint32_t place) {
+    const struct name_answer answer = expect_name_answer(core, session, request);
+
+    assert_int_equal(answer.error, 0);
+    assert_true(answer.is_of_channel);
+    assert_int_equal(answer.channel.place, place);
+}
+
 static inline void expect_no_name_answer(struct core *core) {
     struct name_answer answer;
     assert_false(core_next_name_answer(core, &answer));

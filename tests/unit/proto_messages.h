@@ -4,6 +4,7 @@
 /* Valid messages of the wire format, made at random from a seed, and what the tests of the format share. */
 #include <errno.h>
 
+#include "proto/channel.h"
 #include "proto/proto.h"
 #include "tests/random.h"
 #include "tests/unit/unit.h"
@@ -233,6 +234,43 @@ static inline void random_names(struct proto_names *names) {
     }
 }
 
+static inline struct proto_channel_capacities random_capacities(void) {
+    uint64_t n_slots = PROTO_CHANNEL_SLOTS_MIN + random_to(PROTO_CHANNEL_SLOTS_MAX - PROTO_CHANNEL_SLOTS_MIN);
+    return (struct proto_channel_capacities){.slot_bytes = random_size(PROTO_SIZE_MAX / n_slots),
+                                             .n_slots = n_slots,
+                                             .metadata_bytes = random_to(PROTO_CHANNEL_METADATA_MAX),
+                                             .n_consumers = random_size(PROTO_CHANNEL_CONSUMERS_MAX),
+                                             .policy = random_size(PROTO_CHANNEL_FAIL)};
+}
+
+static inline void random_make_channel(struct proto_make_channel *make) {
+    struct proto_channel_capacities capacities = random_capacities();
+
+    random_name(make->name);
+    make->lease = random64();
+    make->generation = random64();
+    make->slot_bytes = capacities.slot_bytes;
+    make->n_slots = capacities.n_slots;
+    make->metadata_bytes = capacities.metadata_bytes;
+    make->n_consumers = capacities.n_consumers;
+    make->policy = capacities.policy;
+    make->flags = (uint32_t)random_to(PROTO_MAKE_CHANNEL_KEEP);
+}
+
+static inline void random_channel(struct proto_channel_reply *reply) {
+    struct proto_channel_capacities capacities = random_capacities();
+
+    reply->channel = random_size(UINT64_MAX);
+    random_bytes(&reply->token, sizeof reply->token);
+    reply->slot_bytes = capacities.slot_bytes;
+    reply->n_slots = capacities.n_slots;
+    reply->metadata_bytes = capacities.metadata_bytes;
+    reply->n_consumers = capacities.n_consumers;
+    reply->policy = capacities.policy;
+    reply->place = (uint32_t)random_to(capacities.n_consumers);
+    reply->pool = (uint32_t)random_size(UINT32_MAX);
+}
+
 /* Makes a valid message. POOLS has at most pools_max pools: large ones make some tests slow. */
 static inline void random_message(uint16_t operation, uint32_t pools_max, struct proto_message *message) {
     memset(message, 0, sizeof *message);
@@ -435,6 +473,32 @@ static inline void random_message(uint16_t operation, uint32_t pools_max, struct
         break;
     case PROTO_LIST_NAMES:
         message->list_names.after = random64();
+        break;
+    case PROTO_MAKE_CHANNEL:
+        random_make_channel(&message->make_channel);
+        break;
+    case PROTO_JOIN_CHANNEL:
+        random_name(message->join_channel.name);
+        message->join_channel.timeout_ns = random_to(1) ? random64() : UINT64_MAX;
+        message->join_channel.place =
+            random_to(1) ? (uint32_t)random_to(PROTO_CHANNEL_CONSUMERS_MAX) : PROTO_CHANNEL_ANY_CONSUMER;
+        break;
+    case PROTO_LEAVE_CHANNEL:
+        message->leave_channel.channel = random64();
+        message->leave_channel.page = (uint32_t)random_to(PROTO_CHANNEL_CONSUMERS_MAX);
+        break;
+    case PROTO_ASK_CHANNEL_MEMORY:
+        message->ask_channel_memory.channel = random64();
+        message->ask_channel_memory.page = (uint32_t)random_to(PROTO_CHANNEL_PLACES);
+        break;
+    case PROTO_CHANNEL:
+        random_channel(&message->channel);
+        break;
+    case PROTO_CHANNEL_MEMORY:
+        message->channel_memory.channel = random_size(UINT64_MAX);
+        message->channel_memory.size_bytes = random_size(1024) * PROTO_CHANNEL_PAGE;
+        message->channel_memory.page = (uint32_t)random_to(PROTO_CHANNEL_PLACES);
+        message->channel_memory.is_own = (uint32_t)random_to(1);
         break;
     case PROTO_PUBLISHED:
         message->published.generation = random_size(UINT64_MAX);

@@ -50,7 +50,7 @@ static void a_successor_has_all_of_it(void **state) {
     while (estate_next(&heir.estate, 0, found.record, &found))
         n_found[found.kind]++;
     for (unsigned i = 1; i < KEPT_KINDS; i++)
-        assert_true(n_found[i] > 0);
+        assert_true(n_found[i] > 0 || kept_kinds[i].size_bytes == 0); /* one of the shell's */
     estate_end_step(&heir.estate);
     assert_true(estate_is_valid(&heir.estate, &kind));
     assert_int_equal(segments_taken, n_found[KEPT_SEGMENT]);

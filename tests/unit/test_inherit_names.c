@@ -67,7 +67,7 @@ static void editions_are_as_they_were(void **state) {
     assert_ptr_equal(dead->session, session_of_pid(heir.core, 44));
     assert_null(left->session);
     assert_int_equal(left->pid, 43);
-    assert_int_equal(used(one, QUOTA_KEPT), 2 * MIB + MIB + MIB);
+    assert_int_equal(used(one, QUOTA_KEPT), 2 * MIB + MIB + MIB + MIB); /* and the channel's */
     assert_int_equal(used(one, QUOTA_REPLIES), NAMES_DIRECTORY);
     for (unsigned i = 0; i < 2; i++)
         assert_int_equal(attach_to(one, &loose->parcels[i]->token, &attached), 0);
@@ -100,6 +100,7 @@ static void requests_for_names_go_on(void **state) {
     uint64_t generation = edition_of(one, "kept")->generation, loose = edition_of(one, "loose")->generation;
 
     (void)state;
+    expect_joined(heir.core, two, 70, 1);
     expect_state(heir.core, two, 61, PROTO_NAME_BUILD);
     expect_there(heir.core, one, 63, generation);
     expect_name_refused(heir.core, one, 64, PROTO_E_NO_NAME);
@@ -110,11 +111,67 @@ static void requests_for_names_go_on(void **state) {
     expect_state(heir.core, one, 62, PROTO_NAME_BUILD);
     assert_int_equal(unpublish(two, "loose", loose, 0), 0);
     expect_state(heir.core, one, 65, PROTO_NAME_GONE);
-    open_name(one, 70, "told", 0, PROTO_OPEN_NAME_BUILD); /* two still builds it */
+    open_name(one, 80, "told", 0, PROTO_OPEN_NAME_BUILD); /* two still builds it */
     expect_no_name_answer(heir.core);
+    session_gone(session_of_pid(heir.core, 44), TIME_NS);
+    expect_joined(heir.core, two, 71, 2); /* the dead session's place */
     lose_session(two, TIME_NS);
-    expect_state(heir.core, one, 70, PROTO_NAME_BUILD);
+    expect_state(heir.core, one, 80, PROTO_NAME_BUILD);
     end_heir(&heir);
+}
+
+/* The places of a channel, with the sessions in them. */
+static void channels_are_as_they_were(void **state) {
+    static const enum proto_channel_state states[] = {PROTO_CHANNEL_TAKEN, PROTO_CHANNEL_TAKEN,
+                                                      PROTO_CHANNEL_DYING};
+    static const pid_t pids[] = {41, 42, 44};
+    struct heir heir;
+    make_heir(&heir, 0);
+    const struct session *one = session_of_pid(heir.core, 41);
+    const struct channel *channel = name_find(one->tenant, "ring")->channel;
+
+    (void)state;
+    assert_non_null(channel);
+    assert_ptr_equal(channel->session, one);
+    assert_int_equal(channel->flags, PROTO_MAKE_CHANNEL_KEEP);
+    assert_int_equal(channel->capacities.n_slots, 4);
+    assert_int_equal(channel->parcel->token.bytes[0], 0xc2);
+    assert_int_equal(channel->kept.amount, MIB);
+    for (unsigned i = 0; i < 3; i++) {
+        assert_int_equal(channel->places[i].state, states[i]);
+        assert_ptr_equal(channel->places[i].session, session_of_pid(heir.core, pids[i]));
+        assert_int_equal(channel->places[i].processes, 1);
+    }
+    assert_int_equal(channel->places[3].state, PROTO_CHANNEL_EMPTY);
+    end_heir(&heir);
+}
+
+static void impossible_channels_are_refused(void **state) {
+    static const char slots[] = "a channel has slots that are not there",
+                      name[] = "a channel has another one's name",
+                      maker[] = "a channel was made by a session that is not there",
+                      numbers[] = "a channel has impossible numbers",
+                      place[] = "a place of a channel is taken by a session that is not there",
+                      contradiction[] = "its records contradict each other";
+
+    (void)state;
+    make_scene();
+    expect_number_refused(KEPT_CHANNEL, ANY, MEMBER(kept_channel, block), 1, slots);
+    expect_number_refused(KEPT_CHANNEL, ANY, MEMBER(kept_channel, name), 1, name);
+    expect_number_refused(KEPT_CHANNEL, ANY, MEMBER(kept_channel, session), 1, maker);
+    expect_number_refused(KEPT_CHANNEL, ANY, MEMBER(kept_channel, maker), 1, maker);
+    expect_number_refused(KEPT_CHANNEL, ANY, MEMBER(kept_channel, id), 0, numbers);
+    expect_number_refused(KEPT_CHANNEL, ANY, MEMBER(kept_channel, id), UINT64_C(1) << 40, numbers);
+    expect_number_refused(KEPT_CHANNEL, ANY, MEMBER(kept_channel, flags), 2, numbers);
+    expect_number_refused(KEPT_CHANNEL, ANY, MEMBER(kept_channel, n_slots), 1, numbers);
+    expect_number_refused(KEPT_CHANNEL, ANY, MEMBER(kept_channel, slot_bytes), MIB, contradiction);
+    expect_number_refused(KEPT_CHANNEL, ANY, MEMBER(kept_channel, places[1].session), 1, place);
+    expect_number_refused(KEPT_CHANNEL, ANY, MEMBER(kept_channel, places[1].state), PROTO_CHANNEL_LEFT + 1,
+                          place);
+    expect_number_refused(KEPT_CHANNEL, ANY, MEMBER(kept_channel, places[1].state), PROTO_CHANNEL_LEFT,
+                          contradiction);
+    expect_number_refused(KEPT_CHANNEL, ANY, MEMBER(kept_channel, places[3].state), PROTO_CHANNEL_VACANT,
+                          contradiction);
 }
 
 /* A successor without the descriptor of a segment: names whose blocks lie there end, and others stay. */
@@ -295,7 +352,7 @@ static void impossible_requests_for_names_are_refused(void **state) {
     struct estate_found lost = find_with(&estate, KEPT_SESSION, MEMBER(kept_session, pid), &(int32_t){44});
     estate_deinit(&estate);
     expect_number_refused(KEPT_NAME_WAIT, ANY, MEMBER(kept_name_wait, session), lost.record, session);
-    expect_number_refused(KEPT_NAME_WAIT, ANY, MEMBER(kept_name_wait, state), NAME_WAIT_REFUSED + 1,
+    expect_number_refused(KEPT_NAME_WAIT, ANY, MEMBER(kept_name_wait, state), NAME_WAIT_JOINED + 1,
                           stateless);
     expect_number_refused(KEPT_NAME_WAIT, WITH(kept_name_wait, id, 62), MEMBER(kept_name_wait, error), 1,
                           stateless);
@@ -304,6 +361,20 @@ static void impossible_requests_for_names_are_refused(void **state) {
     expect_number_refused(KEPT_NAME_WAIT, WITH(kept_name_wait, id, 64), MEMBER(kept_name_wait, error),
                           PROTO_E_MAX + 1, stateless);
     expect_number_refused(KEPT_NAME_WAIT, ANY, MEMBER(kept_name_wait, flags), 4, stateless);
+    expect_number_refused(KEPT_NAME_WAIT, WITH(kept_name_wait, id, 62), MEMBER(kept_name_wait, state),
+                          NAME_WAIT_JOINED, stateless);
+    expect_number_refused(KEPT_NAME_WAIT, WITH(kept_name_wait, id, 62), MEMBER(kept_name_wait, place), 1,
+                          stateless);
+    expect_number_refused(KEPT_NAME_WAIT, WITH(kept_name_wait, id, 62), MEMBER(kept_name_wait, got), 1,
+                          stateless);
+    expect_number_refused(KEPT_NAME_WAIT, WITH(kept_name_wait, id, 71), MEMBER(kept_name_wait, got),
+                          PROTO_CHANNEL_PLACES, stateless);
+    expect_number_refused(KEPT_NAME_WAIT, WITH(kept_name_wait, id, 71), MEMBER(kept_name_wait, place),
+                          PROTO_CHANNEL_PLACES, stateless);
+    expect_number_refused(KEPT_NAME_WAIT, WITH(kept_name_wait, id, 71), MEMBER(kept_name_wait, state),
+                          NAME_WAIT_THERE, stateless);
+    expect_number_refused(KEPT_NAME_WAIT, WITH(kept_name_wait, id, 71), MEMBER(kept_name_wait, flags),
+                          NAME_WAIT_JOIN | 1, stateless);
     expect_number_refused(KEPT_NAME_WAIT, ANY, MEMBER(kept_name_wait, number), 0, stateless);
     expect_number_refused(KEPT_NAME_WAIT, ANY, MEMBER(kept_name_wait, number), UINT64_C(1) << 40, stateless);
     expect_twins_refused(KEPT_NAME_WAIT, MEMBER(kept_name_wait, number), "two requests have one number");
@@ -318,6 +389,8 @@ int main(void) {
         cmocka_unit_test(editions_are_as_they_were),
         cmocka_unit_test(a_publishers_end_counts_with_the_successor),
         cmocka_unit_test(requests_for_names_go_on),
+        cmocka_unit_test(channels_are_as_they_were),
+        cmocka_unit_test(impossible_channels_are_refused),
         cmocka_unit_test(what_no_process_can_map_is_withdrawn),
         cmocka_unit_test(an_answer_of_what_ended_with_the_daemon_is_none),
         cmocka_unit_test(impossible_names_are_refused),

@@ -167,12 +167,30 @@ static bool named_promises_hold(const struct proto_named *named) {
     return rest_is_zero(named->buffers, sizeof named->buffers, named->count * 64);
 }
 
+static bool capacities_are_sane(uint64_t slot_bytes, uint64_t n_slots, uint64_t metadata_bytes,
+                                uint64_t n_consumers, uint64_t policy) {
+    return n_slots >= 2 && n_slots <= 1024 && slot_bytes >= 1 && slot_bytes <= PROTO_SIZE_MAX / n_slots &&
+           metadata_bytes <= 1024 && n_consumers >= 1 && n_consumers <= 16 && policy >= 1 && policy <= 3;
+}
+
+static bool make_channel_promises_hold(const struct proto_make_channel *make) {
+    return name_is_sane(make->name) && make->flags <= 1 && make->reserved == 0 &&
+           capacities_are_sane(make->slot_bytes, make->n_slots, make->metadata_bytes, make->n_consumers,
+                               make->policy);
+}
+
+static bool channel_promises_hold(const struct proto_channel_reply *reply) {
+    return reply->channel != 0 && reply->pool != 0 && reply->place <= reply->n_consumers &&
+           capacities_are_sane(reply->slot_bytes, reply->n_slots, reply->metadata_bytes, reply->n_consumers,
+                               reply->policy);
+}
+
 static bool names_promises_hold(const struct proto_names *names) {
     if (names->count > 64)
         return false;
     for (uint32_t i = 0; i < names->count; i++) {
         const struct proto_listed_name *name = &names->names[i];
-        if (name->id == 0 || !name_is_sane(name->name) || name->flags > 3 || name->count > 64 ||
+        if (name->id == 0 || !name_is_sane(name->name) || (name->flags & ~19u) != 0 || name->count > 64 ||
             (name->generation == 0) != (name->count == 0))
             return false;
     }
@@ -314,6 +332,23 @@ static bool promises_hold(enum proto_sender sender, size_t size, const struct pr
                message->read_directory.reserved == 0;
     case PROTO_LIST_NAMES:
         return size == 8;
+    case PROTO_MAKE_CHANNEL:
+        return size == 192 && make_channel_promises_hold(&message->make_channel);
+    case PROTO_JOIN_CHANNEL:
+        return size == 144 && name_is_sane(message->join_channel.name) &&
+               message->join_channel.reserved == 0 &&
+               (message->join_channel.place <= 16 || message->join_channel.place == UINT32_MAX);
+    case PROTO_LEAVE_CHANNEL:
+        return size == 16 && message->leave_channel.page <= 16 && message->leave_channel.reserved == 0;
+    case PROTO_ASK_CHANNEL_MEMORY:
+        return size == 16 && message->ask_channel_memory.page <= 17 &&
+               message->ask_channel_memory.reserved == 0;
+    case PROTO_CHANNEL:
+        return size == 88 && channel_promises_hold(&message->channel);
+    case PROTO_CHANNEL_MEMORY:
+        return size == 24 && message->channel_memory.channel != 0 && message->channel_memory.size_bytes > 0 &&
+               message->channel_memory.size_bytes % 4096 == 0 && message->channel_memory.page <= 17 &&
+               message->channel_memory.is_own <= 1;
     case PROTO_PUBLISHED:
         return size == 8 && message->published.generation != 0;
     case PROTO_NAMED:

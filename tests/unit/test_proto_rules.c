@@ -137,6 +137,23 @@ static void plain_message(uint16_t operation, struct proto_message *message) {
     case PROTO_UNPUBLISH:
         message->unpublish = (struct proto_unpublish){"name", 5, 0, 0};
         break;
+    case PROTO_MAKE_CHANNEL:
+        message->make_channel = (struct proto_make_channel){"name", 3, 4, 4096, 8, 64, 2, PROTO_CHANNEL_WAIT,
+                                                            PROTO_MAKE_CHANNEL_KEEP, 0};
+        break;
+    case PROTO_JOIN_CHANNEL:
+        message->join_channel = (struct proto_join_channel){"name", 5, 1, 0};
+        break;
+    case PROTO_LEAVE_CHANNEL:
+    case PROTO_ASK_CHANNEL_MEMORY:
+        message->leave_channel = (struct proto_channel_page_name){5, 1, 0};
+        break;
+    case PROTO_CHANNEL:
+        message->channel = (struct proto_channel_reply){5, {{1}}, 4096, 8, 64, 2, PROTO_CHANNEL_WAIT, 1, 6};
+        break;
+    case PROTO_CHANNEL_MEMORY:
+        message->channel_memory = (struct proto_channel_page_reply){5, 8192, 1, 1};
+        break;
     case PROTO_OPEN_NAME:
         message->open_name = (struct proto_open_name){"name", 5, 1, PROTO_OPEN_NAME_BUILD, 0};
         break;
@@ -434,6 +451,39 @@ static void each_broken_rule_is_refused_by_its_name(void **state) {
         {PROTO_UNPUBLISH, INTO_BODY(proto_unpublish, name, PROTO_NAME_TEXT_SIZE - 1), BYTE, 'x'},
         {PROTO_UNPUBLISH, BODY(proto_unpublish, flags), U32, PROTO_UNPUBLISH_BUILD + 1},
         {PROTO_UNPUBLISH, BODY(proto_unpublish, reserved), U32, 1},
+        {PROTO_MAKE_CHANNEL, BODY(proto_make_channel, name), BYTE, 0},
+        {PROTO_MAKE_CHANNEL, BODY(proto_make_channel, slot_bytes), U64, 0},
+        {PROTO_MAKE_CHANNEL, BODY(proto_make_channel, slot_bytes), U64, PROTO_SIZE_MAX / 8 + 1},
+        {PROTO_MAKE_CHANNEL, BODY(proto_make_channel, n_slots), U64, PROTO_CHANNEL_SLOTS_MIN - 1},
+        {PROTO_MAKE_CHANNEL, BODY(proto_make_channel, n_slots), U64, PROTO_CHANNEL_SLOTS_MAX + 1},
+        {PROTO_MAKE_CHANNEL, BODY(proto_make_channel, metadata_bytes), U64, PROTO_CHANNEL_METADATA_MAX + 1},
+        {PROTO_MAKE_CHANNEL, BODY(proto_make_channel, n_consumers), U64, 0},
+        {PROTO_MAKE_CHANNEL, BODY(proto_make_channel, n_consumers), U64, PROTO_CHANNEL_CONSUMERS_MAX + 1},
+        {PROTO_MAKE_CHANNEL, BODY(proto_make_channel, policy), U64, 0},
+        {PROTO_MAKE_CHANNEL, BODY(proto_make_channel, policy), U64, PROTO_CHANNEL_FAIL + 1},
+        {PROTO_MAKE_CHANNEL, BODY(proto_make_channel, flags), U32, 2},
+        {PROTO_MAKE_CHANNEL, BODY(proto_make_channel, reserved), U32, 1},
+        {PROTO_JOIN_CHANNEL, BODY(proto_join_channel, name), BYTE, 0},
+        {PROTO_JOIN_CHANNEL, BODY(proto_join_channel, place), U32, PROTO_CHANNEL_PLACES},
+        {PROTO_JOIN_CHANNEL, BODY(proto_join_channel, place), U32, UINT32_MAX - 1},
+        {PROTO_JOIN_CHANNEL, BODY(proto_join_channel, reserved), U32, 1},
+        {PROTO_LEAVE_CHANNEL, BODY(proto_channel_page_name, page), U32, PROTO_CHANNEL_PLACES},
+        {PROTO_LEAVE_CHANNEL, BODY(proto_channel_page_name, reserved), U32, 1},
+        {PROTO_ASK_CHANNEL_MEMORY, BODY(proto_channel_page_name, page), U32, PROTO_CHANNEL_PLACES + 1},
+        {PROTO_ASK_CHANNEL_MEMORY, BODY(proto_channel_page_name, reserved), U32, 1},
+        {PROTO_CHANNEL, BODY(proto_channel_reply, channel), U64, 0},
+        {PROTO_CHANNEL, BODY(proto_channel_reply, slot_bytes), U64, 0},
+        {PROTO_CHANNEL, BODY(proto_channel_reply, n_slots), U64, 1},
+        {PROTO_CHANNEL, BODY(proto_channel_reply, metadata_bytes), U64, 1025},
+        {PROTO_CHANNEL, BODY(proto_channel_reply, n_consumers), U64, 17},
+        {PROTO_CHANNEL, BODY(proto_channel_reply, policy), U64, 4},
+        {PROTO_CHANNEL, BODY(proto_channel_reply, place), U32, 3},
+        {PROTO_CHANNEL, BODY(proto_channel_reply, pool), U32, 0},
+        {PROTO_CHANNEL_MEMORY, BODY(proto_channel_page_reply, channel), U64, 0},
+        {PROTO_CHANNEL_MEMORY, BODY(proto_channel_page_reply, size_bytes), U64, 0},
+        {PROTO_CHANNEL_MEMORY, BODY(proto_channel_page_reply, size_bytes), U64, 4097},
+        {PROTO_CHANNEL_MEMORY, BODY(proto_channel_page_reply, page), U32, PROTO_CHANNEL_PLACES + 1},
+        {PROTO_CHANNEL_MEMORY, BODY(proto_channel_page_reply, is_own), U32, 2},
         {PROTO_OPEN_NAME, BODY(proto_open_name, name), BYTE, 0},
         {PROTO_OPEN_NAME, BODY(proto_open_name, name), BYTE, '\n'},
         {PROTO_OPEN_NAME, INTO_BODY(proto_open_name, name, 2), BYTE, 0xc3},
@@ -773,7 +823,7 @@ static void descriptors_come_with_what_is_described_a_page_and_a_reply_that_says
         assert_int_equal(proto_message_fds(&message),
                          operations[i] == PROTO_LEASE || operations[i] == PROTO_PAGE ||
                              operations[i] == PROTO_BOARD || operations[i] == PROTO_LEASES ||
-                             operations[i] == PROTO_ALIVE);
+                             operations[i] == PROTO_ALIVE || operations[i] == PROTO_CHANNEL_MEMORY);
     }
     plain_message(PROTO_LEASE, &message);
     message.lease.description.kind = PROTO_SEGMENT_LEGACY_IPC;
