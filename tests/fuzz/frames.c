@@ -154,6 +154,12 @@ static void check_publish(const struct proto_publish *publish) {
     }
 }
 
+static void check_capacities(uint64_t slot_bytes, uint64_t n_slots, uint64_t metadata_bytes,
+                             uint64_t n_consumers, uint64_t policy) {
+    MUST(n_slots >= 2 && n_slots <= 1024 && slot_bytes >= 1 && slot_bytes <= PROTO_SIZE_MAX / n_slots);
+    MUST(metadata_bytes <= 1024 && n_consumers >= 1 && n_consumers <= 16 && policy >= 1 && policy <= 3);
+}
+
 static void check_named(const struct proto_named *named) {
     MUST(named->state >= PROTO_NAME_THERE && named->state <= PROTO_NAME_GONE);
     if (named->state != PROTO_NAME_THERE) {
@@ -299,6 +305,36 @@ static void check_body(const struct proto_message *message) {
         check_name(message->read_directory.name);
         MUST(message->read_directory.reserved == 0);
         return;
+    case PROTO_MAKE_CHANNEL:
+        check_name(message->make_channel.name);
+        check_capacities(message->make_channel.slot_bytes, message->make_channel.n_slots,
+                         message->make_channel.metadata_bytes, message->make_channel.n_consumers,
+                         message->make_channel.policy);
+        MUST(message->make_channel.flags <= PROTO_MAKE_CHANNEL_KEEP && message->make_channel.reserved == 0);
+        return;
+    case PROTO_JOIN_CHANNEL:
+        check_name(message->join_channel.name);
+        MUST(message->join_channel.place <= 16 || message->join_channel.place == PROTO_CHANNEL_ANY_CONSUMER);
+        MUST(message->join_channel.reserved == 0);
+        return;
+    case PROTO_LEAVE_CHANNEL:
+        MUST(message->leave_channel.page <= 16 && message->leave_channel.reserved == 0);
+        return;
+    case PROTO_ASK_CHANNEL_MEMORY:
+        MUST(message->ask_channel_memory.page <= 17 && message->ask_channel_memory.reserved == 0);
+        return;
+    case PROTO_CHANNEL:
+        check_capacities(message->channel.slot_bytes, message->channel.n_slots,
+                         message->channel.metadata_bytes, message->channel.n_consumers,
+                         message->channel.policy);
+        MUST(message->channel.channel != 0 && message->channel.pool != 0 &&
+             message->channel.place <= message->channel.n_consumers);
+        return;
+    case PROTO_CHANNEL_MEMORY:
+        MUST(message->channel_memory.channel != 0 && message->channel_memory.page <= 17 &&
+             message->channel_memory.is_own <= 1 && message->channel_memory.size_bytes > 0 &&
+             message->channel_memory.size_bytes % 4096 == 0);
+        return;
     case PROTO_PUBLISHED:
         MUST(message->published.generation != 0);
         return;
@@ -325,8 +361,8 @@ static void check_message(const struct proto_message *message, enum proto_sender
                    operation == PROTO_NAME,
          either = operation == PROTO_RELEASE || operation == PROTO_MERGE || operation == PROTO_ERROR;
 
-    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_LIST_NAMES
-                                     : operation >= PROTO_HELLO_REPLY && operation <= PROTO_NAMES);
+    MUST(sender == PROTO_FROM_CLIENT ? operation >= PROTO_HELLO && operation <= PROTO_ASK_CHANNEL_MEMORY
+                                     : operation >= PROTO_HELLO_REPLY && operation <= PROTO_CHANNEL_MEMORY);
     MUST((message->header.flags & ~(sender == PROTO_FROM_DAEMON ? PROTO_AGAIN : 0)) == 0);
     MUST(either || (message->header.request == 0) == one_way);
     MUST(strcmp(proto_operation_name(operation), proto_operation_name(UINT32_MAX)) != 0);

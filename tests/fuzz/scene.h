@@ -61,6 +61,7 @@ struct scene {
     struct proto_token tokens[TOKENS];
     unsigned n_tokens;
     uint64_t generation; /* the last one that a client was told */
+    uint64_t channel;    /* likewise */
     struct proto_message message, reply;
 };
 

@@ -71,6 +71,12 @@ static void note(struct puppet *client, const uint8_t *packet, size_t size) {
                 entry->attached = true;
         }
         return;
+    case PROTO_MAKE_CHANNEL:
+        entry = ledger_find(&scene.ledger, client->number, message->make_channel.lease,
+                            message->make_channel.generation);
+        if (entry != NULL)
+            entry->attached = true;
+        return;
     case PROTO_RELEASE:
     case PROTO_SPLIT:
         give_up(client, message->release.lease, message->release.generation);
@@ -196,6 +202,22 @@ static void hear_named(const struct proto_named *named) {
         remember_token(&named->buffers[i].token);
 }
 
+static void hear_channel(const struct proto_channel_reply *reply) {
+    scene.channel = reply->channel;
+    remember_token(&reply->token);
+}
+
+/* A page of another place can be mapped for reading alone. The client scribbles over its own one. */
+static void hear_channel_page(const struct proto_channel_page_reply *reply, int fd) {
+    void *memory = mmap(NULL, reply->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+
+    MUST((memory != MAP_FAILED) == (reply->is_own != 0));
+    if (memory == MAP_FAILED)
+        return;
+    memset(memory, 0xa5, reply->size_bytes);
+    munmap(memory, reply->size_bytes);
+}
+
 static void hear(struct puppet *client, int fd) {
     const struct proto_message *reply = &scene.reply;
 
@@ -214,6 +236,10 @@ static void hear(struct puppet *client, int fd) {
         hear_named(&reply->named);
     else if (reply->header.operation == PROTO_PUBLISHED)
         scene.generation = reply->published.generation;
+    else if (reply->header.operation == PROTO_CHANNEL)
+        hear_channel(&reply->channel);
+    else if (reply->header.operation == PROTO_CHANNEL_MEMORY)
+        hear_channel_page(&reply->channel_memory, fd);
     else if (reply->header.operation == PROTO_SEGMENTS)
         hear_segments(client, &reply->segments);
     else if (reply->header.operation == PROTO_PAGE)

@@ -91,15 +91,16 @@ static void choose_publish(struct input *input, const struct puppet *client, str
 
 void puppet_send_request(struct input *input) {
     static const uint8_t operations[] = {
-        PROTO_ACQUIRE,    PROTO_RELEASE,   PROTO_ACQUIRE,         PROTO_RELEASE,
-        PROTO_SHARE,      PROTO_ATTACH,    PROTO_QUERY,           PROTO_OPENED,
-        PROTO_SPLIT,      PROTO_MERGE,     PROTO_ASK_PAGE,        PROTO_BYE,
-        PROTO_LIST_POOLS, PROTO_HELLO,     PROTO_OPENED,          PROTO_IDLE,
-        PROTO_CLOSED,     PROTO_ASK_PARTS, PROTO_DESCRIBE,        PROTO_ACQUIRE_SEGMENTS,
-        PROTO_OFFER,      PROTO_ASK_BOARD, PROTO_RELEASE,         PROTO_ASK_HOLDERS,
-        PROTO_SEND,       PROTO_REVOKE,    PROTO_CANCEL,          PROTO_RECLAIMED,
-        PROTO_NAME,       PROTO_ASK_ALIVE, PROTO_WRITE_DIRECTORY, PROTO_PUBLISH,
-        PROTO_UNPUBLISH,  PROTO_OPEN_NAME, PROTO_READ_DIRECTORY,  PROTO_LIST_NAMES};
+        PROTO_ACQUIRE,      PROTO_RELEASE,      PROTO_ACQUIRE,         PROTO_RELEASE,
+        PROTO_SHARE,        PROTO_ATTACH,       PROTO_QUERY,           PROTO_OPENED,
+        PROTO_SPLIT,        PROTO_MERGE,        PROTO_ASK_PAGE,        PROTO_BYE,
+        PROTO_LIST_POOLS,   PROTO_HELLO,        PROTO_OPENED,          PROTO_IDLE,
+        PROTO_CLOSED,       PROTO_ASK_PARTS,    PROTO_DESCRIBE,        PROTO_ACQUIRE_SEGMENTS,
+        PROTO_OFFER,        PROTO_ASK_BOARD,    PROTO_RELEASE,         PROTO_ASK_HOLDERS,
+        PROTO_SEND,         PROTO_REVOKE,       PROTO_CANCEL,          PROTO_RECLAIMED,
+        PROTO_NAME,         PROTO_ASK_ALIVE,    PROTO_WRITE_DIRECTORY, PROTO_PUBLISH,
+        PROTO_UNPUBLISH,    PROTO_OPEN_NAME,    PROTO_READ_DIRECTORY,  PROTO_LIST_NAMES,
+        PROTO_MAKE_CHANNEL, PROTO_JOIN_CHANNEL, PROTO_LEAVE_CHANNEL,   PROTO_ASK_CHANNEL_MEMORY};
     static const uint64_t timeouts[] = {0, NS_FOREVER, NS_PER_MS, NS_PER_S};
     struct puppet *client = scene_choose_client(input);
     struct proto_message *message = &scene.message;
@@ -240,6 +241,30 @@ void puppet_send_request(struct input *input) {
         message->read_directory.generation = choice >= 240 ? input_edgy(input) : scene.generation;
         message->read_directory.offset_bytes = choice / 4 % 16;
         break;
+    case PROTO_MAKE_CHANNEL: {
+        struct proto_lease_name name = choose_name(input, client, &index);
+        choice = choose_text(input, message->make_channel.name);
+        message->make_channel.lease = name.lease;
+        message->make_channel.generation = name.generation;
+        message->make_channel.slot_bytes = choice >= 240 ? input_edgy(input) : 512;
+        message->make_channel.n_slots = 2 + choice / 4 % 3;
+        message->make_channel.metadata_bytes = choice % 8;
+        message->make_channel.n_consumers = 1 + choice / 16 % 3;
+        message->make_channel.policy = 1 + choice / 8 % 3;
+        message->make_channel.flags = choice / 32 % 2;
+        break;
+    }
+    case PROTO_JOIN_CHANNEL:
+        choice = choose_text(input, message->join_channel.name);
+        message->join_channel.timeout_ns = timeouts[choice / 16 % 4];
+        message->join_channel.place = choice / 4 % 4 == 3 ? PROTO_CHANNEL_ANY_CONSUMER : choice / 4 % 4;
+        break;
+    case PROTO_LEAVE_CHANNEL:
+    case PROTO_ASK_CHANNEL_MEMORY:
+        choice = input_below(input, 256);
+        message->leave_channel.channel = choice >= 240 ? input_edgy(input) : scene.channel;
+        message->leave_channel.page = choice % 4;
+        break;
     case PROTO_LIST_NAMES:
         message->list_names.after = input_below(input, 2) == 0 ? 0 : input_edgy(input);
         break;
@@ -276,7 +301,11 @@ void puppet_send_request(struct input *input) {
                                      [PROTO_UNPUBLISH] = sizeof(struct proto_unpublish),
                                      [PROTO_OPEN_NAME] = sizeof(struct proto_open_name),
                                      [PROTO_READ_DIRECTORY] = sizeof(struct proto_read_directory),
-                                     [PROTO_LIST_NAMES] = sizeof(struct proto_list_names)};
+                                     [PROTO_LIST_NAMES] = sizeof(struct proto_list_names),
+                                     [PROTO_MAKE_CHANNEL] = sizeof(struct proto_make_channel),
+                                     [PROTO_JOIN_CHANNEL] = sizeof(struct proto_join_channel),
+                                     [PROTO_LEAVE_CHANNEL] = sizeof(struct proto_channel_page_name),
+                                     [PROTO_ASK_CHANNEL_MEMORY] = sizeof(struct proto_channel_page_name)};
     size_t size = sizeof message->header + sizes[message->header.operation];
     message->header.length = (uint32_t)size;
     uint8_t packet[sizeof message->header + sizeof(struct proto_publish)];

@@ -178,6 +178,7 @@ def plain(client, index, *more):
 ASK_PAGE, LIST, BYE, ATTACH, QUERY, OPENED, IDLE, CLOSED, ACQUIRE_SEGMENTS, OFFER = 10, 12, 11, 5, 6, 7, 15, 16, 19, 20
 ASK_BOARD, CANCEL = 21, 26
 WRITE_DIRECTORY, PUBLISH, UNPUBLISH, OPEN_NAME, READ_DIRECTORY, LIST_NAMES = 30, 31, 32, 33, 34, 35
+MAKE_CHANNEL, JOIN_CHANNEL, LEAVE_CHANNEL, ASK_CHANNEL_MEMORY = 36, 37, 38, 39
 DEVICE, HOST = 1, 2
 
 
@@ -267,6 +268,16 @@ def operations():
     yield two + plain(0, OPEN_NAME, built) + plain(1, OPEN_NAME, 22) + plain(0, UNPUBLISH, given_up) + behave(0) + behave(1)
     yield two + plain(0, OPEN_NAME, built) + plain(1, OPEN_NAME, 22) + bytes([15, 0, 1]) + behave(1)
     yield begin + plain(0, OPEN_NAME, 33) + passes(2) + passes(3) + plain(0, OPEN_NAME, awaited) + plain(0, CANCEL, 0) + behave(0)
+    # A channel a of the first lease: one byte chooses name, place and timeout. Then pages, also of a stranger's asking.
+    pages = b"".join(plain(client, ASK_CHANNEL_MEMORY, page) + behave(client) for client in (0, 1) for page in (0, 1, 2))
+    for pool in (DEVICE, HOST):
+        for kept in (0, 33):
+            made = two + lease(0, pool, 64) + plain(0, MAKE_CHANNEL, 0, kept) + plain(0, JOIN_CHANNEL, 0) + behave(0)
+            joined = made + plain(1, JOIN_CHANNEL, 6) + behave(1) + plain(1, ATTACH, 0) + behave(1)
+            yield joined + pages + plain(1, LEAVE_CHANNEL, 1) + plain(0, LEAVE_CHANNEL, 0) + behave(0) + behave(1)
+            yield joined + bytes([15, 0, 1]) + plain(1, JOIN_CHANNEL, 48) + passes(2) + behave(1) + bytes([16, 0]) + passes(2) + behave(1)
+            yield joined + plain(1, UNPUBLISH, withdrawn) + pages + give_back(0, 0) + plain(0, BYE) + behave(1) + plain(1, BYE)
+        yield two + plain(1, JOIN_CHANNEL, 18) + lease(0, pool, 64) + plain(0, MAKE_CHANNEL, 0, 0) + behave(1) + pages + plain(1, OPEN_NAME, 0)
     yield connect(0, 0, 1) + passes(4) + passes(4)
     yield connect(0, 0, 4) + 40 * plain(0, LIST) + behave(0)
     yield connect(0, 0, 8) + jobs() + lease(0, DEVICE, 8) + bytes([15, 0, 0])

@@ -499,6 +499,7 @@ struct clients *joint_daemon_make(void) {
     list_init(&clients.all);
     list_init(&clients.greeting);
     boards_init(&clients.boards, &joint_desk, &store);
+    channels_init(&clients.channels, world.core, &joint_desk, &store);
     alive_init(&clients.alive);
     for (unsigned p = 0; p < JOINT_POOLS; p++)
         must(core_add_pool(world.core, &configs[p], &pool) == 0, "a pool can be added");
