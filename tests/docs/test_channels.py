@@ -3,10 +3,10 @@
 docs/channels.md, as they stand there."""
 import os
 import pathlib
-import re
 import signal
 import subprocess
 import sys
+import tempfile
 import unittest
 
 sys.path[:0] = [str(pathlib.Path(__file__).parent), str(pathlib.Path(__file__).parent.parent / "system")]
@@ -17,6 +17,25 @@ PRODUCER, CONSUMER = os.environ["GPUPOOL_CHANNEL_PRODUCER"], os.environ["GPUPOOL
 PAGE = (installed.SOURCE / "docs/channels.md").read_text()
 WAIT_S = 120
 FRAMES = 4000  # that take more than a second
+
+
+class Page(unittest.TestCase):
+    def test_the_first_program_works_as_it_stands(self):
+        build = pathlib.Path(os.environ["GPUPOOL_BUILD"])
+        text, = (block for block in installed.blocks(PAGE, "c") if "int main(" in block)
+        with tempfile.TemporaryDirectory(prefix="gpupool-docs-") as folder, Daemon("[host]\nlimit = 64MiB\n") as daemon:
+            source, program = pathlib.Path(folder) / "example.c", pathlib.Path(folder) / "example"
+            source.write_text(text)
+            subprocess.run(["cc", "-Wall", "-Wextra", "-Werror", f"-I{installed.SOURCE}/client/include", source, "-o", program,
+                            f"-L{build}/client", "-lgpupool-client", f"-Wl,-rpath,{build}/client"], check=True, timeout=WAIT_S)
+            environment = {**os.environ, "GPUPOOL_SOCKET": str(daemon.socket), "GPUPOOL_SIM_LATENCY": "0"}
+            done = subprocess.run([program], env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertEqual(done.stdout, "".join(f"image {i} of 307200 bytes: {10 * i}\n" for i in (1, 2, 3)))
+
+    def test_the_program_in_python_is_the_one_that_python_wheel_runs(self):
+        program, = installed.blocks(PAGE, "python")
+        self.assertIn(program, installed.blocks((installed.SOURCE / "docs/python.md").read_text(), "python"))
 
 
 class Programs(unittest.TestCase):
@@ -31,7 +50,7 @@ class Programs(unittest.TestCase):
         return process
 
     def end(self, process):
-        """What the process wrote, which has ended well."""
+        """Waits until the process has ended well. Returns its output."""
         output, errors = process.communicate(timeout=WAIT_S)
         self.assertEqual((process.returncode, errors), (0, ""))
         return output
