@@ -102,7 +102,8 @@ static const struct command commands[] = {
     {"unpublish", NULL, "unpublish NAME: have a name stand for nothing any more",
      "Gives a name an end: a process that opens it gets an error, and the memory comes back when no process "
      "has "
-     "it. A channel goes when no process is in its places. First a question is asked. For the name's user; with --uid and --scope for root and the daemon's "
+     "it. A channel goes when no process is in its places. First a question is asked. For the name's user; "
+     "with --uid and --scope for root and the daemon's "
      "user.",
      .run = unpublish_run, .words = "NAME", .read_words = read_unpublish},
     {"config", view_config, "the configuration in force, and where each value comes from",

@@ -99,6 +99,7 @@ void view_channels(struct output *output, const struct cJSON *reply) {
     reply_each(channel, reply, "channels") n_told++;
     if (n_told > 0) {
         print_table(output, columns, reply, "channels", NULL);
+        print_line(output, STYLE_PLAIN, "%s", "");
         print_table(output, place_columns, reply, "channels", "places");
     }
     if (total > n_told)

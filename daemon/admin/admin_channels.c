@@ -104,8 +104,8 @@ void report_channels(cJSON *reply, const struct admin_terms *terms, uid_t uid) {
             continue;
         n_told++;
         read_bytes += capacities->n_consumers * proto_channel_consumer_bytes(capacities);
-        bool is_read = read_bytes <= ACCOUNT_BYTES_MAX &&
-                       channels_read_account(terms->channels, channel, &account);
+        bool is_read =
+            read_bytes <= ACCOUNT_BYTES_MAX && channels_read_account(terms->channels, channel, &account);
         cJSON_AddItemToArray(channels, describe_channel(channel, is_read ? &account : NULL));
     }
     report_integer(reply, "total", total);

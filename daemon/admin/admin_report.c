@@ -7,9 +7,9 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "daemon/admin/admin_channels.h"
 #include "daemon/admin/admin_estate.h"
 #include "daemon/admin/admin_json.h"
-#include "daemon/admin/admin_channels.h"
 #include "daemon/admin/admin_terms.h"
 #include "daemon/core/core.h"
 #include "daemon/core/explain.h"

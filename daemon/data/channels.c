@@ -179,8 +179,7 @@ bool channels_read_account(const struct channels *channels, const struct channel
     struct channel_account account = {0};
     struct proto_channel_producer producer;
 
-    if (pages == NULL ||
-        !read_page(&pages->pages[1 + PROTO_CHANNEL_PRODUCER], &producer, sizeof producer, 0))
+    if (pages == NULL || !read_page(&pages->pages[1 + PROTO_CHANNEL_PRODUCER], &producer, sizeof producer, 0))
         return false;
     account.sent = atomic_load_explicit(&producer.head, memory_order_relaxed);
     uint64_t floor = at_least_one(atomic_load_explicit(&producer.floor, memory_order_relaxed));

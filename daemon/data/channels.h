@@ -60,9 +60,9 @@ const struct channel_page *channels_page(const struct channels *channels, uint64
 struct channel_account {
     uint64_t sent;
     struct {
-        uint64_t received; /* the sequence that it received last */
-        uint64_t behind;   /* elements that it can receive still */
-        uint64_t held;     /* that it received, and did not release */
+        uint64_t received;                    /* the sequence that it received last */
+        uint64_t behind;                      /* elements that it can receive still */
+        uint64_t held;                        /* that it received, and did not release */
     } consumers[PROTO_CHANNEL_CONSUMERS_MAX]; /* by place - 1 */
 };
 

@@ -18,14 +18,15 @@ using gpupool::producer;
 
 template <typename T> constexpr bool is_owner() {
     return std::is_nothrow_default_constructible_v<T> && std::is_nothrow_move_constructible_v<T> &&
-           std::is_nothrow_move_assignable_v<T> && std::is_nothrow_destructible_v<T> && !std::is_copy_constructible_v<T> &&
-           !std::is_copy_assignable_v<T>;
+           std::is_nothrow_move_assignable_v<T> && std::is_nothrow_destructible_v<T> &&
+           !std::is_copy_constructible_v<T> && !std::is_copy_assignable_v<T>;
 }
 static_assert(is_owner<producer>() && is_owner<consumer>() && is_owner<frame>());
 
 static void check(bool holds, const char *what) {
     if (!holds)
-        throw std::runtime_error(std::string(what) + " does not hold; the last error is: " + gpupool_error_text());
+        throw std::runtime_error(std::string(what) +
+                                 " does not hold; the last error is: " + gpupool_error_text());
 }
 #define CHECK(condition) check(static_cast<bool>(condition), #condition)
 
@@ -57,19 +58,22 @@ static void a_frame_goes_back_by_itself() {
         CHECK(!loaned && loaned.data() == nullptr && loaned.size() == 0);
         frame received = to.receive(gpupool::now);
         CHECK(received && received.size() == 100 && received.metadata() == "image " + std::to_string(number));
-        CHECK(received.sequence() == static_cast<std::uint64_t>(number) && received.missed() == 0 && !received.is_again());
+        CHECK(received.sequence() == static_cast<std::uint64_t>(number) && received.missed() == 0 &&
+              !received.is_again());
         CHECK(received.as<char>()[99] == number);
         frame moved = std::move(received);
         CHECK(!received && moved);
     }
-    CHECK(from.try_loan(gpupool::now) && to.try_receive(gpupool::now).error().number() == GPUPOOL_E_TIMED_OUT);
+    CHECK(from.try_loan(gpupool::now) &&
+          to.try_receive(gpupool::now).error().number() == GPUPOOL_E_TIMED_OUT);
     frame first = from.loan(), second = from.loan();
     CHECK(from.try_loan(gpupool::now).error().number() == GPUPOOL_E_EXHAUSTED);
     first.release();
     CHECK(!first && from.try_loan(gpupool::now));
     second = from.loan(gpupool::now); /* the slot before is returned */
     CHECK(second && from.try_loan(gpupool::now));
-    CHECK(!first.try_send(1) && !first.try_release() && second.try_send(5000).error().number() == GPUPOOL_E_INVALID && second);
+    CHECK(!first.try_send(1) && !first.try_release() &&
+          second.try_send(5000).error().number() == GPUPOOL_E_INVALID && second);
 }
 
 static void a_loop_ends_when_the_producer_has_left() {
@@ -112,7 +116,8 @@ static void a_descriptor_tells_of_a_frame() {
 
 static void device_frames_go_in_the_order_of_streams() {
     two_clients clients;
-    gpupool::stream writes = gpupool::stream::create(clients.sender), reads = gpupool::stream::create(clients.receiver);
+    gpupool::stream writes = gpupool::stream::create(clients.sender),
+                    reads = gpupool::stream::create(clients.receiver);
     gpupool::make_channel(clients.sender, "device", clients.sender.device_pool(0), options_of(2));
     producer from = producer::join(clients.sender, "device", writes);
     consumer to = consumer::join(clients.receiver, "device", reads, 1, gpupool::now);
@@ -156,9 +161,12 @@ static void objects_may_outlive_their_clients_and_places() {
 static void failures_are_told() {
     gpupool::client client = gpupool::client::open();
     gpupool::channel_options options; /* of 0 bytes */
-    CHECK(gpupool::try_make_channel(client, "bad", client.host_pool(), options).error().number() == GPUPOOL_E_INVALID);
-    CHECK(consumer::try_join(client, "none", gpupool::no_stream, 1, gpupool::now).error().number() == GPUPOOL_E_NO_NAME);
-    CHECK(!producer().try_loan() && !consumer().try_receive() && !consumer().try_look() && !producer().try_fd());
+    CHECK(gpupool::try_make_channel(client, "bad", client.host_pool(), options).error().number() ==
+          GPUPOOL_E_INVALID);
+    CHECK(consumer::try_join(client, "none", gpupool::no_stream, 1, gpupool::now).error().number() ==
+          GPUPOOL_E_NO_NAME);
+    CHECK(!producer().try_loan() && !consumer().try_receive() && !consumer().try_look() &&
+          !producer().try_fd());
     int number = 0;
     try {
         producer::join(client, "none", gpupool::no_stream, gpupool::now);
@@ -173,7 +181,8 @@ static void failures_are_told() {
     gpupool::make_channel(client, "kept", client.host_pool(), options);
     producer from = producer::join(client, "kept");
     gpupool_channel_info info = from.look();
-    CHECK(info.options.policy == GPUPOOL_CHANNEL_FAIL && info.options.consumers == 3 && info.options.metadata_bytes == 16);
+    CHECK(info.options.policy == GPUPOOL_CHANNEL_FAIL && info.options.consumers == 3 &&
+          info.options.metadata_bytes == 16);
     from.loan().send(1);
     from.loan().send(1);
     CHECK(from.try_loan(gpupool::forever).error().number() == GPUPOOL_E_EXHAUSTED);

@@ -2,8 +2,8 @@
 /* <gpupool/gpupool.hpp> in a program without exceptions and without run-time type information: it has each call as one that
  * returns a result. */
 #include <gpupool/channel.hpp>
-#include <gpupool/names.hpp>
 #include <gpupool/gpupool.hpp>
+#include <gpupool/names.hpp>
 
 #include <cstdio>
 #include <cstring>
@@ -69,7 +69,8 @@ static int use_channel(const gpupool::client &client) {
     CHECK(loaned && loaned->try_send(size_bytes));
     gpupool::result<gpupool::frame> received = consumer->try_receive();
     CHECK(received && received->size() == size_bytes && received->try_release());
-    CHECK(producer->try_leave() && consumer->try_receive().error().number() == GPUPOOL_E_ENDED && consumer->try_leave());
+    CHECK(producer->try_leave() && consumer->try_receive().error().number() == GPUPOOL_E_ENDED &&
+          consumer->try_leave());
     CHECK(gpupool::try_unpublish(client, "results")); /* the client made it, and is open */
     return 0;
 }

@@ -110,7 +110,8 @@ class frame {
 
     /** gpupool_channel_send(). After a failure the slot is loaned still. metadata: bytes, borrowed for the call. */
     result<void> try_send(std::uint64_t size_bytes, std::string_view metadata = {}) {
-        int r = gpupool_channel_send(channel(), &frame_, size_bytes, metadata.data(), metadata.size(), stream_.get());
+        int r = gpupool_channel_send(channel(), &frame_, size_bytes, metadata.data(), metadata.size(),
+                                     stream_.get());
         return ended(r);
     }
     /** gpupool_channel_release() of a frame that was received, gpupool_channel_return() of a slot that was loaned. After
@@ -132,7 +133,9 @@ class frame {
     frame(const std::shared_ptr<detail::membership> &place, stream_ref stream) noexcept
         : place_(place), frame_(), stream_(stream) {}
 
-    gpupool_channel *channel() const noexcept { return place_ != nullptr ? place_->channel : nullptr; }
+    gpupool_channel *channel() const noexcept {
+        return place_ != nullptr ? place_->channel : nullptr;
+    }
     int give_back() noexcept {
         return place_ != nullptr && place_->is_producer
                    ? gpupool_channel_return(channel(), &frame_, stream_.get())
@@ -282,7 +285,8 @@ class consumer : public detail::place_in_channel {
     /** gpupool_channel_receive() */
     result<frame> try_receive(std::chrono::nanoseconds timeout = forever) {
         frame received(place_, stream_);
-        int r = gpupool_channel_receive(get(), stream_.get(), detail::nanoseconds_of(timeout), &received.frame_);
+        int r =
+            gpupool_channel_receive(get(), stream_.get(), detail::nanoseconds_of(timeout), &received.frame_);
         if (r == 0)
             return result<frame>(std::move(received));
         failure reason(r);
@@ -346,7 +350,8 @@ class consumer : public detail::place_in_channel {
 };
 
 #if defined(__cpp_exceptions)
-inline void make_channel(const client &client, const char *name, const pool &pool, const channel_options &options) {
+inline void make_channel(const client &client, const char *name, const pool &pool,
+                         const channel_options &options) {
     try_make_channel(client, name, pool, options).value();
 }
 #endif
