@@ -320,6 +320,7 @@ static void daemon_connect(struct daemon *daemon) {
                                       .watcher = &daemon->watcher,
                                       .reload = &daemon->reload,
                                       .scopes = &daemon->scopes,
+                                      .channels = &daemon->clients.channels,
                                       .lingering = &daemon->lingering,
                                       .machine = &daemon->machine,
                                       .data_listener = &daemon->data_listener,

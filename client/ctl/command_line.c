@@ -95,10 +95,15 @@ static const struct command commands[] = {
      "publisher "
      "is there, how many leases other processes have of it, and which session builds it. For root and the "
      "daemon's user those of all users."},
+    {"channels", view_channels, "channels, the processes in their places, and how far each one is",
+     "Shows the channels: memory, slots, policy and frames that were sent, and each place: its state, its "
+     "process, how many frames a consumer is behind, and how many it has received and not released. The "
+     "numbers of frames are what the processes say. For root and the daemon's user those of all users."},
     {"unpublish", NULL, "unpublish NAME: have a name stand for nothing any more",
      "Gives a name an end: a process that opens it gets an error, and the memory comes back when no process "
      "has "
-     "it. First a question is asked. For the name's user; with --uid and --scope for root and the daemon's "
+     "it. A channel goes when no process is in its places. First a question is asked. For the name's user; "
+     "with --uid and --scope for root and the daemon's "
      "user.",
      .run = unpublish_run, .words = "NAME", .read_words = read_unpublish},
     {"config", view_config, "the configuration in force, and where each value comes from",

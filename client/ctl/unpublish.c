@@ -45,6 +45,13 @@ static bool tell_of_name(const struct options *options, const struct cJSON *list
             continue;
         if (reply_count(name, "generation") == REPLY_NULL)
             return false;
+        if (reply_flag(name, "channel")) {
+            fprintf(stderr,
+                    "It stands for a channel of %s. No process can join it then. Processes that are in it go "
+                    "on until they leave it.\n",
+                    BYTES_TEXT(reply_count(name, "bytes")));
+            return true;
+        }
         fprintf(stderr, "It stands for %s in %s, which %s. A process that opens it gets an error then.\n",
                 BYTES_TEXT(reply_count(name, "bytes")), COUNT_TEXT(reply_count(name, "buffers"), "buffer"),
                 reply_count(name, "holders") == 0 ? "no process has" : "processes have until they close it");

@@ -20,6 +20,8 @@ void view_parcels(struct output *output, const struct cJSON *reply);
 /* The names, and one that stands for nothing any more. */
 void view_names(struct output *output, const struct cJSON *reply);
 void view_unpublished(struct output *output, const struct cJSON *reply);
+/* The channels, and the processes in their places. */
+void view_channels(struct output *output, const struct cJSON *reply);
 /* The leases, and the shared blocks with their holders. */
 void view_leases(struct output *output, const struct cJSON *reply);
 void view_sharing(struct output *output, const struct cJSON *reply);

@@ -32,6 +32,8 @@ static void add_name_state(struct table *table, const struct cJSON *row, const s
         table_add(table, STYLE_QUIET, "awaited");
     else if (strcmp(publisher, "quarantined") == 0)
         table_add(table, STYLE_WARNING, "publisher in quarantine");
+    else if (reply_flag(row, "channel") && !is_kept)
+        table_add(table, STYLE_PLAIN, "while processes use it");
     else
         table_add(table, STYLE_PLAIN, is_kept ? "kept" : "until its publisher ends");
 }
@@ -51,7 +53,10 @@ static void add_contents(struct table *table, const struct cJSON *row, const str
     if (!is_published(row))
         table_add(table, STYLE_QUIET, "-");
     else
-        table_add(table, STYLE_PLAIN, "%s", reply_flag(row, column->key) ? "live" : "fixed");
+        table_add(table, STYLE_PLAIN, "%s",
+                  reply_flag(row, "channel")     ? "channel"
+                  : reply_flag(row, column->key) ? "live"
+                                                 : "fixed");
 }
 
 void view_names(struct output *output, const struct cJSON *reply) {
@@ -84,9 +89,15 @@ void view_names(struct output *output, const struct cJSON *reply) {
 void view_unpublished(struct output *output, const struct cJSON *reply) {
     uint64_t bytes = reply_count(reply, "bytes"), came_bytes = reply_count(reply, "came_bytes");
 
-    print_line(output, STYLE_HEADING, "'%s' is published no more: %s given back", reply_text(reply, "name"),
-               BYTES_TEXT(came_bytes));
-    if (came_bytes < bytes)
+    bool is_channel = reply_flag(reply, "channel");
+
+    print_line(output, STYLE_HEADING, "'%s' is %s: %s given back", reply_text(reply, "name"),
+               is_channel ? "no channel any more" : "published no more", BYTES_TEXT(came_bytes));
+    if (is_channel && came_bytes < bytes)
+        print_line(output, STYLE_PLAIN,
+                   "  %s stay while processes are in its places: 'gpupoolctl channels' shows them.",
+                   BYTES_TEXT(bytes - came_bytes));
+    else if (came_bytes < bytes)
         print_line(output, STYLE_PLAIN, "  %s stay until processes, or other names, hold them no more.",
                    BYTES_TEXT(bytes - came_bytes));
 }

@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/units.h"
 #include "base/utf8.h"
+#include "daemon/admin/admin_channels.h"
 #include "daemon/admin/admin_config.h"
 #include "daemon/admin/admin_estate.h"
 #include "daemon/admin/admin_names.h"
@@ -294,6 +295,7 @@ enum part {
     PART_SCOPES = 1024,
     PART_ESTATE = 2048,
     PART_NAMES = 4096,
+    PART_CHANNELS = 8192,
 };
 
 static char *answer_parts(const struct admin_terms *terms, uid_t uid, const struct request_keys *keys,
@@ -316,6 +318,8 @@ static char *answer_parts(const struct admin_terms *terms, uid_t uid, const stru
         report_parcels(reply, terms->core, uid);
     if ((parts & PART_NAMES) != 0)
         report_names(reply, terms->core, uid);
+    if ((parts & PART_CHANNELS) != 0)
+        report_channels(reply, terms, uid);
     if ((parts & PART_LEASES) != 0)
         report_leases(reply, terms->core, uid, keys->session);
     if ((parts & PART_SHARING) != 0)
@@ -665,6 +669,7 @@ static const struct command {
     {.name = "quarantine", .parts = PART_QUARANTINE},
     {.name = "parcels", .parts = PART_PARCELS},
     {.name = "names", .parts = PART_NAMES},
+    {.name = "channels", .parts = PART_CHANNELS},
     {.name = "unpublish",
      .takes = KEY_NAME | KEY_UID | KEY_SCOPE,
      .needs = KEY_NAME,

@@ -33,11 +33,9 @@ static unsigned count_holders(const struct edition *edition) {
     return most;
 }
 
-/* The state of the session that published it. */
-static const char *publisher_state(const struct edition *edition) {
-    return edition->session == NULL                         ? "gone"
-           : edition->session->state == SESSION_QUARANTINED ? "quarantined"
-                                                            : "active";
+/* The state of the session that published or made it; NULL: it has ended. */
+static const char *session_state_word(const struct session *session) {
+    return session == NULL ? "gone" : session->state == SESSION_QUARANTINED ? "quarantined" : "active";
 }
 
 static uint64_t number_of(pid_t pid) {
@@ -59,11 +57,31 @@ static void put_edition(cJSON *object, const struct edition *edition, uint64_t n
     report_string(object, "layout", is_there ? layout : NULL);
     report_optional(object, "session", is_there, is_there ? edition->publisher : 0);
     report_optional(object, "pid", is_there, is_there ? number_of(edition->pid) : 0);
-    report_string(object, "publisher", is_there ? publisher_state(edition) : NULL);
+    report_string(object, "publisher", is_there ? session_state_word(edition->session) : NULL);
     report_optional(object, "age_ns", is_there,
                     is_there && now_ns > edition->published_ns ? now_ns - edition->published_ns : 0);
     report_integer(object, "opens", is_there ? edition->n_opens : 0);
     report_integer(object, "holders", is_there ? count_holders(edition) : 0);
+}
+
+/* Adds the channel that the name stands for, which admin_channels.h tells more of. */
+static void put_channel(cJSON *object, const struct channel *channel) {
+    const struct session *maker = channel->session;
+    const struct block *block = channel->parcel->block;
+
+    report_integer(object, "generation", channel->id);
+    cJSON_AddBoolToObject(object, "kept", (channel->flags & PROTO_MAKE_CHANNEL_KEEP) != 0);
+    cJSON_AddBoolToObject(object, "live", true);
+    report_integer(object, "bytes", block->held_bytes);
+    report_integer(object, "buffers", 1);
+    report_integer(object, "directory_bytes", 0);
+    report_string(object, "layout", NULL);
+    report_integer(object, "session", channel->maker);
+    report_optional(object, "pid", maker != NULL, maker != NULL ? number_of(maker->peer.pid) : 0);
+    report_string(object, "publisher", session_state_word(maker));
+    report_optional(object, "age_ns", false, 0);
+    report_integer(object, "opens", 0);
+    report_integer(object, "holders", block->live + block->quarantined);
 }
 
 static cJSON *describe_name(const struct name *name, uint64_t now_ns) {
@@ -73,7 +91,11 @@ static cJSON *describe_name(const struct name *name, uint64_t now_ns) {
     cJSON_AddStringToObject(object, "name", name->text);
     report_integer(object, "uid", name->tenant->id.uid);
     report_scope_name(object, name->tenant->scope);
-    put_edition(object, name->edition, now_ns);
+    cJSON_AddBoolToObject(object, "channel", name->channel != NULL);
+    if (name->channel != NULL)
+        put_channel(object, name->channel);
+    else
+        put_edition(object, name->edition, now_ns);
     report_optional(object, "builder_session", builder != NULL, builder != NULL ? builder->id : 0);
     report_optional(object, "builder_pid", builder != NULL,
                     builder != NULL ? number_of(builder->peer.pid) : 0);
@@ -110,22 +132,37 @@ static uint64_t held_alone(const struct edition *edition) {
     return bytes;
 }
 
+/* The bytes of a channel that come back when it ends: no process is in a place, and no other one has the block. */
+static uint64_t held_by_channel(const struct channel *channel) {
+    const struct block *block = channel->parcel->block;
+
+    for (unsigned i = 0; i <= channel->capacities.n_consumers; i++)
+        if (channel->places[i].session != NULL)
+            return 0;
+    return block->live + block->quarantined == 0 && block->n_parcels == 1 ? block->held_bytes : 0;
+}
+
 int names_unpublish(cJSON *reply, struct core *core, uid_t asker, struct tenant_id owner, const char *text) {
     const struct tenant *tenant = tenant_find(core, owner);
     const struct name *name = tenant != NULL ? name_find(tenant, text) : NULL;
+    const struct edition *edition = name != NULL ? name->edition : NULL;
+    const struct channel *channel = name != NULL ? name->channel : NULL;
 
-    if (name == NULL || name->edition == NULL)
+    if (edition == NULL && channel == NULL)
         return PROTO_E_NO_NAME;
-    uint64_t came_bytes = held_alone(name->edition);
-    log_info("user %u unpublishes '%s' of user %u%s%s: %s in %s, of which %s came back", (unsigned)asker,
+    uint64_t bytes = edition != NULL ? edition->bytes : channel->parcel->block->held_bytes;
+    uint64_t came_bytes = edition != NULL ? held_alone(edition) : held_by_channel(channel);
+    log_info("user %u unpublishes '%s' of user %u%s%s: %s in %s%s, of which %s came back", (unsigned)asker,
              name->text, (unsigned)owner.uid, tenant->scope != NULL ? " of scope " : "",
-             tenant->scope != NULL ? tenant->scope->terms.name : "", BYTES_TEXT(name->edition->bytes),
-             COUNT_TEXT(name->edition->n_parcels, "buffer"), BYTES_TEXT(came_bytes));
+             tenant->scope != NULL ? tenant->scope->terms.name : "", BYTES_TEXT(bytes),
+             COUNT_TEXT(edition != NULL ? edition->n_parcels : 1, "buffer"),
+             channel != NULL ? " of a channel" : "", BYTES_TEXT(came_bytes));
     cJSON_AddStringToObject(reply, "name", name->text);
     report_integer(reply, "uid", owner.uid);
     report_scope_name(reply, tenant->scope);
-    report_integer(reply, "generation", name->edition->generation);
-    report_integer(reply, "bytes", name->edition->bytes);
+    cJSON_AddBoolToObject(reply, "channel", channel != NULL);
+    report_integer(reply, "generation", edition != NULL ? edition->generation : channel->id);
+    report_integer(reply, "bytes", bytes);
     report_integer(reply, "came_bytes", came_bytes);
     return core_unpublish_of(core, owner, text, clock_now_ns());
 }

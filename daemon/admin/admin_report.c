@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "daemon/admin/admin_channels.h"
 #include "daemon/admin/admin_estate.h"
 #include "daemon/admin/admin_json.h"
 #include "daemon/admin/admin_terms.h"
@@ -198,6 +199,7 @@ static cJSON *describe_pool(const struct pool *pool, const struct use *use) {
     report_integer(object, "parcel_bytes", pool->parcel_bytes - pool->named_bytes);
     report_integer(object, "named", pool->n_named);
     report_integer(object, "named_bytes", pool->named_bytes);
+    report_channels_of_pool(object, pool);
     report_integer(object, "waiters", pool->waiters.count);
     const struct request *oldest = wait_queue_oldest(pool);
     report_optional(object, "waiting_oldest_ns", oldest != NULL,

@@ -17,6 +17,7 @@ struct admin_terms {
     struct watcher *watcher;
     struct reload *reload;
     struct scopes *scopes;
+    const struct channels *channels; /* their pages */
     struct lingering *lingering;
     const struct machine *machine;
     struct listener *data_listener, *admin_listener;

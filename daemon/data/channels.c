@@ -135,6 +135,72 @@ const struct channel_page *channels_page(const struct channels *channels, uint64
     return pages != NULL && number < pages->n_pages ? &pages->pages[number] : NULL;
 }
 
+/* --- what processes say --- */
+
+/* Marks that are read at once. */
+#define MARKS_READ 64u
+
+static bool read_page(const struct channel_page *page, void *memory, size_t bytes, uint64_t offset_bytes) {
+    return pread(page->fd, memory, bytes, (off_t)offset_bytes) == (ssize_t)bytes;
+}
+
+static uint64_t at_least_one(uint64_t sequence) {
+    return sequence > 0 ? sequence : 1;
+}
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+/* Counts the marks of elements from `begins` to before `next` that are held. */
+static bool count_held(const struct channel_page *page, uint64_t n_slots, uint64_t begins, uint64_t next,
+                       uint64_t *ret_held) {
+    struct proto_channel_mark marks[MARKS_READ];
+    uint64_t held = 0;
+
+    for (uint64_t i = 0; i < n_slots; i += MARKS_READ) {
+        uint64_t n = n_slots - i < MARKS_READ ? n_slots - i : MARKS_READ;
+        if (!read_page(page, marks, n * sizeof *marks,
+                       sizeof(struct proto_channel_consumer) + i * sizeof *marks))
+            return false;
+        for (uint64_t k = 0; k < n; k++) {
+            uint64_t taken = atomic_load_explicit(&marks[k].taken, memory_order_relaxed);
+            held += taken >= begins && taken < next &&
+                    atomic_load_explicit(&marks[k].released, memory_order_relaxed) != taken;
+        }
+    }
+    *ret_held = held;
+    return true;
+}
+
+bool channels_read_account(const struct channels *channels, const struct channel *channel,
+                           struct channel_account *ret_account) {
+    const struct channel_pages *pages = find(channels, channel->id);
+    struct channel_account account = {0};
+    struct proto_channel_producer producer;
+
+    if (pages == NULL || !read_page(&pages->pages[1 + PROTO_CHANNEL_PRODUCER], &producer, sizeof producer, 0))
+        return false;
+    account.sent = atomic_load_explicit(&producer.head, memory_order_relaxed);
+    uint64_t floor = at_least_one(atomic_load_explicit(&producer.floor, memory_order_relaxed));
+    for (unsigned i = 0; i < channel->capacities.n_consumers; i++) {
+        const struct channel_page *page = &pages->pages[2 + i];
+        struct proto_channel_consumer consumer;
+        if (!read_page(page, &consumer, sizeof consumer, 0))
+            return false;
+        uint64_t begins =
+            at_least_one(atomic_load_explicit(&producer.queues[i].begins, memory_order_relaxed));
+        uint64_t next = at_least_one(atomic_load_explicit(&consumer.received, memory_order_relaxed));
+        uint64_t first = larger(larger(begins, floor), next);
+        account.consumers[i].received = next - 1;
+        account.consumers[i].behind = first <= account.sent ? account.sent - first + 1 : 0;
+        if (!count_held(page, channel->capacities.n_slots, begins, next, &account.consumers[i].held))
+            return false;
+    }
+    *ret_account = account;
+    return true;
+}
+
 /* --- the roll --- */
 
 /* Writes a place. Returns whether it was another one there. */

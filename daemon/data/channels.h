@@ -56,6 +56,20 @@ int channels_make(struct channels *channels, struct channel *channel);
 /* A page of a channel, by its number in ASK_CHANNEL_MEMORY. NULL: there is none. */
 const struct channel_page *channels_page(const struct channels *channels, uint64_t channel, uint32_t number);
 
+/* The words that the processes in a channel write about themselves. They are for people alone: nothing is decided by them. */
+struct channel_account {
+    uint64_t sent;
+    struct {
+        uint64_t received;                    /* the sequence that it received last */
+        uint64_t behind;                      /* elements that it can receive still */
+        uint64_t held;                        /* that it received, and did not release */
+    } consumers[PROTO_CHANNEL_CONSUMERS_MAX]; /* by place - 1 */
+};
+
+/* Reads it: the daemon maps no page that a client writes. Returns whether all pages could be read. */
+bool channels_read_account(const struct channels *channels, const struct channel *channel,
+                           struct channel_account *ret_account);
+
 /* The step has ended: writes the rolls of channels that have changed, and wakes those that sleep there. Frees the
  * pages of channels that are gone. */
 void channels_settle(struct channels *channels);

@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 import installed  # noqa: E402
 
 PAGE = (installed.SOURCE / "docs/cpp.md").read_text()
-HEADER = "".join((installed.SOURCE / f"client/include/gpupool/{name}.hpp").read_text() for name in ("gpupool", "result"))
+HEADER = "".join((installed.SOURCE / f"client/include/gpupool/{name}.hpp").read_text() for name in ("gpupool", "channel", "result"))
 PROGRAM, *PIECES = installed.blocks(PAGE, "cpp")
 COMMANDS = installed.blocks(PAGE, "sh")[0]
 COMPILE = "c++ -std=c++17 -Wall -Wextra -Werror example.cc -o example $(pkg-config --cflags --libs gpupool)\n"

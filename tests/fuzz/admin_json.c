@@ -93,9 +93,9 @@ static uint64_t fingerprint(void) {
 
 static void check_reply(char *reply) {
     static const char *const commands[] = {
-        "stats",   "pools",          "sessions",           "trim",   "quota",  "ping",
-        "parcels", "parcels-revoke", "quarantine-release", "config", "reload", "names",
-        "leases",  "sharing",        "unpublish"};
+        "stats",   "pools",          "sessions",           "trim",    "quota",  "ping",
+        "parcels", "parcels-revoke", "quarantine-release", "config",  "reload", "names",
+        "leases",  "sharing",        "unpublish",          "channels"};
     size_t length = strlen(reply);
     bool read = false;
 

@@ -129,7 +129,7 @@ def configurations():
 def lines():
     yield '{"command":"ping"}\n{"command":"stats"}\n{"command":"pools"}\n{"command":"sessions"}\n{"command":"quota"}\n{"command":"config"}\n{"command":"reload"}\n'
     yield '{"command":"trim"}\n{"command":"trim","pool":1}\n{"command":"trim","pool":7}\n'
-    yield '{"command":"names"}\n{"command":"unpublish","name":"kept"}\n{"command":"names"}\n{"command":"sharing"}\n{"command":"leases"}\n'
+    yield '{"command":"names"}\n{"command":"unpublish","name":"kept"}\n{"command":"names"}\n{"command":"channels"}\n{"command":"sharing"}\n{"command":"leases"}\n'
     yield '{"command":"unpublish","name":"kept","uid":1}\n{"command":"unpublish","name":"kept","scope":"a"}\n{"command":"unpublish"}\n'
     yield '{"command":"stats","pool":1}\n{"command":"nothing"}\n{"command":1}\n{"pool":1}\n[]\n{}\n\n'
     yield '{"command":"st\\u0061ts"}\n{"command":"trim","pool":01}\n{"command":"trim","pool":1e400}\n'

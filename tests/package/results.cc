@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* <gpupool/gpupool.hpp> in a program without exceptions and without run-time type information: it has each call as one that
  * returns a result. */
+#include <gpupool/channel.hpp>
 #include <gpupool/gpupool.hpp>
+#include <gpupool/names.hpp>
 
 #include <cstdio>
 #include <cstring>
@@ -55,6 +57,24 @@ static int use_stream(const gpupool::client &client, gpupool::buffer &host) {
     return 0;
 }
 
+static int use_channel(const gpupool::client &client) {
+    gpupool::channel_options options;
+    options.slot_bytes = size_bytes;
+    gpupool::result<gpupool::pool> pool = client.try_host_pool();
+    CHECK(pool && gpupool::try_make_channel(client, "results", *pool, options));
+    gpupool::result<gpupool::producer> producer = gpupool::producer::try_join(client, "results");
+    gpupool::result<gpupool::consumer> consumer = gpupool::consumer::try_join(client, "results");
+    CHECK(producer && consumer && producer->try_look() && consumer->try_fd());
+    gpupool::result<gpupool::frame> loaned = producer->try_loan();
+    CHECK(loaned && loaned->try_send(size_bytes));
+    gpupool::result<gpupool::frame> received = consumer->try_receive();
+    CHECK(received && received->size() == size_bytes && received->try_release());
+    CHECK(producer->try_leave() && consumer->try_receive().error().number() == GPUPOOL_E_ENDED &&
+          consumer->try_leave());
+    CHECK(gpupool::try_unpublish(client, "results")); /* the client made it, and is open */
+    return 0;
+}
+
 static int use_client() {
     gpupool::result<gpupool::client> opened = gpupool::client::try_open();
     CHECK(opened);
@@ -67,6 +87,7 @@ static int use_client() {
     CHECK(!failed && failed.error().number() == GPUPOOL_E_INVALID);
     gpupool::result<gpupool::buffer> host = pool->try_acquire(size_bytes, gpupool::no_stream);
     CHECK(host && use_stream(client, *host) == 0);
+    CHECK(use_channel(client) == 0);
     CHECK(host->try_shrink(512, gpupool::no_stream) && host->size() == 512);
     CHECK(host->try_release());
     CHECK(client.try_trim());

@@ -27,7 +27,7 @@ WAIT_S = 300
 
 FILES = {
     "bin/gpupoolctl", "bin/gpupool-exporter", "sbin/gpupoold", "etc/gpupool/gpupoold.conf", "include/gpupool/gpupool.h",
-    "include/gpupool/fence.h", "include/gpupool/hooks.h", "include/gpupool/names.h", "include/gpupool/names.hpp", "include/gpupool/pair.h", "include/gpupool/staging.h", "include/gpupool/synced.h",
+    "include/gpupool/channel.h", "include/gpupool/channel.hpp", "include/gpupool/fence.h", "include/gpupool/hooks.h", "include/gpupool/names.h", "include/gpupool/names.hpp", "include/gpupool/pair.h", "include/gpupool/staging.h", "include/gpupool/synced.h",
     "include/gpupool/client_name.hpp", "include/gpupool/gpupool.hpp", "include/gpupool/result.hpp", "include/gpupool/rmm.hpp", "include/gpupool/tensorrt.hpp", "include/gpupool/thrust.hpp",
     f"{LIB}/libgpupool-client.a", f"{LIB}/libgpupool-client.so", f"{LIB}/libgpupool-client.so.{MAJOR_SO}",
     f"{LIB}/libgpupool-client.so.{VERSION}", f"{LIB}/libgpupool-torch.so",
@@ -42,7 +42,7 @@ FILES = {
     "share/gpupool/gpupool.rules.yml", "share/gpupool/gpupool.dashboard.json",
     "share/bash-completion/completions/gpupoolctl", "share/zsh/site-functions/_gpupoolctl", "share/fish/vendor_completions.d/gpupoolctl.fish",
 }
-MANUAL_PAGES = {"share/man/man1/gpupoolctl.1", "share/man/man3/gpupool.3", "share/man/man3/gpupool_fence.3",
+MANUAL_PAGES = {"share/man/man1/gpupoolctl.1", "share/man/man3/gpupool.3", "share/man/man3/gpupool_channel.3", "share/man/man3/gpupool_fence.3",
                 "share/man/man3/gpupool_hooks.3", "share/man/man3/gpupool_names.3",
                 "share/man/man3/gpupool_pair.3", "share/man/man3/gpupool_synced.3", "share/man/man3/gpupool_upload.3",
                 "share/man/man5/gpupoold.conf.5", "share/man/man8/gpupoold.8", "share/man/man8/gpupool-exporter.8"}
@@ -328,7 +328,7 @@ class Package(unittest.TestCase):
 
     def test_the_objects_in_cplusplus_give_back_by_themselves(self):
         """With exceptions, and with results alone in a program that has no exceptions and no run-time type information."""
-        programs = {"raii": ("objects in C++\n", []), "names": ("names in C++\n", []), "results": ("results in C++\n", ["-fno-exceptions", "-fno-rtti"])}
+        programs = {"raii": ("objects in C++\n", []), "names": ("names in C++\n", []), "channels": ("channels in C++\n", []), "results": ("results in C++\n", ["-fno-exceptions", "-fno-rtti"])}
         standards = ("c++17", "c++20")
         for number, compiler in enumerate(self.cplusplus_compilers()):
             # Each compiler and each standard; all pairs of them in a full run.

@@ -67,11 +67,18 @@ FULL_QUOTA = {**QUOTA, "uid": 1001, "charged_to": 1000, "waiting": 4,
 PARCEL = {"session": 7, "pid": 815, "uid": 1000, "scope": None, "pool": 1, "bytes": 24 << 20, "takers": 2, "sent_ns": 4_000_000_000,
           "left_ns": 56_000_000_000}
 
-NAME = {"name": "weights/llama", "uid": 1000, "scope": None, "generation": 7, "kept": True, "live": False, "bytes": 24 * GIB, "buffers": 3,
+NAME = {"name": "weights/llama", "uid": 1000, "scope": None, "channel": False, "generation": 7, "kept": True, "live": False, "bytes": 24 * GIB, "buffers": 3,
         "directory_bytes": 40_000, "layout": "fffffffffffffffe", "session": 7, "pid": 815, "publisher": "gone", "age_ns": 7200_000_000_000,
         "opens": 12, "holders": 0, "builder_session": None, "builder_pid": None, "waiting": 0}
 BUILT_NAME = {**NAME, "name": "dataset/train", "generation": None, "kept": False, "bytes": 0, "buffers": 0, "directory_bytes": 0, "layout": None,
               "session": None, "pid": None, "publisher": None, "age_ns": None, "opens": 0, "builder_session": 9, "builder_pid": 817, "waiting": 4}
+
+PLACE = {"place": 1, "state": "taken", "session": 9, "pid": 817, "command": "detector", "processes": 1, "received": 93, "behind": 7, "held": 2}
+PRODUCER = {**PLACE, "place": 0, "session": 7, "pid": 815, "command": "camera", "received": None, "behind": None, "held": None}
+CHANNEL = {"id": 12, "name": "frames", "uid": 1000, "scope": None, "pool": 1, "bytes": 24 << 20, "slots": 8, "slot_bytes": 3 << 20, "metadata_bytes": 64,
+           "consumers": 2, "policy": "drop-oldest", "kept": False, "session": 7, "pid": 815, "maker": "active", "waiting": 0, "sent": 100,
+           "places": [PRODUCER, PLACE, {**PLACE, "place": 2, "state": "empty", "session": None, "pid": None, "command": None, "processes": 0,
+                                        "received": 0, "behind": 100, "held": 0}]}
 
 
 def change(section, key, before, after, source="file", line_=None, needs_restart=False):
@@ -99,6 +106,7 @@ REPLIES = {
     "quarantine": {"sessions": [DEAD_SESSION]},
     "parcels": {"parcels": [PARCEL], "total": 3},
     "names": {"names": [NAME, BUILT_NAME], "total": 4},
+    "channels": {"channels": [CHANNEL], "total": 3},
     "leases": {"leases": [{"id": 3, "session": 7, "pid": 4242, "uid": 1000, "scope": None, "command": "train.py", "pool": 1, "segment": 9,
                            "offset_bytes": 512, "bytes": 64 << 20, "ranges": 1, "state": "held", "holders": 2, "age_ns": 90_000_000_000}],
                "total": 5},
@@ -292,7 +300,7 @@ class Commands(unittest.TestCase):
         if asked["command"] == "names":
             reply = {"names": names, "total": len(names)}
         elif asked["name"] == NAME["name"]:
-            reply = {"name": NAME["name"], "uid": 1000, "scope": None, "generation": 7, "bytes": 24 * GIB, "came_bytes": 20 * GIB}
+            reply = {"name": NAME["name"], "uid": 1000, "scope": None, "channel": False, "generation": 7, "bytes": 24 * GIB, "came_bytes": 20 * GIB}
         else:
             reply = {"error": {"code": "no-such-name", "message": "nothing is published"}}
         connection.sendall(line(reply))
@@ -312,7 +320,7 @@ class Commands(unittest.TestCase):
             self.assertIn("nothing was unpublished", text)
 
     def test_unpublish_without_a_terminal_wants_yes(self):
-        reply = {"name": "a", "uid": 1000, "scope": None, "generation": 7, "bytes": 1, "came_bytes": 1}
+        reply = {"name": "a", "uid": 1000, "scope": None, "channel": False, "generation": 7, "bytes": 1, "came_bytes": 1}
         for options in (["--uid=4000000001"], ["--scope", "pod-a"], ["--uid=4000000001", "--scope=pod-a", "--json"]):
             with self.subTest(options), FakeAdmin(line(reply)) as fake:
                 done = ctl("unpublish", 'w/"ä"', "--yes", *options, socket_path=fake.path)
@@ -710,6 +718,49 @@ class ForPeople(unittest.TestCase):
             with self.subTest(change):
                 self.assertRegex(self.show("names", {"names": [{**NAME, **change}], "total": 1}), words)
         self.assertIn("No names.", self.show("names", {"names": [], "total": 0}))
+
+    def test_a_name_of_a_channel_says_so(self):
+        name = {**NAME, "channel": True, "live": True, "kept": False, "layout": None, "age_ns": None, "publisher": "active"}
+        for change, words in (({}, "channel +while processes use it +815 +- "), ({"kept": True}, "channel +kept +815 "),
+                              ({"publisher": "gone", "pid": None, "kept": True}, "channel +kept +gone ")):
+            with self.subTest(change):
+                reply = {"names": [{**name, **change}], "total": 1}
+                check_schema(reply, "names")
+                self.assertRegex(self.show("names", reply), words)
+
+    def test_a_channel_is_unpublished_after_a_question(self):
+        def answer(connection, request):
+            name = {**NAME, "uid": os.geteuid(), "channel": True, "layout": None, "age_ns": None, "bytes": 24 << 20}
+            done = {"name": NAME["name"], "uid": 1000, "scope": None, "channel": True, "generation": 7, "bytes": 24 << 20, "came_bytes": 0}
+            check_schema(done, "unpublish")
+            connection.sendall(line({"names": [name], "total": 1} if json.loads(request)["command"] == "names" else done))
+
+        code, text, _ = on_terminal("unpublish", "weights/llama", reply=answer, typed=b"y\n", columns=140)
+        self.assertEqual(code, 0)
+        for words in ("It stands for a channel of 24 MiB. No process can join it then.", "'weights/llama' is no channel any more: 0 B given back",
+                      "24 MiB stay while processes are in its places"):
+            self.assertIn(words, text)
+
+    def test_channels_tell_who_is_where(self):
+        text = self.show("channels")
+        rows = text.splitlines()
+        self.assertRegex(rows[1], r"^ +frames .* 1 +24 MiB +8 +3 MiB +drop-oldest +while processes use it +815 +100 +0$")
+        places = columns_of(text, "CHANNEL")
+        self.assertRegex(places[1], r"^ +frames +producer +taken +7 +815 +- +- +camera$")
+        self.assertRegex(places[2], r"^ +frames +consumer 1 +taken +9 +817 +7 +2 +detector$")
+        self.assertRegex(places[3], r"^ +frames +consumer 2 +empty +- +- +100 +0 +-$")
+        self.assertIn("And 2 more channels.", text)
+        self.assertNotIn("died", text)
+        self.assertIn("No channels.", self.show("channels", {"channels": [], "total": 0}))
+        for place, name, words in (({**PLACE, "state": "vacant"}, "frames", "'frames': consumer 1 died. Its frames wait for the next process in its place"),
+                                   ({**PRODUCER, "state": "vacant"}, "frames", "'frames': the producer died. Another one can join."),
+                                   ({**PLACE, "state": "left"}, "frames", r"consumer 1 +left +9 +817 +- +- "),
+                                   ({**PLACE, "received": None, "behind": None, "held": None}, "frames", r"consumer 1 +taken +9 +817 +- +- "),
+                                   (PLACE, None, "ended, with processes in it")):
+            with self.subTest(words):
+                reply = {"channels": [{**CHANNEL, "name": name, "places": [place]}], "total": 1}
+                check_schema(reply, "channels")
+                self.assertRegex(self.show("channels", reply), words)
 
     def test_what_names_hold_is_not_on_the_way(self):
         lease, block = REPLIES["leases"]["leases"][0], {**REPLIES["sharing"]["blocks"][0], "parcels": 0}

@@ -127,6 +127,11 @@ class Metrics(unittest.TestCase):
         self.assertIn("gpupool_user_kept_bytes", names)
         self.assertFalse(names & {"gpupool_user_kept_limit_bytes", "gpupool_scope_kept_bytes", "gpupool_pool_named_bytes"})
 
+    def test_channels_of_a_pool_are_told(self):
+        pool = {**STATS["pools"][0], "channels": 2, "channel_bytes": 5 << 20, "vacant_consumers": 1}
+        samples = read(self.answer(stats={**STATS, "pools": [pool]}, quota=REPLIES["quota"], scopes=SCOPES).stdout)
+        self.assertEqual([of(samples, f"gpupool_pool_{name}", pool="1") for name in ("channels", "channel_bytes", "vacant_consumers")], [2, 5 << 20, 1])
+
     def test_what_an_older_daemon_does_not_tell_is_left_out(self):
         samples = read(self.answer(stats=REPLIES["stats"], quota=REPLIES["quota"], scopes=SCOPES).stdout)
         self.assertEqual([name for name, _ in samples if name.startswith("gpupool_stored")], [])

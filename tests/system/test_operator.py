@@ -11,6 +11,7 @@ import tempfile
 import unittest
 
 from gpupool_system import CTL, DAEMON, HOLDER, SCHEMAS, SOURCE, WAIT_S, Daemon, check_schema, ctl, holding, wait_until
+from gpupool_restart import Worker
 
 MIB = 1 << 20
 
@@ -251,6 +252,139 @@ print(s.makefile("r").readline(), end="")
             for keys, code in (({}, "no-such-name"), ({"uid": os.getuid()}, "permission-denied"), ({"scope": "a"}, "permission-denied")):
                 self.assertEqual(ask_as_another({"command": "unpublish", "name": self.NAME, **keys})["error"]["code"], code)
             self.assertEqual(len(daemon.ask("names")["names"]), 1)
+
+
+class Channels(unittest.TestCase):
+    """A channel of host memory of two workers, as an operator sees it."""
+
+    NAME = "frames"
+
+    def setUp(self):
+        self.daemon = Daemon("[host]\nlimit = 64MiB\n")
+        self.addCleanup(self.daemon.close)
+
+    def worker(self):
+        worker = Worker(self.daemon)
+        self.addCleanup(lambda: worker.process.poll() is None and worker.kill())
+        return worker
+
+    def ask(self, command):
+        reply = self.daemon.ask(command)
+        check_schema(reply, command)
+        return reply
+
+    def channel(self):
+        channel, = self.ask("channels")["channels"]
+        return channel
+
+    def show(self, *words):
+        return ctl(*words, socket_path=self.daemon.admin_socket).stdout
+
+    def places(self, *members):
+        return [tuple(place[member] for member in members) for place in self.channel()["places"]]
+
+    def start(self, consumer=1):
+        """A worker that made the channel and sends, and one that receives."""
+        producer, receiver = self.worker(), self.worker()
+        producer.do("make-channel", 0, self.NAME, 0, 4)
+        producer.do("join", 0, self.NAME, 0, 10000)
+        receiver.do("join", 0, self.NAME, consumer, 10000)
+        return producer, receiver
+
+    def test_a_channel_tells_where_each_process_is(self):
+        self.assertEqual(self.ask("channels"), {"channels": [], "total": 0})
+        self.assertEqual((host_pool(self.daemon)["channels"], host_pool(self.daemon)["channel_bytes"]), (0, 0))
+        producer, consumer = self.start()
+        channel = self.channel()
+        self.assertEqual((channel["name"], channel["uid"], channel["scope"], channel["kept"], channel["policy"]), (self.NAME, os.getuid(), None, True, "wait"))
+        self.assertEqual((channel["slots"], channel["slot_bytes"], channel["consumers"], channel["metadata_bytes"]), (4, 65536, 1, 8))
+        self.assertGreaterEqual(channel["bytes"], 4 * 65536)
+        self.assertEqual((channel["pool"], channel["maker"], channel["pid"]), (host_pool(self.daemon)["id"], "active", producer.process.pid))
+        self.assertEqual((host_pool(self.daemon)["channels"], host_pool(self.daemon)["channel_bytes"]), (1, channel["bytes"]))
+        self.assertEqual(self.places("place", "state", "pid", "processes"),
+                         [(0, "taken", producer.process.pid, 1), (1, "taken", consumer.process.pid, 1)])
+        self.assertEqual({command for command, in self.places("command")}, {"system_worker"})
+        for i in range(3):
+            producer.do("send-frame", 0, "-", i, 10000)
+        self.assertEqual(self.channel()["sent"], 3)
+        self.assertEqual(self.places("received", "behind", "held"), [(None, None, None), (0, 3, 0)])
+        consumer.do("receive-frame", 0, "-", 0, 10000)
+        consumer.do("hold-frame", 0, "-", 1, 10000)
+        self.assertEqual(self.places("received", "behind", "held")[1], (2, 1, 1))
+        text = self.show("channels")
+        self.assertRegex(text, rf"(?m)^ +frames .* 4 +64 KiB +wait +kept +{producer.process.pid} +3 +0$")
+        self.assertRegex(text, rf"(?m)^ +frames +producer +taken +\d+ +{producer.process.pid} +- +- +system_worker$")
+        self.assertRegex(text, rf"(?m)^ +frames +consumer 1 +taken +\d+ +{consumer.process.pid} +1 +1 +system_worker$")
+        name, = self.ask("names")["names"]
+        self.assertEqual((name["name"], name["channel"], name["kept"], name["bytes"], name["publisher"], name["holders"]),
+                         (self.NAME, True, True, channel["bytes"], "active", 2))
+        self.assertRegex(self.show("names"), rf"frames .* 1 +channel +kept +{producer.process.pid} ")
+        self.assertIn(self.NAME, {lease["name"] for lease in self.ask("leases")["leases"]})
+        self.assertRegex(self.show("metrics"), r'(?m)^gpupool_pool_channels\{.*kind="host".*\} 1$')
+
+    def test_a_place_whose_process_died_is_vacant_and_its_queue_stays(self):
+        producer, consumer = self.start()
+        producer.do("send-frame", 0, "-", 7, 10000)
+        consumer.do("hold-frame", 0, "-", 7, 10000)
+        producer.do("send-frame", 0, "-", 8, 10000)
+        consumer.kill()
+        wait_until(lambda: self.places("state")[1] == ("vacant",), "the consumer's GPU work is over")
+        self.assertEqual(self.places("pid", "command", "behind", "held")[1], (None, None, 1, 1))
+        self.assertEqual(host_pool(self.daemon)["vacant_consumers"], 1)
+        self.assertIn("'frames': consumer 1 died. Its frames wait for the next process", " ".join(self.show("channels").split()))
+        next_one = self.worker()
+        next_one.do("join", 0, self.NAME, 1, 10000)
+        self.assertEqual(next_one.do("receive-frame", 0, "-", 7, 10000), "again")
+        self.assertEqual(self.places("state", "pid", "processes", "behind", "held")[1], ("taken", next_one.process.pid, 2, 1, 0))
+        self.assertEqual(host_pool(self.daemon)["vacant_consumers"], 0)
+        next_one.do("leave", 0)
+        self.assertEqual(self.places("state", "pid")[1], ("left", None))
+        self.assertRegex(self.show("channels"), r"consumer 1 +left +\d+ +- +- +- +-\n")
+
+    def test_a_channel_is_unpublished_and_lasts_while_processes_are_in_it(self):
+        producer, consumer = self.start()
+        done = ctl("unpublish", self.NAME, "--yes", "--json", socket_path=self.daemon.admin_socket)
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        reply = json.loads(done.stdout)
+        check_schema(reply, "unpublish")
+        channel = self.channel()
+        self.assertEqual((reply["name"], reply["channel"], reply["generation"], reply["bytes"], reply["came_bytes"]),
+                         (self.NAME, True, channel["id"], channel["bytes"], 0))
+        self.assertIsNone(channel["name"])
+        self.assertEqual(self.ask("names")["names"], [])
+        self.assertIn("ended, with processes in it", self.show("channels"))
+        producer.do("stream-frames", 0, "-", 3, 1)
+        consumer.do("stream-frames", 0, "-", 3, 1)
+        for worker in (producer, consumer):
+            worker.do("leave", 0)
+        self.assertEqual(self.ask("channels"), {"channels": [], "total": 0})
+        self.assertIn("No channels.", self.show("channels"))
+
+    def test_a_channel_that_no_process_is_in_comes_back_at_once(self):
+        producer, consumer = self.start()
+        for worker in (producer, consumer):
+            worker.do("leave", 0)
+            worker.end()
+        wait_until(lambda: not self.daemon.ask("sessions")["sessions"], "the sessions are gone")
+        channel = self.channel()
+        self.assertEqual((channel["maker"], channel["pid"]), ("gone", None))
+        reply = json.loads(ctl("unpublish", self.NAME, "--yes", "--json", socket_path=self.daemon.admin_socket).stdout)
+        self.assertEqual((reply["bytes"], reply["came_bytes"]), (channel["bytes"], channel["bytes"]))
+        self.assertEqual(host_pool(self.daemon)["leased_bytes"], 0)
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root, to be another user")
+    def test_other_users_do_not_see_a_channel(self):
+        self.start()
+        asked = """
+import socket, sys
+s = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+s.connect(sys.argv[1])
+s.sendall(b'{"command":"channels"}\\n')
+print(s.makefile("r").readline(), end="")
+"""
+        done = subprocess.run(["/usr/bin/python3", "-c", asked, str(self.daemon.admin_socket)], check=True, capture_output=True, text=True,
+                              timeout=WAIT_S, user=65534, group=65534, extra_groups=[], cwd="/")
+        self.assertEqual(json.loads(done.stdout), {"channels": [], "total": 0})
 
 
 def check(text, *arguments):

@@ -54,7 +54,7 @@ static int send_frame(struct gpupool_channel *channel, int byte, uint64_t timeou
     return gpupool_channel_send(channel, &frame, SLOT_BYTES, NULL, 0, GPUPOOL_NO_STREAM);
 }
 
-static int receive_frame(struct gpupool_channel *channel, int byte, uint64_t timeout_ns,
+static int receive_frame(struct gpupool_channel *channel, int byte, uint64_t timeout_ns, bool holds,
                          uint32_t *ret_is_again) {
     struct gpupool_frame frame;
     int r = gpupool_channel_receive(channel, GPUPOOL_NO_STREAM, timeout_ns, &frame);
@@ -69,7 +69,7 @@ static int receive_frame(struct gpupool_channel *channel, int byte, uint64_t tim
             abort();
         }
     *ret_is_again = frame.is_again;
-    return gpupool_channel_release(channel, &frame, GPUPOOL_NO_STREAM);
+    return holds ? 0 : gpupool_channel_release(channel, &frame, GPUPOOL_NO_STREAM);
 }
 
 static int stream_frames(struct gpupool_channel *channel, unsigned long long count, unsigned long long seed) {
@@ -80,7 +80,7 @@ static int stream_frames(struct gpupool_channel *channel, unsigned long long cou
     for (unsigned long long i = 0; r == 0 && i < count; i++)
         r = info.place == GPUPOOL_CHANNEL_PRODUCER
                 ? send_frame(channel, (int)(seed + i), WAIT_NS)
-                : receive_frame(channel, (int)(seed + i), WAIT_NS, &is_again);
+                : receive_frame(channel, (int)(seed + i), WAIT_NS, false, &is_again);
     return r;
 }
 
@@ -98,8 +98,8 @@ bool serve_channels(struct gpupool_client *client, const char *word, unsigned nu
         channels[number] = NULL;
     } else if (strcmp(word, "send-frame") == 0) {
         say(send_frame(channels[number], (int)first, second * NS_PER_MS), "");
-    } else if (strcmp(word, "receive-frame") == 0) {
-        r = receive_frame(channels[number], (int)first, second * NS_PER_MS, &is_again);
+    } else if (strcmp(word, "receive-frame") == 0 || strcmp(word, "hold-frame") == 0) {
+        r = receive_frame(channels[number], (int)first, second * NS_PER_MS, word[0] == 'h', &is_again);
         say(r, is_again ? "again" : "");
     } else if (strcmp(word, "stream-frames") == 0) {
         say(stream_frames(channels[number], first, second), "");

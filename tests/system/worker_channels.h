@@ -6,6 +6,7 @@
  *
  *   make-channel N NAME KIND SLOTS (KIND 0: host memory, kept)   join N NAME PLACE MS   leave N
  *   send-frame N - BYTE MS   receive-frame N - BYTE MS ("ok again" where a process before had received it)
+ *   hold-frame N - BYTE MS (as receive-frame, and does not release it)
  *   stream-frames N - COUNT SEED (sends or receives so many frames in order, of bytes that follow from their number)
  */
 #include <gpupool/gpupool.h>

@@ -11,6 +11,7 @@
 #include "daemon/admin/admin_json.h"
 #include "daemon/admin/admin_terms.h"
 #include "daemon/config/reload.h"
+#include "daemon/data/channels.h"
 #include "daemon/data/lingering.h"
 #include "daemon/death/watcher.h"
 #include "daemon/loop/identity.h"
@@ -125,6 +126,7 @@ static struct listener listener;
 static struct identity identity;
 static struct notices notices;
 static struct store store;
+static struct channels channels; /* without pages */
 static struct admin_terms terms = {.config = &configuration,
                                    .reload = &the_reload,
                                    .watcher = &watcher,
@@ -134,12 +136,14 @@ static struct admin_terms terms = {.config = &configuration,
                                    .admin_listener = &listener,
                                    .identity = &identity,
                                    .notices = &notices,
-                                   .store = &store};
+                                   .store = &store,
+                                   .channels = &channels};
 
 static int make_daemon(void **state) {
     (void)state;
     terms.core = core = core_make();
     config_init(&configuration);
+    channels_init(&channels, core, NULL, NULL);
     reload_init(&the_reload, &(struct reload_terms){.config = &configuration});
     identity = (struct identity){.started_ns = clock_now_ns()};
     snprintf(listener.path, sizeof listener.path, "/run/\"quoted\"\\path");
@@ -215,6 +219,7 @@ static void good_lines_are_answered(void **state) {
         {"{\"command\":\"sessions\"}", "sessions"},
         {"{\"command\":\"quota\"}", "quota"},
         {"{\"command\":\"names\"}", "names"},
+        {"{\"command\":\"channels\"}", "channels"},
         {"{\"command\":\"config\"}", "config"},
     };
     (void)state;
@@ -647,6 +652,100 @@ static void names_are_for_their_user_and_operators_to_unpublish(void **state) {
     assert_int_equal(core->pools[0]->leased_bytes, 0);
 }
 
+/* The session makes a channel of two slots and two consumers, which is kept. */
+static void make_channel(struct session *session, const char *text) {
+    struct lease *lease = take_growing(session, core->pools[0], 64 * KIB, 0);
+    struct proto_make_channel make = {.lease = lease->id,
+                                      .generation = lease->generation,
+                                      .slot_bytes = 32 * KIB,
+                                      .n_slots = 2,
+                                      .n_consumers = 2,
+                                      .policy = PROTO_CHANNEL_FAIL,
+                                      .flags = PROTO_MAKE_CHANNEL_KEEP};
+    static uint64_t n_tokens = UINT64_C(1) << 40;
+    struct proto_token tokens[2] = {0};
+    struct channel *channel;
+
+    snprintf(make.name, sizeof make.name, "%s", text);
+    for (unsigned i = 0; i < 2; i++) {
+        n_tokens++;
+        memcpy(tokens[i].bytes, &n_tokens, sizeof n_tokens);
+    }
+    assert_int_equal(core_make_channel(session, &make, tokens, 0, &channel), 0);
+    core_channel_made(channel, NULL);
+    assert_int_equal(
+        release(session, (struct proto_lease_name){.lease = make.lease, .generation = make.generation}, 0),
+        0);
+}
+
+static unsigned channels_told(uid_t uid, uint64_t *ret_total) {
+    struct reply *reply = expect_reply(uid, "{\"command\":\"channels\"}", "channels");
+    unsigned n = length_of(reply->root, "channels");
+
+    *ret_total = reply_count(reply->root, "total");
+    reply_free(reply);
+    return n;
+}
+
+static void channels_are_for_their_user_and_operators(void **state) {
+    struct session *session = open_session(core, 1, UID_A);
+    uint64_t total;
+    (void)state;
+
+    make_channel(session, "weights/\"a\"");
+    assert_int_equal(channels_told(UID_STRANGER, &total), 0);
+    assert_int_equal(total, 0);
+    assert_int_equal(channels_told(UID_A, &total), 1);
+    struct reply *reply = expect_reply(0, "{\"command\":\"channels\"}", "channels");
+    const struct cJSON *channel = element(reply->root, "channels", 0);
+    assert_string_equal(reply_text(channel, "name"), "weights/\"a\"");
+    assert_string_equal(reply_text(channel, "policy"), "fail");
+    assert_string_equal(reply_text(channel, "maker"), "active");
+    assert_int_equal(reply_count(channel, "uid"), UID_A);
+    assert_int_equal(reply_count(channel, "session"), session->id);
+    assert_int_equal(reply_count(channel, "bytes"), 64 * KIB);
+    assert_int_equal(reply_count(channel, "sent"), REPLY_NULL); /* it has no pages */
+    assert_int_equal(length_of(channel, "places"), 3);
+    assert_string_equal(reply_text(element(channel, "places", 2), "state"), "empty");
+    assert_int_equal(reply_count(element(channel, "places", 2), "session"), REPLY_NULL);
+    assert_int_equal(reply_count(element(channel, "places", 2), "behind"), REPLY_NULL);
+    reply_free(reply);
+    reply = expect_reply(0, "{\"command\":\"pools\"}", "pools");
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "channels"), 1);
+    assert_int_equal(reply_count(element(reply->root, "pools", 0), "channel_bytes"), 64 * KIB);
+    assert_int_equal(reply_count(element(reply->root, "pools", 1), "channels"), 0);
+    reply_free(reply);
+    core_session_close(session, 0);
+    reply = expect_reply(0, "{\"command\":\"channels\"}", "channels");
+    assert_string_equal(reply_text(element(reply->root, "channels", 0), "maker"), "gone"); /* it is kept */
+    reply_free(reply);
+    static const char stranger[] = UNPUBLISH ",\"uid\":1001}";
+    expect_error(UID_STRANGER, stranger, sizeof stranger - 1, "permission-denied");
+    reply = expect_reply(UID_A, UNPUBLISH "}", "unpublish");
+    assert_true(reply_flag(reply->root, "channel"));
+    assert_int_equal(reply_count(reply->root, "came_bytes"), 64 * KIB);
+    reply_free(reply);
+    assert_int_equal(channels_told(0, &total), 0);
+    assert_int_equal(core->pools[0]->leased_bytes, 0);
+}
+
+static void channels_are_bounded(void **state) {
+    struct session *session = open_session(core, 1, UID_A);
+    char text[16];
+    uint64_t total;
+    (void)state;
+
+    for (unsigned i = 0; i < 70; i++) {
+        snprintf(text, sizeof text, "channel %u", i);
+        make_channel(session, text);
+    }
+    assert_int_equal(channels_told(0, &total), 64);
+    assert_int_equal(total, 70);
+    core_unpublish_all(core, 0);
+    assert_int_equal(channels_told(0, &total), 0);
+    core_session_close(session, 0);
+}
+
 static void names_are_bounded(void **state) {
     struct session *session = open_session(core, 1, UID_A);
     char text[16];
@@ -667,6 +766,8 @@ static void names_are_bounded(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(names_tell_what_holds_memory, make_daemon, drop_daemon),
+        cmocka_unit_test_setup_teardown(channels_are_for_their_user_and_operators, make_daemon, drop_daemon),
+        cmocka_unit_test_setup_teardown(channels_are_bounded, make_daemon, drop_daemon),
         cmocka_unit_test_setup_teardown(names_are_for_their_user_and_operators_to_unpublish, make_daemon,
                                         drop_daemon),
         cmocka_unit_test_setup_teardown(names_are_bounded, make_daemon, drop_daemon),

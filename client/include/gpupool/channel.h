@@ -131,11 +131,11 @@ GPUPOOL_API int gpupool_channel_loan(struct gpupool_channel *channel, void *stre
  */
 GPUPOOL_API int gpupool_channel_send(struct gpupool_channel *channel, const struct gpupool_frame *frame,
                                      uint64_t size_bytes, const void *metadata, uint64_t metadata_bytes,
-                                     void *stream);
+                                     void *stream GPUPOOL_STREAM_OPTIONAL);
 
 /** Producer: gives a slot back that is not sent, behind the work of a stream that wrote it. */
 GPUPOOL_API int gpupool_channel_return(struct gpupool_channel *channel, const struct gpupool_frame *frame,
-                                       void *stream);
+                                       void *stream GPUPOOL_STREAM_OPTIONAL);
 
 /**
  * Consumer: receives the next frame.
@@ -158,7 +158,7 @@ GPUPOOL_API int gpupool_channel_receive(struct gpupool_channel *channel, void *s
 /** Consumer: releases a frame, behind the work of a stream that read it. @return 0; INVALID: it is not held; CAPTURING,
  * DRIVER */
 GPUPOOL_API int gpupool_channel_release(struct gpupool_channel *channel, const struct gpupool_frame *frame,
-                                        void *stream);
+                                        void *stream GPUPOOL_STREAM_OPTIONAL);
 
 /**
  * A descriptor to watch for reading (poll, epoll; not to be read). It becomes readable when a call that had nothing
