@@ -161,7 +161,7 @@ static unsigned draw_member(struct world *world, unsigned c, unsigned *ret_place
         if (session == 0 || world->sessions[session - 1].lost)
             continue;
         *ret_place = one_in(world, 8) ? start : place;
-        return session - 1;
+        return one_in(world, 8) ? pick_session(world, false) : session - 1;
     }
     return pick_session(world, false);
 }
