@@ -660,7 +660,7 @@ struct name_wait {
     uint64_t id;
     uint64_t number; /* in order of arrival, over all requests since the start */
     uint64_t deadline_ns;
-    uint64_t generation;
+    uint64_t generation; /* of JOINED: the id of the channel */
     uint32_t flags; /* PROTO_OPEN_NAME_…, or NAME_WAIT_JOIN */
     uint32_t place; /* of JOIN: that is wanted */
     uint32_t got;   /* of JOINED: that it got */
