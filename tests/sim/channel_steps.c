@@ -29,7 +29,7 @@ static int judge_make(const struct world *world, unsigned l, unsigned text,
     if (block->held != block->capacity || lease->withheld > 0 ||
         block->capacity / make->n_slots < make->slot_bytes)
         return PROTO_E_INVALID;
-    if (tenant_lacks_leases(world, tenant, 1) ||
+    if (tenant_lacks_leases(world, tenant, 1) || !channels_have_pages(world, tenant, make->n_consumers) ||
         ((make->flags & PROTO_MAKE_CHANNEL_KEEP) != 0 && (kept > limit || block->held > limit - kept)))
         return PROTO_E_LIMIT;
     return world->names.names[tenant][text].edition.generation != 0 ||

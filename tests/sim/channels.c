@@ -20,6 +20,8 @@ void channels_begin(struct world *world) {
 
     world->channels =
         (struct model_channels){.are_there = world->names.are_there && random_next(&state) % 2 == 0};
+    if (random_next(&state) % 4 == 0)
+        world->core->channel_pages_limit = 8 + (uint32_t)(random_next(&state) % 40);
     for (unsigned c = 0; c < SIM_CHANNELS; c++)
         list_init(&links[c]);
 }
@@ -46,6 +48,18 @@ unsigned channels_of_tenant(const struct world *world, unsigned tenant) {
     for (unsigned c = 0; c < SIM_CHANNELS; c++)
         n += world->channels.all[c].used && world->channels.all[c].tenant == tenant;
     return n;
+}
+
+bool channels_have_pages(const struct world *world, unsigned tenant, uint64_t n_consumers) {
+    uint64_t n_all = 2 + n_consumers, n_own = n_all, limit = world->core->channel_pages_limit;
+
+    for (unsigned c = 0; c < SIM_CHANNELS; c++) {
+        const struct model_channel *channel = &world->channels.all[c];
+        uint64_t n = channel->used ? 2 + channel->capacities.n_consumers : 0;
+        n_all += n;
+        n_own += channel->tenant == tenant ? n : 0;
+    }
+    return n_all <= limit && n_own <= limit / 2;
 }
 
 uint64_t channels_kept(const struct world *world, unsigned tenant) {

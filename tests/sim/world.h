@@ -633,7 +633,7 @@ bool heirs_is_over(void);
 
 /* The limits of a core that are no pool's and no user's. */
 struct heir_limits {
-    uint32_t sessions, session_leases, passes, segments;
+    uint32_t sessions, session_leases, passes, segments, channel_pages;
     uint64_t long_wait_ns;
 };
 struct heir_limits heirs_limits_of(const struct core *core);
@@ -794,6 +794,8 @@ unsigned channels_find(const struct world *world, unsigned tenant, unsigned text
 /* Of a tenant: its channels, and the bytes that they keep. */
 unsigned channels_of_tenant(const struct world *world, unsigned tenant);
 uint64_t channels_kept(const struct world *world, unsigned tenant);
+/* Whether there are pages for a further channel with so many consumer places. */
+bool channels_have_pages(const struct world *world, unsigned tenant, uint64_t n_consumers);
 /* The block of the channel that has the token; SIM_BLOCKS: none has. */
 unsigned channels_block_of(const struct world *world, uint64_t token);
 /* The place that a session gets which wishes `place`; -1: none is free. */

@@ -320,6 +320,27 @@ static void a_channel_is_charged_as_a_lease_and_as_kept_bytes(void **state) {
     assert_int_equal(try_make(scene.maker, &make, &link, &channel), PROTO_E_LIMIT);
 }
 
+static void a_user_has_half_of_the_pages_at_most(void **state) {
+    struct scene scene = scene_of(state);
+    struct session *stranger = open_session(scene.core, 8, UID_B);
+    struct lease *other = take_growing(scene.maker, scene.pool, 2 * MIB, 0),
+                 *theirs = take_growing(stranger, scene.pool, 2 * MIB, 0);
+    const struct proto_make_channel second = make_of("more", other, 0), more = make_of("more", theirs, 0);
+    struct list links[3];
+    struct channel *channel;
+
+    scene.core->channel_pages_limit = 10; /* a channel of two consumers has four */
+    make_channel(scene.maker, "ring", scene.lease, 0, &links[0]);
+    assert_int_equal(try_make(scene.maker, &second, &links[1], &channel), PROTO_E_LIMIT);
+    make_channel(stranger, "ring", theirs, 0, &links[1]);
+    assert_int_equal(try_make(stranger, &more, &links[2], &channel), PROTO_E_LIMIT);
+    assert_int_equal(unpublish(scene.maker, "ring", 0, 0), 0);
+    assert_int_equal(try_make(scene.maker, &second, &links[0], &channel), 0);
+    assert_int_equal(unpublish(scene.maker, "more", 0, 0), 0);
+    scene.core->channel_pages_limit = 7; /* fewer than two users have */
+    assert_int_equal(try_make(scene.maker, &second, &links[0], &channel), PROTO_E_LIMIT);
+}
+
 /* A call without memory changes nothing, whichever allocation fails. */
 static void without_memory_no_channel_is_made_or_joined(void **state) {
     struct scene scene = scene_of(state);
@@ -602,6 +623,7 @@ int main(void) {
         CORE_TEST(what_cannot_be_made_is_refused),
         CORE_TEST(a_channel_whose_pages_cannot_be_made_is_gone),
         CORE_TEST(a_channel_is_charged_as_a_lease_and_as_kept_bytes),
+        CORE_TEST(a_user_has_half_of_the_pages_at_most),
         CORE_TEST(without_memory_no_channel_is_made_or_joined),
         CORE_TEST(a_channel_goes_with_its_last_place_after_its_end),
         CORE_TEST(a_channel_without_keep_ends_with_its_maker_and_its_sessions),
