@@ -9,6 +9,7 @@
 
 #include "inherit_fixture.h"
 
+/* Links stand for the shell's objects. They outlive the tests: channels that are there at the end go with the core. */
 struct scene {
     struct core *core;
     struct pool *pool;
@@ -120,7 +121,7 @@ static void expect_told(struct core *core, const struct channel *channel) {
 
 static void a_session_that_joins_gets_the_channel_and_its_memory(void **state) {
     struct scene scene = scene_of(state);
-    struct list link;
+    static struct list link;
     struct channel *channel = make_channel(scene.maker, "ring", scene.lease, 0, &link);
     struct lease *attached;
 
@@ -140,7 +141,7 @@ static void a_session_that_joins_gets_the_channel_and_its_memory(void **state) {
 
 static void the_state_of_a_place_follows_its_sessions(void **state) {
     struct scene scene = scene_of(state);
-    struct list link;
+    static struct list link;
     struct channel *channel = make_channel(scene.maker, "ring", scene.lease, 0, &link);
 
     join(scene.one, channel, 1, 1);
@@ -163,7 +164,7 @@ static void the_state_of_a_place_follows_its_sessions(void **state) {
 
 static void a_place_that_holds_elements_comes_before_an_empty_one(void **state) {
     struct scene scene = scene_of(state);
-    struct list link;
+    static struct list link;
     struct channel *channel = make_channel(scene.maker, "ring", scene.lease, 0, &link);
     struct session *dies = open_session(scene.core, 9, UID_A);
 
@@ -180,7 +181,7 @@ static void a_place_that_holds_elements_comes_before_an_empty_one(void **state) 
 
 static void requests_wait_for_a_place_in_their_order(void **state) {
     struct scene scene = scene_of(state);
-    struct list link;
+    static struct list link;
 
     ask_to_join(scene.one, 1, "ring", 1); /* before there is a channel */
     ask_to_join(scene.two, 2, "ring", 1);
@@ -198,7 +199,7 @@ static void requests_wait_for_a_place_in_their_order(void **state) {
 
 static void a_wait_for_a_place_has_an_end(void **state) {
     struct scene scene = scene_of(state);
-    struct list link;
+    static struct list link;
     struct channel *channel = make_channel(scene.maker, "ring", scene.lease, 0, &link);
     struct proto_join_channel late = {.name = "ring", .timeout_ns = 100, .place = 1};
 
@@ -216,7 +217,7 @@ static void a_wait_for_a_place_has_an_end(void **state) {
 
 static void what_cannot_be_joined_or_opened_is_refused(void **state) {
     struct scene scene = scene_of(state);
-    struct list link;
+    static struct list link;
     struct lease *other = take_growing(scene.one, scene.pool, MIB, 0);
     struct channel *channel = make_channel(scene.maker, "ring", scene.lease, 0, &link);
 
@@ -235,7 +236,7 @@ static void what_cannot_be_joined_or_opened_is_refused(void **state) {
 
 static void places_and_pages_are_their_users_own(void **state) {
     struct scene scene = scene_of(state);
-    struct list link;
+    static struct list link;
     struct channel *channel = make_channel(scene.maker, "ring", scene.lease, 0, &link), *found;
     struct session *stranger = open_session(scene.core, 8, UID_B);
     struct proto_channel_page_name wanted = {.channel = channel->id};
@@ -267,7 +268,7 @@ static void what_cannot_be_made_is_refused(void **state) {
     struct scene scene = scene_of(state);
     struct proto_make_channel make = make_of("ring", scene.lease, 0);
     struct channel *channel;
-    struct list link;
+    static struct list link;
 
     make.slot_bytes++;
     assert_int_equal(try_make(scene.maker, &make, &link, &channel), PROTO_E_INVALID);
@@ -305,7 +306,7 @@ static void a_channel_is_charged_as_a_lease_and_as_kept_bytes(void **state) {
     struct lease *other = take_growing(scene.maker, scene.pool, 2 * MIB, 0);
     struct proto_make_channel make = make_of("more", other, PROTO_MAKE_CHANNEL_KEEP);
     struct channel *channel;
-    struct list link, second;
+    static struct list link, second;
 
     limit_all(scene.core, QUOTA_KEPT, 3 * MIB, 0);
     make_channel(scene.maker, "ring", scene.lease, PROTO_MAKE_CHANNEL_KEEP, &link);
@@ -326,7 +327,7 @@ static void a_user_has_half_of_the_pages_at_most(void **state) {
     struct lease *other = take_growing(scene.maker, scene.pool, 2 * MIB, 0),
                  *theirs = take_growing(stranger, scene.pool, 2 * MIB, 0);
     const struct proto_make_channel second = make_of("more", other, 0), more = make_of("more", theirs, 0);
-    struct list links[3];
+    static struct list links[3];
     struct channel *channel;
 
     scene.core->channel_pages_limit = 10; /* a channel of two consumers has four */
@@ -348,7 +349,7 @@ static void without_memory_no_channel_is_made_or_joined(void **state) {
     const struct proto_join_channel wish = {.name = "ring", .timeout_ns = NS_FOREVER, .place = 1};
     const struct proto_token tokens[2] = {token_of(1), token_of(2)};
     struct channel *channel = NULL;
-    struct list link;
+    static struct list link;
     int r = -ENOMEM;
 
     for (unsigned n = 1; r != 0; n++) {
@@ -380,7 +381,7 @@ static void without_memory_no_channel_is_made_or_joined(void **state) {
 
 static void a_channel_goes_with_its_last_place_after_its_end(void **state) {
     struct scene scene = scene_of(state);
-    struct list link;
+    static struct list link;
     struct channel *channel = make_channel(scene.maker, "ring", scene.lease, PROTO_MAKE_CHANNEL_KEEP, &link);
     const uint64_t id = channel->id;
 
@@ -403,7 +404,7 @@ static void a_channel_goes_with_its_last_place_after_its_end(void **state) {
 
 static void a_channel_without_keep_ends_with_its_maker_and_its_sessions(void **state) {
     struct scene scene = scene_of(state);
-    struct list link, kept_link;
+    static struct list link, kept_link;
     struct lease *other = take_growing(scene.maker, scene.pool, 2 * MIB, 0);
     struct channel *channel = make_channel(scene.maker, "ring", scene.lease, 0, &link),
                    *kept = make_channel(scene.maker, "kept", other, PROTO_MAKE_CHANNEL_KEEP, &kept_link);
@@ -424,7 +425,7 @@ static void a_channel_without_keep_ends_with_its_maker_and_its_sessions(void **s
 
 static void a_session_that_is_not_told_of_its_place_leaves_it_when_the_channel_ends(void **state) {
     struct scene scene = scene_of(state);
-    struct list link, next_link;
+    static struct list link, next_link;
     struct lease *other = take_growing(scene.maker, scene.pool, 2 * MIB, 0);
 
     make_channel(scene.maker, "ring", scene.lease, PROTO_MAKE_CHANNEL_KEEP, &link);
@@ -441,7 +442,7 @@ static void a_session_that_is_not_told_of_its_place_leaves_it_when_the_channel_e
  * channel that came after. Each place has one request that is told of it. */
 static void a_place_is_told_to_one_request(void **state) {
     struct scene scene = scene_of(state);
-    struct list link, next_link;
+    static struct list link, next_link;
     struct lease *other = take_growing(scene.maker, scene.pool, 2 * MIB, 0);
 
     make_channel(scene.maker, "ring", scene.lease, 0, &link);
@@ -456,7 +457,7 @@ static void a_place_is_told_to_one_request(void **state) {
 
 static void a_channel_without_its_pages_ends_at_once(void **state) {
     struct scene scene = scene_of(state);
-    struct list link;
+    static struct list link;
     struct channel *channel = make_channel(scene.maker, "ring", scene.lease, PROTO_MAKE_CHANNEL_KEEP, &link);
 
     join(scene.one, channel, 0, 0);
@@ -480,7 +481,7 @@ static void a_channel_without_its_pages_ends_at_once(void **state) {
 static void make_channels_scene(void) {
     struct core *core = core_make();
     struct estate estate;
-    struct list links[2];
+    static struct list links[2];
 
     memset(memory, 0, sizeof memory);
     assert_int_equal(estate_make(&estate, memory, kept_kinds, KEPT_KINDS - 1, &owner), 0);
