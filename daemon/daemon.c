@@ -243,9 +243,14 @@ static void daemon_share_descriptors(struct daemon *daemon, uint32_t sessions) {
             sessions, daemon->n_descriptors, COUNT_TEXT(shares.sessions, "session"));
     core->sessions_limit = shares.sessions;
     core->segments_limit = shares.segments;
+    core->channel_pages_limit = shares.channel_pages;
     if (!store_is_there(&daemon->store))
         return;
-    core->stored_segments_limit = descriptors_share_store(daemon->store.limit, shares.sessions);
+    uint32_t stored = descriptors_share_store(daemon->store.limit, shares.sessions);
+    uint32_t pages = descriptors_share_stored_pages(stored);
+    core->stored_segments_limit = stored - pages;
+    if (pages < core->channel_pages_limit)
+        core->channel_pages_limit = pages;
     store_bound_segments(&daemon->store, core->stored_segments_limit);
 }
 

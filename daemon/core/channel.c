@@ -14,6 +14,19 @@ static unsigned n_places(const struct channel *channel) {
     return 1 + (unsigned)channel->capacities.n_consumers;
 }
 
+/* The roll, and a page for each place: as the shell makes them. */
+static uint64_t n_pages(uint64_t n_consumers) {
+    return 2 + n_consumers;
+}
+
+bool channel_pages_are_left(const struct tenant *tenant, uint64_t n_consumers) {
+    const struct core *core = tenant->core;
+    uint64_t n = n_pages(n_consumers);
+
+    return core->n_channel_pages + n <= core->channel_pages_limit &&
+           tenant->n_channel_pages + n <= core->channel_pages_limit / 2;
+}
+
 /* The channel is one of its core's, and its name's. */
 static void enter(struct channel *channel) {
     struct tenant *tenant = channel->tenant;
@@ -30,6 +43,8 @@ static void enter(struct channel *channel) {
     list_init(&channel->maker_link);
     list_init(&channel->change_link);
     list_append(&channel->core->channels, &channel->link);
+    channel->core->n_channel_pages += n_pages(channel->capacities.n_consumers);
+    tenant->n_channel_pages += n_pages(channel->capacities.n_consumers);
     if (channel->session != NULL)
         list_append(&channel->session->made, &channel->maker_link);
 }
@@ -182,6 +197,8 @@ void channel_free(struct channel *channel) {
     list_remove(&channel->maker_link);
     list_remove(&channel->change_link);
     list_remove(&channel->link);
+    core->n_channel_pages -= n_pages(channel->capacities.n_consumers);
+    channel->tenant->n_channel_pages -= n_pages(channel->capacities.n_consumers);
     parcel_close(core, channel->parcel);
     kept_end(core, &channel->record);
     if (channel->shell_link != NULL)
@@ -246,7 +263,30 @@ static bool place_is_valid(const struct channel_place *place, bool is_there) {
              (session->state == SESSION_ACTIVE) == (place->state == PROTO_CHANNEL_TAKEN)));
 }
 
+static uint64_t pages_of(const struct core *core, const struct tenant *tenant) {
+    uint64_t n = 0;
+
+    list_for_each_entry(const struct channel, channel, &core->channels, link) {
+        n += channel->tenant == tenant ? n_pages(channel->capacities.n_consumers) : 0;
+    }
+    return n;
+}
+
+/* Whether the pages are counted right. */
+static bool pages_are_valid(const struct core *core) {
+    uint64_t n_all = 0;
+
+    list_for_each_entry(const struct tenant, tenant, &core->tenants, link) {
+        if (tenant->n_channel_pages != pages_of(core, tenant))
+            return false;
+        n_all += tenant->n_channel_pages;
+    }
+    return n_all == core->n_channel_pages;
+}
+
 bool channels_are_valid(const struct core *core) {
+    if (!pages_are_valid(core))
+        return false;
     list_for_each_entry(const struct channel, channel, &core->channels, link) {
         const struct block *block = channel->parcel->block;
         for (unsigned i = 0; i < PROTO_CHANNEL_PLACES; i++)

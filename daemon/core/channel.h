@@ -18,6 +18,10 @@
  */
 #include "daemon/core/types.h"
 
+/* Whether the tenant may have a further channel with so many consumer places, by the pages of channels that there may be.
+ * A tenant has half of these at most, so that another one finds descriptors for its channels. */
+bool channel_pages_are_left(const struct tenant *tenant, uint64_t n_consumers);
+
 /* Makes a channel that a session wishes, of the memory of its lease, under a name that stands for nothing yet. A channel
  * with KEEP is charged as kept bytes (QUOTA_KEPT) while it has its name: the caller looks at the limits before. tokens: random, fresh: one for the block to be shared, and one for the parcel. Returns 0 or -ENOMEM. */
 int channel_make(struct session *session, struct name *name, const struct proto_make_channel *make,

@@ -45,6 +45,7 @@ int core_new(struct core **ret_core) {
     core->session_leases_limit = SESSION_LEASES_DEFAULT;
     core->undelivered_limit = UNDELIVERED_MAX;
     core->segments_limit = UINT32_MAX;
+    core->channel_pages_limit = UINT32_MAX;
     core->passes_limit = PASSES_MAX;
     core->long_wait_ns = LONG_WAIT_NS;
     *ret_core = core;

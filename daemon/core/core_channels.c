@@ -29,6 +29,7 @@ int core_make_channel(struct session *session, const struct proto_make_channel *
         block->capacity_bytes / make->n_slots < make->slot_bytes)
         return PROTO_E_INVALID;
     if (tenant->n_parcels >= PARCELS_MAX || !tenant_may_have(tenant, 1, 0) ||
+        !channel_pages_are_left(tenant, make->n_consumers) ||
         ((make->flags & PROTO_MAKE_CHANNEL_KEEP) != 0 &&
          block->held_bytes > quota_left(&tenant->quota, QUOTA_KEPT))) {
         tenant_note_refusal(tenant);

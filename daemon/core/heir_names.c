@@ -157,6 +157,15 @@ int heir_add_parts(struct heir *heir) {
 
 /* --- channels */
 
+/* Whether another channel has the number. */
+static bool has_number(const struct core *core, uint64_t id) {
+    list_for_each_entry(const struct channel, channel, &core->channels, link) {
+        if (channel->id == id)
+            return true;
+    }
+    return false;
+}
+
 /* The sessions in the places of a channel that was made anew. */
 static int occupy(struct heir *heir, const struct kept_channel *kept, struct channel *channel) {
     for (unsigned i = 0; i < PROTO_CHANNEL_PLACES; i++) {
@@ -208,7 +217,8 @@ int heir_add_channel(struct heir *heir, uint32_t record, const void *payload) {
         .session = session,
     };
     if (!proto_channel_are_valid(&wanted.capacities) || kept->id == 0 ||
-        kept->id > heir->core->leases.next_generation || (kept->flags & ~PROTO_MAKE_CHANNEL_KEEP) != 0)
+        kept->id > heir->core->leases.next_generation || has_number(heir->core, kept->id) ||
+        (kept->flags & ~PROTO_MAKE_CHANNEL_KEEP) != 0)
         return heir_refuse(heir, "a channel has impossible numbers");
     memcpy(token.bytes, kept->token, sizeof token.bytes);
     r = channel_restore(&wanted, block, &token, &channel);

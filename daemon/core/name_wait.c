@@ -137,6 +137,7 @@ void name_serve(struct name *name) {
             name_set_builder(name, wait->session);
         if (state == NAME_WAIT_JOINED) {
             wait->got = (uint32_t)channel_free_place(name->channel, wait->place);
+            wait->generation = name->channel->id;
             channel_take(name->channel, wait->got, wait->session);
         }
         if (state == NAME_WAIT_REFUSED)
@@ -174,11 +175,12 @@ void name_serve_channel(struct channel *channel) {
         name_serve(name);
 }
 
-/* Whether the session has the place that its request got. */
+/* Whether the session has the place that its request got. The name may stand for another channel by now. */
 static bool has_joined(const struct name_wait *wait) {
     const struct channel *channel = wait->name->channel;
 
-    return channel != NULL && channel->places[wait->got].session == wait->session;
+    return channel != NULL && channel->id == wait->generation &&
+           channel->places[wait->got].session == wait->session;
 }
 
 /* The name does not stand for its channel any more. A session that was not told yet of its place leaves it. */

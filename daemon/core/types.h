@@ -229,6 +229,7 @@ struct tenant {
     struct list undelivered; /* struct undelivered.link */
     unsigned n_undelivered;
     unsigned n_parcels;
+    uint64_t n_channel_pages; /* of its channels */
     struct tree names, names_by_id; /* name.text_node, name.id_node */
     unsigned n_names;
     uint64_t sessions_bytes[PROTO_POOLS_MAX]; /* by id - 1: what its sessions hold and are told to close */
@@ -660,7 +661,7 @@ struct name_wait {
     uint64_t id;
     uint64_t number; /* in order of arrival, over all requests since the start */
     uint64_t deadline_ns;
-    uint64_t generation;
+    uint64_t generation; /* of JOINED: the id of the channel */
     uint32_t flags; /* PROTO_OPEN_NAME_…, or NAME_WAIT_JOIN */
     uint32_t place; /* of JOIN: that is wanted */
     uint32_t got;   /* of JOINED: that it got */
@@ -770,6 +771,8 @@ struct core {
     uint32_t sessions_limit, session_leases_limit;
     uint32_t undelivered_limit; /* of a tenant's sockets with undelivered replies */
     uint32_t segments_limit;    /* of segments that take descriptors, in all pools */
+    uint32_t channel_pages_limit; /* of pages of channels, of all users; a user has half of them at most */
+    uint64_t n_channel_pages;     /* of all channels */
     uint32_t stored_segments_limit; /* of these, so many outlive the daemon; 0: it has no store, or no room */
     uint32_t passes_limit;      /* PASSES_MAX; smaller in simulations */
     uint64_t long_wait_ns;      /* LONG_WAIT_NS; smaller in simulations */

@@ -6,6 +6,7 @@
 #include <sys/random.h>
 
 #include "base/clock.h"
+#include "daemon/core/channel.h"
 #include "daemon/core/core.h"
 #include "daemon/core/explain.h"
 #include "daemon/data/client.h"
@@ -62,6 +63,10 @@ static const char *reason_of(const struct client *client, const struct proto_mes
         if (error == PROTO_E_INVALID)
             return "the buffer is smaller than all slots, or a part of it was given back; or the name stands "
                    "for something: choose another one, or unpublish it";
+        if (error == PROTO_E_LIMIT && !channel_pages_are_left(tenant, message->make_channel.n_consumers))
+            return "the pages of channels, of this user or of all, are as many as the daemon has descriptors "
+                   "for: end channels (gpupoolctl names), or have the administrator raise LimitNOFILE or "
+                   "FileDescriptorStoreMax";
         if (error == PROTO_E_LIMIT && quota_left(&tenant->quota, QUOTA_LEASES) > 0 &&
             tenant->n_parcels < PARCELS_MAX) {
             tenant_explain_quota(tenant, QUOTA_KEPT, text, size);

@@ -24,8 +24,9 @@ DEFINED = {
 }
 SENTENCES = [
     (CONF, "How many processes may be connected at a time, {SESSIONS_MAX_DEFAULT}."),
-    (CONF, "descriptors of 65536 are enough for {SESSIONS_OF_65536} sessions and {SEGMENTS_OF_65536} such segments, "
-           "4096 for {SESSIONS_OF_4096} and {SEGMENTS_OF_4096}, 256 for {SESSIONS_OF_256} and {SEGMENTS_OF_256}"),
+    (CONF, "descriptors of 65536 are enough for {SESSIONS_OF_65536} sessions, {PAGES_OF_65536} pages and {SEGMENTS_OF_65536} such segments, "
+           "4096 for {SESSIONS_OF_4096}, {PAGES_OF_4096} and {SEGMENTS_OF_4096}, 256 for {SESSIONS_OF_256}, {PAGES_OF_256} and {SEGMENTS_OF_256}"),
+    (LIMITS, "stored ones {USER_PAGES:,} pages, which are {USER_CHANNELS} channels of one consumer"),
     (CONF, "How many leases one process may have at a time, {SESSION_LEASES_DEFAULT};"),
     (CONF, "Leases of all processes, {LEASES_DEFAULT}."),
     (CONF, "The ranges that these leases are in, {RANGES_DEFAULT}."),

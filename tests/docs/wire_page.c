@@ -186,13 +186,16 @@ static void print_figures(void) {
     LIMIT(HOST_SEGMENT_MAX);
     LIMIT(LINGERING_MIN);
     LIMIT(STORE_SLOTS);
-    printf("STORED_SEGMENTS %" PRIu32 "\n", descriptors_share_store(STORE_SLOTS, SESSIONS_MAX_DEFAULT));
+    uint32_t stored = descriptors_share_store(STORE_SLOTS, SESSIONS_MAX_DEFAULT);
+    uint32_t stored_pages = descriptors_share_stored_pages(stored);
+    printf("STORED_SEGMENTS %" PRIu32 "\nUSER_PAGES %" PRIu32 "\nUSER_CHANNELS %" PRIu32 "\n",
+           stored - stored_pages, stored_pages / 2, stored_pages / 2 / 3);
     printf("LINGERING_PER %u\n", LINGERING_SHARE * LINGERING_DESCRIPTORS_PER);
     static const unsigned limits[] = {65536, 4096, 256};
     for (unsigned i = 0; i < sizeof limits / sizeof *limits; i++) {
         descriptors_share(limits[i], SESSIONS_MAX_DEFAULT, 2, &shares);
-        printf("SESSIONS_OF_%u %" PRIu32 "\nSEGMENTS_OF_%u %" PRIu32 "\n", limits[i], shares.sessions,
-               limits[i], shares.segments);
+        printf("SESSIONS_OF_%u %" PRIu32 "\nSEGMENTS_OF_%u %" PRIu32 "\nPAGES_OF_%u %" PRIu32 "\n", limits[i],
+               shares.sessions, limits[i], shares.segments, limits[i], shares.channel_pages);
     }
 }
 

@@ -209,6 +209,7 @@ void check_all(struct world *world) {
     model_add_up(world, &use);
     check_quotas(world, &use);
     names_check(world);
+    channels_check(world);
     for (unsigned r = 0; r < SIM_REQUESTS; r++)
         world->requests[r].was_held = world->requests[r].used && !world->requests[r].answered &&
                                       model_is_held(world, &world->requests[r]);

@@ -106,6 +106,7 @@ void step_bye(struct world *world) {
     struct proto_page *page = world->sessions[s].page;
     names_leave(world, s);
     names_settle(world, s, true);
+    channels_leave(world, s);
     model_remove_session(world, s);
     parcels_begin(world, session);
     core_session_close(session, world->now_ns);
@@ -122,6 +123,7 @@ void session_end(struct world *world, unsigned s) {
         struct proto_page *page = session->page;
         names_leave(world, s);
         names_settle(world, s, true);
+        channels_leave(world, s);
         model_remove_session(world, s);
         parcels_begin(world, closed);
         core_session_close(closed, world->now_ns);
@@ -129,6 +131,7 @@ void session_end(struct world *world, unsigned s) {
         return;
     }
     names_leave(world, s);
+    channels_lose(world, s);
     model_lose_session(world, s);
     parcels_begin(world, session->session);
     core_session_lose(session->session, world->now_ns, "waiting for its process to end");

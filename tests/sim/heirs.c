@@ -241,6 +241,7 @@ struct heir_limits heirs_limits_of(const struct core *core) {
                                 .session_leases = core->session_leases_limit,
                                 .passes = core->passes_limit,
                                 .segments = core->segments_limit,
+                                .channel_pages = core->channel_pages_limit,
                                 .long_wait_ns = core->long_wait_ns};
 }
 
@@ -252,6 +253,7 @@ struct core *heirs_make_core(const struct world *world, const struct heir_limits
     core->session_leases_limit = limits->session_leases;
     core->passes_limit = limits->passes;
     core->segments_limit = limits->segments;
+    core->channel_pages_limit = limits->channel_pages;
     core->long_wait_ns = limits->long_wait_ns;
     add_pools(world, core);
     add_scopes(world, core);

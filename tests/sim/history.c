@@ -140,6 +140,7 @@ static void world_make(struct world *world) {
         add_pool(world, p);
     scopes_begin(world);
     names_begin(world);
+    channels_begin(world);
     records_begin(world);
     heirs_begin(world);
 }

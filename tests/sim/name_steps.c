@@ -79,8 +79,9 @@ static int draw_buffer(struct world *world, unsigned s, struct proto_publish_buf
 }
 
 /* The answer to a PUBLISH with good buffers. */
-static int judge_publish(const struct world *world, unsigned s, const struct proto_publish *publish,
-                         const struct model_edition *edition, const struct model_edition *before) {
+static int judge_publish(const struct world *world, unsigned s, unsigned text,
+                         const struct proto_publish *publish, const struct model_edition *edition,
+                         const struct model_edition *before) {
     unsigned tenant = world->sessions[s].tenant;
     unsigned n_more = edition->n_parts > before->n_parts ? edition->n_parts - before->n_parts : 0;
     uint64_t kept = names_kept(world, tenant), limit = model_limit(world, tenant, QUOTA_KEPT, SIM_GROUPS),
@@ -97,7 +98,7 @@ static int judge_publish(const struct world *world, unsigned s, const struct pro
     if ((publish->flags & PROTO_PUBLISH_KEEP) != 0 && bytes > bytes_before &&
         (kept > limit || bytes - bytes_before > limit - kept))
         return PROTO_E_LIMIT;
-    return 0;
+    return channels_find(world, tenant, text) < SIM_CHANNELS ? PROTO_E_INVALID : 0;
 }
 
 /* The core has published it. */
@@ -172,7 +173,7 @@ static void step_publish(struct world *world) {
     snprintf(publish.name, sizeof publish.name, "%s", names_text(text));
     const struct model_edition *before = &world->names.names[world->sessions[s].tenant][text].edition;
     if (expected == 0)
-        expected = judge_publish(world, s, &publish, &edition, before);
+        expected = judge_publish(world, s, text, &publish, &edition, before);
     int r = core_publish(world->sessions[s].session, &publish, tokens, world->now_ns, &edition.generation);
     if (out_of_memory(r)) {
         if (expected == 0)
@@ -195,10 +196,11 @@ static void step_unpublish(struct world *world) {
                                                    : one_in(world, 4) ? world->last_generation
                                                                       : name->edition.generation,
                                      .flags = one_in(world, 3) ? PROTO_UNPUBLISH_BUILD : 0};
+    unsigned c = channels_find(world, tenant, text);
+    uint64_t present = c < SIM_CHANNELS ? world->channels.all[c].id : name->edition.generation;
     bool is_build = wanted.flags != 0;
     bool is_right = is_build ? name->builder == s + 1
-                             : name->edition.generation != 0 &&
-                                   (wanted.generation == 0 || wanted.generation == name->edition.generation);
+                             : present != 0 && (wanted.generation == 0 || wanted.generation == present);
     snprintf(wanted.name, sizeof wanted.name, "%s", names_text(text));
     int r = core_unpublish(world->sessions[s].session, &wanted, world->now_ns);
     must(r == (is_right ? 0 : PROTO_E_NO_NAME), "a name is withdrawn otherwise than is right");
@@ -215,41 +217,57 @@ static void step_unpublish(struct world *world) {
 
 /* --- opening --- */
 
-static void step_open_name(struct world *world) {
+/* Makes the request. Returns what the core answers. */
+static int ask(struct world *world, const struct model_name_wait *wait, uint64_t timeout_ns) {
+    struct session *session = world->sessions[wait->session].session;
+    struct proto_open_name open = {
+        .generation = wait->generation, .timeout_ns = timeout_ns, .flags = wait->flags};
+    struct proto_join_channel join = {.timeout_ns = timeout_ns, .place = wait->place};
+
+    snprintf(open.name, sizeof open.name, "%s", names_text(wait->text));
+    snprintf(join.name, sizeof join.name, "%s", names_text(wait->text));
+    return (wait->flags & NAME_WAIT_JOIN) != 0 ? core_join_channel(session, wait->id, &join, world->now_ns)
+                                               : core_open_name(session, wait->id, &open, world->now_ns);
+}
+
+void ask_for_name(struct world *world, unsigned s, unsigned text, struct model_name_wait wait) {
     static const uint64_t timeouts_ns[] = {0, 50 * NS_PER_MS, 3 * NS_PER_S, NS_FOREVER, NS_FOREVER};
-    unsigned s = pick_session(world, false), text = (unsigned)random_below(world, SIM_NAMES), w = 0;
+    unsigned tenant = world->sessions[s].tenant, w = 0;
+    uint64_t timeout_ns = timeouts_ns[random_below(world, 5)];
     struct model_use use;
 
     while (w < SIM_NAME_WAITS && world->names.waits[w].used)
         w++;
-    if (s == SIM_SESSIONS || w == SIM_NAME_WAITS)
+    if (w == SIM_NAME_WAITS)
         return;
-    unsigned tenant = world->sessions[s].tenant;
-    uint64_t now = world->names.names[tenant][text].edition.generation;
-    struct proto_open_name open = {.generation = one_in(world, 2) ? 0 : now + random_below(world, 2),
-                                   .timeout_ns = timeouts_ns[random_below(world, 5)],
-                                   .flags = (uint32_t)random_below(world, 3)};
-    snprintf(open.name, sizeof open.name, "%s", names_text(text));
     model_add_up(world, &use);
     bool fits = use.used[tenant][QUOTA_WAITING] < model_limit(world, tenant, QUOTA_WAITING, SIM_GROUPS);
-    uint64_t id = ++world->next_request;
-    int r = core_open_name(world->sessions[s].session, id, &open, world->now_ns);
+    wait.session = s;
+    wait.text = text;
+    wait.id = ++world->next_request;
+    int r = ask(world, &wait, timeout_ns);
     if (out_of_memory(r))
         return;
     must(r == (fits ? 0 : PROTO_E_LIMIT), "a request for a name is not taken, or against the quota");
     if (r != 0)
         return;
-    world->names.waits[w] =
-        (struct model_name_wait){.used = true,
-                                 .session = s,
-                                 .text = text,
-                                 .id = id,
-                                 .number = ++world->names.next_number,
-                                 .generation = open.generation,
-                                 .deadline_ns = clock_deadline_ns(world->now_ns, open.timeout_ns),
-                                 .flags = open.flags};
+    wait.used = true;
+    wait.number = ++world->names.next_number;
+    wait.deadline_ns = clock_deadline_ns(world->now_ns, timeout_ns);
+    world->names.waits[w] = wait;
     names_serve(world, tenant, text);
     names_pass(world);
+}
+
+static void step_open_name(struct world *world) {
+    unsigned s = pick_session(world, false), text = (unsigned)random_below(world, SIM_NAMES);
+
+    if (s == SIM_SESSIONS)
+        return;
+    uint64_t now = world->names.names[world->sessions[s].tenant][text].edition.generation;
+    struct model_name_wait wait = {.generation = one_in(world, 2) ? 0 : now + random_below(world, 2)};
+    wait.flags = (uint32_t)random_below(world, 3);
+    ask_for_name(world, s, text, wait);
 }
 
 static void step_cancel_name(struct world *world) {
@@ -299,7 +317,18 @@ static bool is_used(const struct world *world, unsigned tenant, unsigned text) {
         is_awaited = is_awaited ||
                      (wait->used && wait->text == text && world->sessions[wait->session].tenant == tenant);
     }
-    return name->edition.generation != 0 || name->builder != 0 || is_awaited;
+    return name->edition.generation != 0 || name->builder != 0 || is_awaited ||
+           channels_find(world, tenant, text) < SIM_CHANNELS;
+}
+
+static void check_listed_channel(const struct world *world, const struct model_channel *channel,
+                                 const struct proto_listed_name *listed) {
+    bool is_kept = (channel->flags & PROTO_MAKE_CHANNEL_KEEP) != 0;
+
+    must(listed->generation == channel->id && listed->count == 1 && listed->layout == 0 &&
+             listed->bytes == world->blocks[channel->block].held && listed->session == channel->maker &&
+             listed->flags == (PROTO_NAME_CHANNEL | (is_kept ? PROTO_PUBLISH_KEEP : 0)),
+         "a channel is listed as another");
 }
 
 static void check_listed(const struct world *world, unsigned tenant, const struct proto_listed_name *listed) {
@@ -308,6 +337,11 @@ static void check_listed(const struct world *world, unsigned tenant, const struc
     while (text < SIM_NAMES && strcmp(listed->name, names_text(text)) != 0)
         text++;
     must(text < SIM_NAMES && is_used(world, tenant, text), "a name is listed that is not there");
+    unsigned c = channels_find(world, tenant, text);
+    if (c < SIM_CHANNELS) {
+        check_listed_channel(world, &world->channels.all[c], listed);
+        return;
+    }
     const struct model_name *name = &world->names.names[tenant][text];
     const struct model_edition *edition = &name->edition;
     must(listed->generation == edition->generation && listed->count == edition->n_parts &&
@@ -364,7 +398,10 @@ void step_names(struct world *world) {
     world->step_name = "names";
     world->random_state = world->names.random_state; /* whatever draws here draws from the names' numbers */
     do {                                             /* several before the shell takes the answers */
-        steps[random_below(world, sizeof steps / sizeof *steps)](world);
+        if (world->channels.are_there && one_in(world, 2))
+            step_channels(world);
+        else
+            steps[random_below(world, sizeof steps / sizeof *steps)](world);
         model_see(world);
     } while (one_in(world, 2));
     world->names.random_state = world->random_state;

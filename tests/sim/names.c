@@ -93,7 +93,7 @@ uint64_t names_kept(const struct world *world, unsigned tenant) {
         bytes +=
             is_there(edition) && (edition->flags & PROTO_PUBLISH_KEEP) != 0 ? names_bytes(world, edition) : 0;
     }
-    return bytes;
+    return bytes + channels_kept(world, tenant);
 }
 
 uint64_t names_directory_bytes(const struct world *world, unsigned tenant) {
@@ -109,7 +109,7 @@ unsigned names_parts(const struct world *world, unsigned tenant) {
 
     for (unsigned text = 0; text < SIM_NAMES; text++)
         n += world->names.names[tenant][text].edition.n_parts;
-    return n;
+    return n + channels_of_tenant(world, tenant);
 }
 
 unsigned names_block_of(const struct world *world, uint64_t token) {
@@ -120,7 +120,7 @@ unsigned names_block_of(const struct world *world, uint64_t token) {
                 if (edition->parts[i].token == token)
                     return edition->parts[i].block;
         }
-    return SIM_BLOCKS;
+    return channels_block_of(world, token);
 }
 
 void names_publish(struct world *world, unsigned tenant, unsigned text, const struct model_edition *edition) {
@@ -139,6 +139,8 @@ void names_publish(struct world *world, unsigned tenant, unsigned text, const st
 
 void names_withdraw(struct world *world, unsigned tenant, unsigned text) {
     const struct model_edition none = {0};
+
+    channels_end(world, tenant, text);
     names_publish(world, tenant, text, &none);
 }
 
@@ -149,11 +151,29 @@ void names_end_all(struct world *world, unsigned tenant) {
 
 /* --- requests --- */
 
+/* The answer to a request for a place. */
+static enum name_wait_state answer_to_join(const struct world *world, const struct model_name_wait *wait) {
+    unsigned tenant = world->sessions[wait->session].tenant;
+    unsigned c = channels_find(world, tenant, wait->text);
+
+    if (c == SIM_CHANNELS)
+        return is_there(&world->names.names[tenant][wait->text].edition) ? NAME_WAIT_REFUSED
+                                                                         : NAME_WAIT_WAITING;
+    if (wait->place != PROTO_CHANNEL_ANY_CONSUMER &&
+        wait->place > world->channels.all[c].capacities.n_consumers)
+        return NAME_WAIT_REFUSED;
+    return channels_free_place(world, c, wait->place) >= 0 ? NAME_WAIT_JOINED : NAME_WAIT_WAITING;
+}
+
 static enum name_wait_state answer_to(const struct world *world, const struct model_name_wait *wait) {
     const struct model_name *name = &world->names.names[world->sessions[wait->session].tenant][wait->text];
     uint64_t generation = name->edition.generation;
     bool is_change = (wait->flags & PROTO_OPEN_NAME_CHANGE) != 0;
 
+    if ((wait->flags & NAME_WAIT_JOIN) != 0)
+        return answer_to_join(world, wait);
+    if (channels_find(world, world->sessions[wait->session].tenant, wait->text) < SIM_CHANNELS)
+        return NAME_WAIT_REFUSED;
     if (is_change && generation != wait->generation)
         return generation != 0 ? NAME_WAIT_THERE : NAME_WAIT_GONE;
     if (!is_change && generation != 0 && generation >= wait->generation)
@@ -170,6 +190,12 @@ static void answer(struct world *world, struct model_name_wait *wait, enum name_
     wait->order = ++world->names.next_order;
     if (state == NAME_WAIT_BUILDS)
         name_of(world, world->sessions[wait->session].tenant, wait->text)->builder = wait->session + 1;
+    if (state == NAME_WAIT_JOINED) {
+        unsigned c = channels_find(world, world->sessions[wait->session].tenant, wait->text);
+        wait->got = (uint32_t)channels_free_place(world, c, wait->place);
+        wait->channel = world->channels.all[c].id;
+        channels_take(world, c, wait->got, wait->session);
+    }
 }
 
 /* The one with the least number among the used ones behind a number; NULL: there is none. */
@@ -193,7 +219,7 @@ void names_serve(struct world *world, unsigned tenant, unsigned text) {
             continue;
         enum name_wait_state state = answer_to(world, wait);
         if (state != NAME_WAIT_WAITING)
-            answer(world, wait, state, (enum proto_error)0);
+            answer(world, wait, state, state == NAME_WAIT_REFUSED ? PROTO_E_INVALID : (enum proto_error)0);
     }
 }
 
@@ -327,7 +353,8 @@ static struct model_name_wait *next_answer(struct world *world, unsigned tenant,
             return first;
         bool holds = first->state == NAME_WAIT_BUILDS
                          ? name_of(world, tenant, text)->builder == first->session + 1
-                         : answer_to(world, first) == first->state;
+                     : first->state == NAME_WAIT_JOINED ? channels_has_joined(world, first)
+                                                        : answer_to(world, first) == first->state;
         if (holds)
             return first;
         first->state = NAME_WAIT_WAITING;
@@ -355,7 +382,8 @@ void names_drain(struct world *world) {
 
     while (core_next_name_answer(world->core, &answer)) {
         struct model_name_wait *wait = find_answered(world, &answer);
-        must(answer.error == wait->error, "a request for a name gets another answer than is right");
+        must(answer.error == wait->error && answer.is_of_channel == (wait->state == NAME_WAIT_JOINED),
+             "a request for a name gets another answer than is right");
         const struct model_edition *edition =
             &name_of(world, world->sessions[wait->session].tenant, wait->text)->edition;
         if (wait->state == NAME_WAIT_THERE) {
@@ -366,6 +394,8 @@ void names_drain(struct world *world) {
         } else if (wait->state == NAME_WAIT_REFUSED) {
             must(answer.failure.error == wait->error && answer.failure.text_length > 0,
                  "a refusal of a name says nothing");
+        } else if (wait->state == NAME_WAIT_JOINED) {
+            channels_check_answer(world, wait, &answer);
         } else {
             must(answer.named.state == (wait->state == NAME_WAIT_BUILDS ? PROTO_NAME_BUILD : PROTO_NAME_GONE),
                  "a request for a name gets another answer than is right");

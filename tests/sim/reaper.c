@@ -19,6 +19,7 @@ static void reap(struct world *world, unsigned s) {
     struct proto_page *page = world->sessions[s].page;
 
     names_settle(world, s, false);
+    channels_vacate(world, s);
     model_remove_session(world, s);
     core_session_gone(session, world->now_ns);
     free(page);

@@ -103,6 +103,7 @@ void shell_drain(struct world *world) {
     model_see(world);
     drain_answers(world);
     names_drain(world);
+    channels_drain(world);
     while (core_next_growth(world->core, &pool, &size)) {
         unsigned p = pool->id - 1;
         must(world->pools[p].growing == 0 && pool->state == POOL_READY,

@@ -221,6 +221,7 @@ static void bind(struct world *world) {
     order_fences(world);
     bind_requests(world);
     names_bind(world);
+    channels_bind(world);
     world->list.asked = false; /* the shell asks anew */
     world->look.begun = false;
     world->is_restarting = true;
@@ -364,6 +365,7 @@ void step_restart(struct world *world) {
     world->is_restarting = false;
     if (one_in(world, 2))
         world->now_ns += random_below(world, 2 * NS_PER_S);
+    channels_restart(world);
     start_pools(world);
     drop_scopes(world);
 }

@@ -8,6 +8,8 @@
  *   parcels.c  buffers on their way between sessions: sent, taken, revoked, too late
  *   names.c    editions, the sessions that build names, and the requests that wait for names
  *   name_steps.c  the steps of sessions that are about names
+ *   channels.c  channels, their places, and the sessions in them
+ *   channel_steps.c  the steps of sessions that are about channels
  *   ends.c     how sessions begin and end: farewell, end of file, kill, with and without a forked child
  *   kernel.c   processes, pidfds, the driver's list of processes, GPU work that goes on after a death
  *   shell.c    the work of the daemon's shell: answers, growth, retirement, time
@@ -36,6 +38,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/core/channel.h"
 #include "daemon/core/core.h"
 #include "daemon/core/death.h"
 #include "daemon/core/edition.h"
@@ -70,6 +73,7 @@
 #define SIM_NAME_PARTS   3u
 #define SIM_NAME_WAITS   32u
 #define SIM_BOARD_WORDS  2u
+#define SIM_CHANNELS     16u
 
 /* The kinds of steps. Each world has its own weights, many of them 0. */
 enum step {
@@ -294,9 +298,42 @@ struct model_name_wait {
     uint64_t id, number; /* the latter in order of arrival */
     uint64_t generation, deadline_ns;
     uint32_t flags;
+    uint32_t place, got; /* of a channel: that is wished, and that the session has */
+    uint64_t channel;    /* the id of the channel of the latter */
     enum name_wait_state state;
     enum proto_error error;
     uint64_t order; /* in which they were answered */
+};
+
+struct model_place {
+    enum proto_channel_state state;
+    unsigned session; /* plus one; 0: none */
+    uint32_t queue, processes;
+    uint64_t last_session; /* an id */
+    uint64_t order;        /* in which sessions took their places */
+};
+
+/* A channel. It has a number here, and a link that stands for the shell's object. */
+struct model_channel {
+    bool used;
+    bool is_linked;  /* the core has the link, and will return it */
+    bool is_changed; /* the shell is to be told of its places */
+    unsigned tenant;
+    unsigned text; /* of its name, plus one; 0: it has ended */
+    uint64_t id;
+    uint32_t flags;
+    struct proto_channel_capacities capacities;
+    unsigned block;
+    uint64_t token;   /* its number */
+    unsigned session; /* the maker, plus one; 0: it is gone */
+    uint64_t maker;   /* its id */
+    struct model_place places[PROTO_CHANNEL_PLACES];
+};
+
+struct model_channels {
+    bool are_there;
+    struct model_channel all[SIM_CHANNELS];
+    uint64_t next_order;
 };
 
 /* A session's slot on the board. */
@@ -332,7 +369,9 @@ struct tally {
         answered_early, closed, passes, overdue, turns, cancels, alone, long_waits, scopes, heirs, successors,
         steps_lost, reads_died, reads_failed, makers_died, growths_died, names_published, names_replaced,
         names_withdrawn, names_opened, names_built, names_given_up, names_gone, names_late, names_again,
-        names_read, names_attached, names_outlived, names_spoiled;
+        names_read, names_attached, names_outlived, names_spoiled, channels_made, channels_joined,
+        channels_left, channels_lost, channels_vacated, channels_ended, channels_without_pages, channels_gone,
+        channels_told;
 };
 
 /* The last lease of which a part was released behind a fence, and that fence (0: none was). */
@@ -376,6 +415,7 @@ struct world {
     uint64_t tokens[SIM_TOKENS]; /* of blocks alive or gone */
     struct proto_lease_name old_names[SIM_OLD_NAMES];
     struct model_names names;
+    struct model_channels channels;
     uint64_t questions; /* so far */
     struct list_question list;
     struct look look;
@@ -593,7 +633,7 @@ bool heirs_is_over(void);
 
 /* The limits of a core that are no pool's and no user's. */
 struct heir_limits {
-    uint32_t sessions, session_leases, passes, segments;
+    uint32_t sessions, session_leases, passes, segments, channel_pages;
     uint64_t long_wait_ns;
 };
 struct heir_limits heirs_limits_of(const struct core *core);
@@ -744,6 +784,50 @@ void names_bind(struct world *world);
 /* --- name_steps.c */
 /* Now and then, in a world with names. */
 void step_names(struct world *world);
+/* The session asks for what stands under a name, or for a place of a channel (NAME_WAIT_JOIN). */
+void ask_for_name(struct world *world, unsigned s, unsigned text, struct model_name_wait wait);
+
+/* --- channels.c */
+void channels_begin(struct world *world);
+/* The channel under a name; SIM_CHANNELS: there is none. */
+unsigned channels_find(const struct world *world, unsigned tenant, unsigned text);
+/* Of a tenant: its channels, and the bytes that they keep. */
+unsigned channels_of_tenant(const struct world *world, unsigned tenant);
+uint64_t channels_kept(const struct world *world, unsigned tenant);
+/* Whether there are pages for a further channel with so many consumer places. */
+bool channels_have_pages(const struct world *world, unsigned tenant, uint64_t n_consumers);
+/* The block of the channel that has the token; SIM_BLOCKS: none has. */
+unsigned channels_block_of(const struct world *world, uint64_t token);
+/* The place that a session gets which wishes `place`; -1: none is free. */
+int channels_free_place(const struct world *world, unsigned c, uint32_t place);
+void channels_take(struct world *world, unsigned c, unsigned place, unsigned s);
+/* Whether the session has the place that its request got. */
+bool channels_has_joined(const struct world *world, const struct model_name_wait *wait);
+/* The session leaves the place. */
+void channels_leave_place(struct world *world, unsigned c, unsigned place);
+/* The name does not stand for a channel any more. */
+void channels_end(struct world *world, unsigned tenant, unsigned text);
+/* The channel's pages are lost. */
+void channels_lose_pages(struct world *world, unsigned c);
+/* The session ends in order, is lost, or is gone. */
+void channels_leave(struct world *world, unsigned s);
+void channels_lose(struct world *world, unsigned s);
+void channels_vacate(struct world *world, unsigned s);
+/* The answer describes the place that the request got. */
+void channels_check_answer(const struct world *world, const struct model_name_wait *wait,
+                           const struct name_answer *answer);
+/* The shell writes rolls, and frees the pages of channels that are gone. */
+void channels_drain(struct world *world);
+void channels_check(const struct world *world);
+/* The shell has the pages of the channel. */
+struct list *channels_link(struct world *world, unsigned c);
+/* A successor's core takes the place of its predecessor's. Then its shell finds the pages, or not. */
+void channels_bind(struct world *world);
+void channels_restart(struct world *world);
+
+/* --- channel_steps.c */
+/* In a world with channels. */
+void step_channels(struct world *world);
 
 /* --- ends.c */
 void step_open(struct world *world);

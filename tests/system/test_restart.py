@@ -327,6 +327,26 @@ class Restart(Restarts):
         successor.end()
         self.nothing_is_left(daemon)
 
+    def test_the_pages_of_channels_are_stored_and_leave_the_store(self):
+        daemon = self.start()
+        maker = self.worker(daemon)
+
+        def stored():
+            return daemon.ask("estate")["estate"]["descriptors"]["stored"]
+
+        maker.do("make-channel", 0, "first", 0, 4)
+        before = stored()
+        maker.do("make-channel", 0, "second", 0, 4)
+        self.assertEqual(stored(), before + 3)  # the roll, and a page for each of two places
+        daemon.restart()
+        wait_until(lambda: stored() == before + 3, "the next daemon stores the same")
+        maker.do("unpublish", 0, "second")
+        wait_until(lambda: stored() == before, "the pages of the ended channel have left the store")
+        maker.do("unpublish", 0, "first")
+        wait_until(lambda: stored() == before - 3, "so have those of the other one")
+        maker.end()
+        self.nothing_is_left(daemon)
+
     def test_a_process_dies_while_no_daemon_is_there(self):
         daemon = self.start()
         first, second = self.worker(daemon, **NO_CACHE), self.worker(daemon, **NO_CACHE)

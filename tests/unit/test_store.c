@@ -190,6 +190,8 @@ static void sessions_have_up_to_one_half_of_the_store(void **state) {
     assert_int_equal(descriptors_share_store(176, 1024), 149 - 74); /* a 16th and 16 are the daemon's own */
     assert_int_equal(descriptors_share_store(176, 1), 149 - 4);
     assert_int_equal(descriptors_share_store(STORE_SLOTS, UINT32_MAX), (STORE_SLOTS - 1516) / 2);
+    assert_int_equal(descriptors_share_stored_pages(149 - 74), 9);
+    assert_int_equal(descriptors_share_stored_pages(0), 0);
 }
 
 static void segments_leave_others_room(void **state) {

@@ -5,4 +5,4 @@ set(FIND [==[    if (pool->is_draining) {
 set(REPLACE [==[    if (pool->is_draining && pool->leased_bytes == 0) {
         request_refuse(request, PROTO_E_SHUTDOWN);]==])
 set(EXPECTED "the core is not valid")
-set(SEED 5)
+set(SEED 21)

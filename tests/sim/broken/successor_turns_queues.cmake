@@ -4,4 +4,4 @@ set(FIND [==[        .request = core->next_request_number,
 ]==])
 set(REPLACE [==[        .request = 0,
 ]==])
-set(EXPECTED "its records contradict each other|the core is not valid|a request has a number that was never given")
+set(EXPECTED "its records contradict each other|the core is not valid|a request has a number that was never given|a request for a name is in no state")

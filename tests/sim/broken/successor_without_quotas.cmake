@@ -5,4 +5,4 @@ set(FIND [==[    tenant_apply_policy(tenant, NULL);
 ]==])
 set(REPLACE [==[    return 0;
 ]==])
-set(EXPECTED "a tenant has another quota than the policy says")
+set(EXPECTED "a tenant has another quota than the policy says|a request for a name is not taken, or against the quota")
