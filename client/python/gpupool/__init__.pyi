@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, TypeAlias
 
@@ -247,3 +247,26 @@ def attach(
 ) -> Buffer: ...
 def revoke(token: _Bytes, *, client: Client | None = None) -> None: ...
 def stats(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 10.0) -> dict[str, Any]: ...
+
+# Tensors of PyTorch, which need not be there: gpupool.torch has the types.
+def publish(
+    name: str,
+    tensors: Mapping[str, Any],
+    *,
+    keep: bool = False,
+    live: bool = False,
+    same_layout: bool = False,
+    device: Any = None,
+    pool: Pool | None = None,
+    timeout: float | None = None,
+    stream: Any = None,
+) -> int: ...
+def open(
+    name: str,
+    *,
+    generation: int = 0,
+    write: bool = False,
+    timeout: float | None = 0,
+    stream: Any = None,
+    client: Client | None = None,
+) -> dict[str, Any]: ...

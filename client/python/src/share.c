@@ -100,6 +100,23 @@ PyObject *share_send_held(PyObject *module, PyObject *const *given, Py_ssize_t c
                             (PyObject *[]){given[1], NULL, given[2]});
 }
 
+/* A Buffer of a name is read-only by promise, too, in pools whose memory is always mapped for writing. */
+PyObject *share_is_mapped_read_only(PyObject *module, PyObject *object) {
+    const struct module_state *state = PyModule_GetState(module);
+    struct buffer_object *buffer = (struct buffer_object *)object;
+    bool is_mapped;
+
+    if (Py_TYPE(object) != state->buffer_type)
+        return PyErr_Format(PyExc_TypeError, "_is_mapped_read_only() takes a gpupool.Buffer");
+    if (!buffer_use(buffer))
+        return NULL;
+    WITHOUT_LOCK(is_mapped =
+                     buffer->is_read_only && gpupool_internal_can_map_read_only(
+                                                 buffer->pool->client->handle, buffer->buffer.pool));
+    buffer_unuse(buffer);
+    return PyBool_FromLong(is_mapped);
+}
+
 PyObject *share_function(const char *name) {
     PyObject *module = PyImport_ImportModule("gpupool._transfer");
     PyObject *function = module == NULL ? NULL : PyObject_GetAttrString(module, name);
