@@ -107,7 +107,8 @@ static PyMethodDef methods[] = {
      "any more.\n\n"
      "Raises NoTokenError if it was taken, or its time is up."},
     {"_is_mapped_read_only", (PyCFunction)share_is_mapped_read_only, METH_O,
-     "_is_mapped_read_only(buffer)\n--\n\nWhether a process that the Buffer is sent to maps it for reading alone."},
+     "_is_mapped_read_only(buffer)\n--\n\nWhether a process that the Buffer is sent to maps it for reading "
+     "alone."},
     {"_publish", (PyCFunction)(void (*)(void))names_publish, METH_FASTCALL | METH_KEYWORDS,
      "_publish(name, buffers, stream, directory, flags)\n--\n\nFor gpupool.names."},
     {"_open_name", (PyCFunction)(void (*)(void))names_open, METH_FASTCALL | METH_KEYWORDS,

@@ -110,9 +110,8 @@ PyObject *share_is_mapped_read_only(PyObject *module, PyObject *object) {
         return PyErr_Format(PyExc_TypeError, "_is_mapped_read_only() takes a gpupool.Buffer");
     if (!buffer_use(buffer))
         return NULL;
-    WITHOUT_LOCK(is_mapped =
-                     buffer->is_read_only && gpupool_internal_can_map_read_only(
-                                                 buffer->pool->client->handle, buffer->buffer.pool));
+    WITHOUT_LOCK(is_mapped = buffer->is_read_only && gpupool_internal_can_map_read_only(
+                                                         buffer->pool->client->handle, buffer->buffer.pool));
     buffer_unuse(buffer);
     return PyBool_FromLong(is_mapped);
 }
