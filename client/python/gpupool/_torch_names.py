@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sets of tensors under a name (<gpupool/names.h>): publish() and open() of gpupool.torch.
+"""Sets of tensors under a name (<gpupool/names.h>): publish(), open() and load(name=...) of gpupool.torch.
 
 A name holds up to 64 buffers, and the directory of the set (_tensors.py). publish() leaves a tensor where it is if it lies in a buffer of
 the name's client, and copies all others into few buffers. open() makes tensors over the buffers of the name, and copies nothing.
@@ -7,6 +7,7 @@ the name's client, and copies all others into few buffers. open() makes tensors 
 Each tensor of an opened set keeps the buffer that it lies in, as each tensor of gpupool.torch does. So the set has nothing to give back.
 """
 import contextlib
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -115,3 +116,45 @@ def open_tensors(name: str, stream: Any, client: gpupool.Client | None, **option
     client = gpupool.default_client() if client is None else client
     with on_stream(stream):
         return tensors_of(names.open_buffers(name, stream=_reader(client), client=client, **options))
+
+
+# --- loading a file once ---
+
+
+def _is_at(buffers: Iterable[gpupool.Buffer], pool: gpupool.Pool) -> bool:
+    """Whether buffers are on the device of a pool, or on the host if it is a host pool, of any NUMA node."""
+    return all((buffer.kind, buffer.device) == (pool.kind, pool.device) for buffer in buffers)
+
+
+def _check_loaded(found: NamedTensors, is_at: bool) -> None:
+    if not found.source:
+        raise ValueError(f"the name {found.name!r} holds tensors that were not loaded from a file: choose another name")
+    if not is_at:
+        raise ValueError(f"the tensors of the name {found.name!r} are on another device than was asked for: use a name for each device")
+
+
+def load(name: str, identity: Callable[[], str], build: Callable[[str], int], pool: gpupool.Pool, timeout: float | None) -> NamedTensors:
+    """Opens a name whose tensors were made of the contents that identity() names. Otherwise one process builds it: build(source) publishes
+    the tensors. identity() is called before the contents are read, and after the name was opened. So contents that change meanwhile are
+    read again."""
+    end = None if timeout is None else time.monotonic() + timeout
+    while True:
+        left = None if end is None else max(0, end - time.monotonic())
+        opened = names.open_or_build(name, stream=_reader(pool.client), timeout=left, client=pool.client)
+        if opened is None:
+            try:
+                build(identity())
+            except BaseException:
+                with contextlib.suppress(gpupool.Error):  # the daemon is gone, say, or it was published
+                    names.abandon(name, client=pool.client)
+                raise
+            continue
+        is_at = _is_at(opened.buffers, pool)
+        found = tensors_of(opened)
+        _check_loaded(found, is_at)
+        if found.source == identity():
+            return found
+        generation = found.generation
+        del opened, found  # before another process reads the new contents
+        with contextlib.suppress(gpupool.NoNameError):  # another process has seen it, too
+            names.unpublish(name, generation=generation, client=pool.client)

@@ -178,15 +178,20 @@ def zeros(
     return _make(shape, dtype, device, pool, timeout, True)
 
 
+def _acquire_in(pool, n_bytes, timeout):
+    """A Buffer whose memory goes back on the current stream."""
+    return pool.acquire(n_bytes, _stream_of(pool.client, pool.device), timeout)
+
+
 def _read_set(path, pool, timeout):
     """The TensorSet of files."""
-    stream = _stream_of(pool.client, pool.device)
-    return _torch_load.read(path, lambda n_bytes, wait_s: pool.acquire(n_bytes, stream, wait_s), timeout)
+    return _torch_load.read(path, lambda n_bytes, wait_s: _acquire_in(pool, n_bytes, wait_s), timeout)
 
 
 def load(
     path: str | os.PathLike[str],
     *,
+    name: str | None = None,
     device: torch.device | str | int | None = None,
     pool: gpupool.Pool | None = None,
     timeout: float | None = None,
@@ -197,16 +202,24 @@ def load(
     timeout: as of empty(), for each buffer.
 
     A file is read into one buffer of at most 8 GiB, or a few. Each tensor keeps the buffer that it lies in, so memory goes back when
-    the last tensor of a buffer is dropped. Raises ValueError for a file that is not valid, and what empty() raises."""
-    return _read_set(path, _choose_pool(device, pool), timeout).tensors()
+    the last tensor of a buffer is dropped. Raises ValueError for a file that is not valid, and what empty() raises.
+
+    name: the tensors are those of open(name), if they were loaded from this file as it is now. Otherwise one process reads the file and
+    publishes the tensors, with keep, and the others wait for it: timeout seconds (else NoNameError); None: no limit. If that process dies or
+    fails, another one reads the file. Returns a NamedTensors. Raises ValueError for a name that holds other things."""
+    pool = _choose_pool(device, pool)
+    if name is None:
+        return _read_set(path, pool, timeout).tensors()
+
+    def build(source):
+        made = _read_set(path, pool, timeout)
+        made.directory = made.directory._replace(source=source)
+        return _torch_names.publish(name, made, _writer_of, lambda place, n_bytes: _acquire_in(place, n_bytes, timeout), keep=True)
+
+    return _torch_names.load(name, lambda: _torch_load.identity(path), build, pool, timeout)
 
 
 # --- sets of tensors under a name ---
-
-
-def _acquire_in(pool, n_bytes, timeout):
-    """A Buffer whose memory goes back on the current stream."""
-    return pool.acquire(n_bytes, _stream_of(pool.client, pool.device), timeout)
 
 
 def _is_of_choice(buffer, pool, client):
