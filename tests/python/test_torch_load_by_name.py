@@ -40,7 +40,7 @@ def load(path, name="model", **options):
 
 
 def count_reads():
-    """A patch of the function that reads files. What it counts is its call_count."""
+    """A patch of the function that reads files. Its call_count is the number of calls."""
     return unittest.mock.patch.object(_torch_load, "read", wraps=_torch_load.read)
 
 

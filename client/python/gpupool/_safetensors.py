@@ -147,7 +147,7 @@ def _read_all(fd, n_bytes, offset):
 
 
 def _read(fd, path, use):
-    """What use(data, file_bytes) makes of the header of an open file: its bytes behind the length, and the size of the file."""
+    """Calls use(data, file_bytes) with the header of an open file, its bytes behind the length, and returns the result."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path} is not a regular file")
