@@ -34,8 +34,8 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 import torch.multiprocessing.reductions
@@ -60,7 +60,7 @@ if not hasattr(torch.float32, "itemsize"):
     raise ImportError(f"gpupool.torch needs PyTorch 2.1 or newer, and this is {torch.__version__}")
 
 __all__ = ["NamedTensors", "TensorConsumer", "TensorFrame", "TensorProducer", "collate", "empty", "enable", "from_buffer", "load",
-           "make_channel", "open", "publish", "record_stream", "reuse", "use_pool", "zeros"]
+           "make_channel", "open", "publish", "record_stream", "reuse", "sleep", "use_pool", "wake", "zeros"]
 
 _lock = threading.Lock()
 _is_forked = False
@@ -313,6 +313,36 @@ def reuse(tensor: torch.Tensor) -> None:
     processes that have dropped the tensor. Raises gpupool.SharedError while another process has it."""
     buffer = _need(tensor)
     buffer.reuse(_stream_of(buffer.pool.client, buffer.device))
+
+
+# --- tensors that sleep ---
+
+
+def _buffers_of(tensors):
+    """The Buffers of a tensor, a mapping or an iterable of tensors, each one once."""
+    if isinstance(tensors, torch.Tensor):
+        tensors = [tensors]
+    elif isinstance(tensors, Mapping):
+        tensors = tensors.values()
+    return list({id(buffer): buffer for buffer in map(_need, tensors)}.values())
+
+
+def sleep(tensors: torch.Tensor | Mapping[str, torch.Tensor] | Iterable[torch.Tensor], keep: Literal["gpu", "host", "nothing"] = "gpu") -> None:
+    """Puts the buffers of tensors to sleep, as Buffer.sleep() does, behind the current streams. The buffers were acquired with can_sleep:
+    from_buffer() makes tensors over them. All tensors of a buffer sleep, and nothing may use them until wake().
+
+    After a failure the buffers before it sleep. The call can be made again."""
+    for buffer in _buffers_of(tensors):
+        buffer.sleep(keep, _stream_of(buffer.pool.client, buffer.device))
+
+
+def wake(tensors: torch.Tensor | Mapping[str, torch.Tensor] | Iterable[torch.Tensor], *, timeout: float | None = None) -> None:
+    """Wakes the buffers of tensors: their memory is at the same addresses. timeout: as of empty(), for each buffer. The contents are there
+    for what the current streams do next.
+
+    After a failure the buffers before it are awake. The call can be made again."""
+    for buffer in _buffers_of(tensors):
+        buffer.wake(_stream_of(buffer.pool.client, buffer.device), timeout)
 
 
 # --- tensors between processes ---

@@ -95,13 +95,15 @@ static PyMethodDef methods[] = {
      "_check_memory(address)\n--\n\nRaises ForkedError for memory of a pool that a parent of this process "
      "has."},
     {"attach", (PyCFunction)(void (*)(void))share_attach, METH_FASTCALL | METH_KEYWORDS,
-     "attach(token, stream=None, *, read_only=False, client=None)\n--\n\nReturns a Buffer over memory that "
+     "attach(token, stream=None, *, read_only=False, client=None, can_sleep=False)\n--\n\nReturns a Buffer "
+     "over memory that "
      "another "
      "process shared by a token.\n\n"
      "stream: the stream that reads it: it waits, on the GPU, for the work that the token names. None: the "
      "call waits.\n"
      "read_only: the memory is mapped for reading alone. Device pools with export = vmm.\n"
-     "client: a Client; None: the default one."},
+     "client: a Client; None: the default one.\n"
+     "can_sleep: the buffer can sleep with keep=\"gpu\". Device pools with export = vmm."},
     {"revoke", (PyCFunction)(void (*)(void))share_revoke, METH_FASTCALL | METH_KEYWORDS,
      "revoke(token, *, client=None)\n--\n\nTakes back a token of Buffer.send(): no process can attach by it "
      "any more.\n\n"
