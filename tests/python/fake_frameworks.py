@@ -151,6 +151,9 @@ def install_vllm():
         def __init__(self, load_config):
             self.load_config = load_config
 
+        def get_external_weight_memory(self, vllm_config):
+            return 0
+
         @abstractmethod
         def download_model(self, model_config):
             raise NotImplementedError
@@ -207,17 +210,20 @@ def install_vllm():
 
 
 def load_vllm(path, **options):
-    """The model of a checkpoint, by gpupool's loader."""
+    """The model of a checkpoint, by gpupool's loader. memory: a list, which gets what lay in the pool before."""
     import gpupool.vllm
     from vllm.model_executor.model_loader import get_model_loader
 
     model_config = config(model=str(path), revision=None, dtype=torch.float32, quantization=options.pop("quantization", None),
                           hf_config=config(_commit_hash=options.pop("commit", None)))
     parallel = config(enable_expert_parallel=False, expert_placement_strategy="linear", enable_eplb=options.pop("enable_eplb", False))
-    vllm_config = config(device_config=config(device="cpu"), parallel_config=parallel, cache_config=None, kernel_config=None,
+    memory = options.pop("memory", [])
+    vllm_config = config(model_config=model_config, device_config=config(device="cpu"), parallel_config=parallel,
+                         cache_config=None, kernel_config=None,
                          speculative_config=config(draft_model_config=model_config) if options.pop("is_draft", False) else None)
     gpupool.vllm.register()
     loader = get_model_loader(LoadConfig("gpupool", options))
+    memory.append(loader.get_external_weight_memory(vllm_config))
     return loader.load_model(vllm_config=vllm_config, model_config=model_config)
 
 

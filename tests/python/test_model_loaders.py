@@ -175,6 +175,14 @@ class Vllm(Loaders, scene.Scene):
         self.check(self.load(enable_eplb=True), 1.0)
         self.assertEqual(names.names(), [])
 
+    def test_vllm_is_told_what_lies_in_the_pool_already(self):
+        memory = []
+        models = [self.load(memory=memory) for _ in range(2)]
+        self.assertEqual(memory[0], 0)
+        self.assertGreaterEqual(memory[1], sum(tensor.nbytes for tensor in models[0].parameters()))
+        self.load(is_draft=True, memory=memory)
+        self.assertEqual(memory[2], 0)
+
     def test_an_unknown_key_is_refused(self):
         with self.assertRaisesRegex(ValueError, "unknown keys.*colour"):
             self.load(colour=1)

@@ -9,8 +9,10 @@ register() makes the load format known. It has to run in each process of vLLM: t
 vLLM calls. The module is written for the interface of vLLM 0.33.0.
 
 Parameters and buffers are published as they are after process_weights_after_loading(). In later processes the model is made on the device
-"meta", gets them, and vLLM runs that function in its mode for weights that are processed already. Not shared, and loaded from disk by each process: drafts of
-speculative decoding, models with EPLB or with a quantisation that has no such mode, and models whose files have no identity.
+"meta", gets them, and vLLM runs that function in its mode for weights that are processed already.
+
+Not shared, and loaded from disk by each process: drafts of speculative decoding, models with EPLB or with a quantisation that has no such
+mode, and models whose files have no identity.
 
 Keys of model_loader_extra_config: "timeout" (seconds to wait for a process that loads, None), and "load_format" (of the disk, "auto").
 """
@@ -36,6 +38,19 @@ def _key(vllm_config, model_config):
     told = dataclasses.asdict(key)
     told.update(checkpoint=model_config.model, device=_uuid(torch))  # of files: the identity, which may change under a name
     return told
+
+
+def _name(vllm_config, model_config, prefix):
+    """The name of a model. It is made before the model: the processing of weights may change the configuration."""
+    from gpupool import _model_loaders
+    return _model_loaders.name_of("vllm", {**_key(vllm_config, model_config), "prefix": prefix})
+
+
+def _is_for_all(vllm_config, model_config):
+    """Whether a model is one that processes can share, as far as its configuration tells."""
+    speculative = vllm_config.speculative_config
+    is_draft = speculative is not None and model_config is speculative.draft_model_config
+    return not is_draft and not vllm_config.parallel_config.enable_eplb
 
 
 def _uuid(torch):
@@ -75,6 +90,14 @@ def _make_class():
         def download_model(self, model_config):
             self._disk_loader().download_model(model_config)
 
+        def get_external_weight_memory(self, vllm_config):
+            """Bytes of the weights that lie in the pool already. vLLM asks before it measures how much memory is free."""
+            from gpupool import names
+            if not _is_for_all(vllm_config, vllm_config.model_config):
+                return 0
+            name = _name(vllm_config, vllm_config.model_config, "")
+            return sum(one.bytes for one in names.names() if one.name == name)
+
         def load_weights(self, model, model_config):
             """Weights for a model that is there are read from disk, into memory of its own."""
             self._disk_loader().load_weights(model, model_config)
@@ -110,12 +133,9 @@ def _make_class():
             def identity():
                 return _model_loaders.checkpoint(model_config.model, getattr(model_config.hf_config, "_commit_hash", None))
 
-            speculative = vllm_config.speculative_config
-            is_draft = speculative is not None and model_config is speculative.draft_model_config
-            if is_draft or vllm_config.parallel_config.enable_eplb or identity() is None:
+            if not _is_for_all(vllm_config, model_config) or identity() is None:
                 return from_disk()[0]
-            # before a model is made: the processing of weights may change the configuration
-            name = _model_loaders.name_of("vllm", {**_key(vllm_config, model_config), "prefix": prefix})
+            name = _name(vllm_config, model_config, prefix)
             return _model_loaders.share(name, identity, from_disk, take, self.timeout, has_attributes=False)
 
     return PoolModelLoader
