@@ -57,6 +57,11 @@ int gpupool_internal_stream_device(struct gpupool_client *client, void *stream, 
     return r;
 }
 
+bool gpupool_internal_can_map_read_only(struct gpupool_client *client, uint32_t pool) {
+    struct pool found;
+    return pools_find(&client->session, pool, &found) == 0 && found.is_movable;
+}
+
 uint64_t gpupool_internal_alloc_timeout_ns(const struct gpupool_client *client) {
     return client->alloc_timeout_ns;
 }

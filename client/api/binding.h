@@ -65,6 +65,9 @@ const char *gpupool_internal_private_path(void);
  * failure. 0; DRIVER: it is the stream of no device; CAPTURING. */
 int gpupool_internal_stream_device(struct gpupool_client *client, void *stream, int *ret_device);
 
+/* Whether the memory of a pool can be mapped for reading alone; false, too, if the daemon does not tell. */
+bool gpupool_internal_can_map_read_only(struct gpupool_client *client, uint32_t pool);
+
 /* How long gpupool_alloc() waits for room. */
 uint64_t gpupool_internal_alloc_timeout_ns(const struct gpupool_client *client);
 

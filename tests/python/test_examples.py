@@ -30,6 +30,7 @@ import frames
 if hasattr(getattr(torch, "float32", None), "itemsize"):
     import gpupool.torch
     import restart
+    from gpupool import names
 
 
 def has(package):
@@ -269,23 +270,20 @@ class Programs(scene.Scene):
         self.assertIn("the pools had them again", printed)
 
     @unittest.skipUnless(has("safetensors"), "safetensors cannot be imported")
-    def test_the_token_of_the_weights_is_renewed(self):
+    def test_the_weights_are_read_once_and_forgotten_at_the_end(self):
         context = multiprocessing.get_context("spawn")
         restart.result_of(context, restart.prepare, "resnet18", self.folder, "cpu")
-        weights = restart.PoolWeights(context, self.folder / "weights.safetensors", 3600)
+        weights = restart.Weights(self.folder / "weights.safetensors", "weights")
         supervisor = restart.Supervisor(context, "gpupool", "resnet18", "cpu", weights)
-        request, first = restart.make_request("resnet18", 1), weights.token
+        request = restart.make_request("resnet18", 1)
         answers = supervisor.ask(request)[0]
-        self.assertEqual(weights.token, first)
-        weights.sent -= weights.lifetime / 2 + 1
-        supervisor.ask(request)
-        self.assertNotEqual(weights.token, first)
-        with self.assertRaises(gpupool.NoTokenError):
-            gpupool.attach(first)
+        generations = [one.generation for one in names.names()]
+        self.assertEqual(len(generations), 1)
         supervisor.worker.process.kill()
         self.assertEqual(supervisor.ask(request)[0], answers)
-        self.assertEqual(supervisor.restarts, 1)
+        self.assertEqual((supervisor.restarts, [one.generation for one in names.names()]), (1, generations))
         supervisor.end()
+        self.assertEqual(names.names(), [])
         gpupool.trim()
 
 

@@ -46,6 +46,11 @@ def publish_and_die(connection):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def receive_and_report(connection, buffer):
+    with memoryview(buffer) as memory:
+        connection.send(memory[0])
+
+
 def build(connection, name, byte, seconds):
     """In another process: builds a name, unless another one did."""
     opened = names.open_or_build(name, timeout=scene.WAIT_S)
@@ -115,6 +120,21 @@ class Names(scene.Scene):
             self.assertEqual([buffer.pool.kind for buffer in opened.buffers], ["device", "host", "device"])
         del buffers
         names.unpublish("several")
+
+    def test_an_opened_buffer_is_sent_to_a_process(self):
+        context = multiprocessing.get_context("spawn")
+        publish("sent", 7)
+        publish("sent on", 8, gpupool.device_pool(0))
+        for name, byte in (("sent", 7), ("sent on", 8)):
+            ours, theirs = context.Pipe()
+            with names.open_buffers(name) as opened:
+                process = context.Process(target=receive_and_report, args=(theirs, opened.buffers[0]))
+                process.start()
+                self.addCleanup(process.kill)
+                self.assertTrue(ours.poll(scene.WAIT_S))
+                self.assertEqual(ours.recv(), byte)
+                process.join(scene.WAIT_S)
+            names.unpublish(name)
 
     def test_live_contents_are_seen(self):
         with gpupool.host_pool().acquire(SIZE) as buffer:

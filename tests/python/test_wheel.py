@@ -46,9 +46,10 @@ class Wheel(unittest.TestCase):
             names = {name for name in wheel.namelist() if ".dist-info/" not in name}
             metadata = wheel.read(f"gpupool-{VERSION}.dist-info/METADATA").decode()
         self.assertEqual(names, {"gpupool/" + name for name in (
-            "__init__.py", "__init__.pyi", "_errors.py", "_farewell.py", "_gpupool.abi3.so", "_private.py", "_safetensors.py", "_stats.py",
-            "_tensors.py", "_torch_channels.py", "_torch_handles.py", "_torch_load.py", "_torch_memory.py", "_torch_set.py", "_transfer.py",
-            "channels.py", "channels.pyi", "cuda_core.py", "libgpupool-sim.so.0", "names.py", "numba.py", "py.typed", "torch.py", "triton.py")})
+            "__init__.py", "__init__.pyi", "_errors.py", "_farewell.py", "_gpupool.abi3.so", "_model_loaders.py", "_private.py", "_safetensors.py",
+            "_stats.py", "_tensors.py", "_torch_channels.py", "_torch_handles.py", "_torch_load.py", "_torch_memory.py", "_torch_names.py", "_torch_set.py", "_transfer.py",
+            "channels.py", "channels.pyi", "cuda_core.py", "libgpupool-sim.so.0", "names.py", "numba.py", "py.typed", "sglang.py", "torch.py",
+            "triton.py", "vllm.py")})
         self.assertIn(f"\nVersion: {VERSION}\n", metadata)
         self.assertIn("\nRequires-Python: >=3.11\n", metadata)
 

@@ -6,8 +6,8 @@ A supervisor gives requests to a worker. When the worker dies, the supervisor st
 under way. The program kills the worker (SIGKILL) while it works on a request, and measures until that request is answered, by parts.
 It does so in turns for each way in which the worker gets its weights:
 
-  gpupool       they lie in GPU memory of the pool. A token, which the supervisor has, holds them while no worker runs; the new worker
-                attaches, and copies nothing
+  gpupool       they lie in GPU memory of the pool, under a name. The first worker reads the file and publishes them; each further one
+                opens the name, and copies nothing
   safetensors   from a file, by safetensors.torch.load_file() to the GPU
   torch         from a file, by torch.load(mmap=True) to the GPU
 
@@ -36,8 +36,7 @@ LLAMAS = {
 }
 PROMPT_TOKENS, NEW_TOKENS = 32, 8
 IMAGE_SIDE = 224
-ALIGNMENT = 512  # of each tensor in the buffer, as PyTorch's allocator aligns
-TAKERS = 1 << 20  # workers that may attach by one token
+NAME = "examples/restart/"  # of the weights of a model, with the model's name
 BACK_S = 60  # until all memory of a worker that was killed has to be back
 STARTS = 3  # workers that a request may end, before the supervisor gives up
 PARTS = ("start", "imports", "context", "model", "weights", "first answer")
@@ -114,7 +113,7 @@ def is_same(answers, others):
         one[0] == other[0] and math.isclose(one[1], other[1], rel_tol=1e-3) for one, other in zip(answers, others))
 
 
-# --- the weights: files, and the buffer in a pool ---
+# --- the files of the weights ---
 
 
 def prepare(name, folder, device, connection):
@@ -129,42 +128,11 @@ def prepare(name, folder, device, connection):
     connection.send(sum(tensor.nbytes for tensor in tensors.values()))
 
 
-def load_into_pool(path, lifetime, connection):
-    """In a process of its own, once: reads a file into a buffer of the pool, and answers with a token that holds it, the place of
-    each tensor, and the bytes that are held. The process may end then."""
-    import safetensors
-    import torch
-
-    import gpupool.torch
-    from common import Place
-
-    place = Place()
-    with safetensors.safe_open(path, "pt") as file:
-        layout, n_bytes = {}, 0
-        for name in file.keys():  # noqa: SIM118: it is no dictionary
-            tensor = file.get_tensor(name)
-            layout[name] = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), n_bytes
-            n_bytes += -(-tensor.nbytes // ALIGNMENT) * ALIGNMENT
-        stream = torch.cuda.current_stream() if place.is_real else None
-        buffer = place.gpu.acquire(n_bytes, stream)
-        for name, tensor in weights_in(buffer, layout).items():
-            tensor.copy_(file.get_tensor(name))
-    place.synchronize()
-    connection.send((buffer.send(stream, takers=TAKERS, lifetime=lifetime), layout, buffer.capacity))
-
-
-def weights_in(buffer, layout):
-    import torch
-
-    import gpupool.torch
-    return {name: gpupool.torch.from_buffer(buffer, shape, getattr(torch, dtype), offset) for name, (shape, dtype, offset) in layout.items()}
-
-
 # --- the worker ---
 
 
 def work(way, name, device, source, connection):
-    """A worker: answers requests until None comes. source: the path of a file, or a token and the places of the tensors."""
+    """A worker: answers requests until None comes. source: the path of a file, and the name of the weights in the pool."""
     times = [now()]
     try:
         serve(way, name, device, source, connection, times)
@@ -178,7 +146,8 @@ def serve(way, name, device, source, connection, times):
     if name in LLAMAS:
         from transformers import LlamaForCausalLM  # noqa: F401: the package imports it when it is asked for
     times.append(now())
-    stream, own_memory, buffer = None, contextlib.nullcontext(), None
+    path, weights_name = source
+    own_memory = contextlib.nullcontext()
     if way == "gpupool":
         import gpupool.torch
 
@@ -189,19 +158,17 @@ def serve(way, name, device, source, connection, times):
     if device != "cpu":
         torch.zeros(1, device=device)
         torch.cuda.synchronize()
-        stream = torch.cuda.current_stream()
     times.append(now())
     model = make_model(name, "meta")
     times.append(now())
     if way == "gpupool":
-        buffer = gpupool.attach(source[0], stream)
-        assign(model, weights_in(buffer, source[1]))
+        assign(model, gpupool.torch.load(path, name=weights_name, pool=place.gpu))
     elif way == "safetensors":
         import safetensors.torch
-        assign(model, safetensors.torch.load_file(source, device=device))
+        assign(model, safetensors.torch.load_file(path, device=device))
     else:
-        assign(model, torch.load(source, mmap=True, map_location=device, weights_only=True))
-    if stream:
+        assign(model, torch.load(path, mmap=True, map_location=device, weights_only=True))
+    if device != "cpu":
         torch.cuda.synchronize()
     times.append(now())
 
@@ -211,61 +178,34 @@ def serve(way, name, device, source, connection, times):
         return torch.empty(shape, dtype=dtype, device=device)
 
     with own_memory:
-        while (message := connection.recv()) is not None:
-            what, argument = message
-            if what == "renew":
-                connection.send(("token", buffer.send(stream, takers=TAKERS, lifetime=argument)))
-                continue
+        while (request := connection.recv()) is not None:
             connection.send(("begun", times))
-            connection.send(("answer", answer(model, name, argument, new_inputs)))
+            connection.send(("answer", answer(model, name, request, new_inputs)))
 
 
 # --- the supervisor ---
 
 
-class PoolWeights:
-    """A token that holds the weights. It ends after its lifetime, so that nothing is held for good if the supervisor is killed. The
-    supervisor has a worker make a new one after a request, when half of the time is over. So requests have to come more often than
-    that; otherwise the weights are gone when a worker dies later."""
+class Weights:
+    """A file, and for the way gpupool the name under which its tensors lie in the pool. The pool keeps them, also when this process is
+    killed, until forget()."""
 
-    def __init__(self, context, path, lifetime):
-        self.lifetime = lifetime
-        began = now()
-        self.token, self.layout, self.held_bytes = result_of(context, load_into_pool, path, lifetime)
-        self.sent, self.load_s = now(), now() - began
+    def __init__(self, path, name=None):
+        self.path, self.name = path, name
 
     def source(self):
-        return self.token, self.layout
+        return self.path, self.name
 
-    def renew(self, worker):
-        """Called when the worker is idle."""
-        if now() - self.sent < self.lifetime / 2:
-            return
-        sent = now()
-        worker.connection.send(("renew", self.lifetime))
-        token = worker.receive()
-        if token is not None:  # else the worker has ended, and the next one is asked
-            self.revoke()
-            self.token, self.sent = token[1], sent
+    def held_bytes(self):
+        """Bytes of the pool that hold the weights."""
+        from gpupool import names
+        return sum(one.bytes for one in names.names() if one.name == self.name)
 
-    def revoke(self):
-        import gpupool
-        with contextlib.suppress(gpupool.NoTokenError):  # its time was up
-            gpupool.revoke(self.token)
-
-
-class FileWeights:
-    def __init__(self, path):
-        self.path = path
-
-    def source(self):
-        return self.path
-
-    def renew(self, worker):
-        pass
-
-    def revoke(self):
-        pass
+    def forget(self):
+        from gpupool import NoNameError, names
+        if self.name is not None:
+            with contextlib.suppress(NoNameError):  # no worker has loaded them
+                names.unpublish(self.name)
 
 
 class Worker:
@@ -315,12 +255,11 @@ class Supervisor:
         """Returns (answer, times of the worker's start). begun(worker) is called when a worker has begun with it."""
         for _ in range(STARTS):
             with contextlib.suppress(OSError):
-                self.worker.connection.send(("ask", request))
+                self.worker.connection.send(request)
             times = None
             while (message := self.worker.receive()) is not None:
                 what, value = message
                 if what == "answer":
-                    self.weights.renew(self.worker)
                     return value, times
                 times = value
                 begun(self.worker)
@@ -332,7 +271,7 @@ class Supervisor:
 
     def end(self):
         self.worker.end()
-        self.weights.revoke()
+        self.weights.forget()
 
 
 def result_of(context, function, *arguments):
@@ -383,11 +322,13 @@ def ask_and_kill(supervisor, request):
 
 
 def measure(supervisors, model, rounds):
-    """Rounds of all ways, in turns: kills, and times of the parts until the answer."""
-    expected = {}
+    """Rounds of all ways, in turns: kills, and times of the parts until the answer. Returns those, and the seconds in which the first worker
+    of each way had its weights."""
+    expected, first = {}, {}
     for seed in range(rounds + 1):
         for way, supervisor in supervisors.items():
-            answers = supervisor.ask(make_request(model, seed))[0]
+            answers, times = supervisor.ask(make_request(model, seed))
+            first.setdefault(way, times[4] - times[3])
             if not is_same(answers, expected.setdefault(seed, answers)):
                 fail(f"{way} answers {answers}, and {next(iter(supervisors))} {expected[seed]}")
     figures = {way: {part: [] for part in (*PARTS, "whole")} for way in supervisors}
@@ -402,7 +343,7 @@ def measure(supervisors, model, rounds):
             for part, begin, end in zip(PARTS, stamps, stamps[1:]):
                 figures[way][part].append(end - begin)
             figures[way]["whole"].append(there - killed_at)
-    return figures
+    return figures, first
 
 
 def kill_and_wait_for_memory(supervisor, place, model, held):
@@ -442,33 +383,26 @@ def run_model(name, options, place):
     with tempfile.TemporaryDirectory(prefix="gpupool-restart-", dir=options.folder) as folder:
         folder = pathlib.Path(folder)
         n_bytes = result_of(context, prepare, name, folder, str(place.device))
-        weights, held, supervisors = {}, 0, {}
-        for way in options.ways:
-            if way == "gpupool":
-                weights[way] = PoolWeights(context, folder / "weights.safetensors", options.lifetime)
-                held = weights[way].held_bytes
-                print(f"{name}: {held} bytes of the pool hold the weights, which were read once in {weights[way].load_s:.2f} s, with the start of "
-                      "the process that did", flush=True)
-            else:
-                weights[way] = FileWeights(folder / ("weights.pt" if way == "torch" else "weights.safetensors"))
+        supervisors = {}
         try:
             for way in options.ways:
-                supervisors[way] = Supervisor(context, way, name, str(place.device), weights[way])
-            figures = measure(supervisors, name, options.rounds)
+                weights = Weights(folder / ("weights.pt" if way == "torch" else "weights.safetensors"), NAME + name if way == "gpupool" else None)
+                supervisors[way] = Supervisor(context, way, name, str(place.device), weights)
+            figures, first = measure(supervisors, name, options.rounds)
             back = None
             if "gpupool" in supervisors:
+                held = supervisors["gpupool"].weights.held_bytes()
+                print(f"{name}: {held} bytes of the pool hold the weights, which the first worker read in {first['gpupool']:.2f} s", flush=True)
                 own, took = kill_and_wait_for_memory(supervisors["gpupool"], place, name, held)
                 back = {"own_bytes": own, "seconds": took}
         finally:
             for supervisor in supervisors.values():
                 supervisor.end()
-            for one in weights.values():
-                one.revoke()
     report(name, n_bytes, figures, options, place)
     if back:
         print(f"\nA worker that was killed with {back['own_bytes']} bytes of its own, besides the weights: the pools had them again after "
               f"{back['seconds'] * 1e3:.0f} ms.", flush=True)
-    return {"weights_bytes": n_bytes, "figures": figures, "back": back}
+    return {"weights_bytes": n_bytes, "figures": figures, "first_weights_s": first, "back": back}
 
 
 def report(name, n_bytes, figures, options, place):
@@ -483,11 +417,9 @@ def main():
     parser.add_argument("--models", default="llama,resnet50", help="separated by commas: %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="kills in each way, after one that is not counted: %(default)s")
     parser.add_argument("--folder", metavar="PATH", help="where files of weights are made for the time of the run; default: that of temporary files")
-    parser.add_argument("--lifetime", type=float, default=3600,
-                        help="seconds after which a token ends that holds the weights, if the supervisor does not have it renewed: %(default)s")
     options = parse(parser, WAYS)
-    if options.rounds < 1 or not 0 < options.lifetime <= 86400:
-        parser.error("--rounds is at least 1, and --lifetime at most a day")
+    if options.rounds < 1:
+        parser.error("--rounds is at least 1")
     place = connect(options.simulate)
     models = options.models.split(",")
     for name in models:

@@ -71,4 +71,17 @@ def trim():
     return default_client().trim()
 
 
+def publish(name, tensors, *, keep=False, live=False, same_layout=False, device=None, pool=None, timeout=None, stream=None):
+    """Publishes tensors of PyTorch under a name: gpupool.torch.publish()."""
+    import gpupool.torch
+    return gpupool.torch.publish(name, tensors, keep=keep, live=live, same_layout=same_layout, device=device, pool=pool, timeout=timeout,
+                                 stream=stream)
+
+
+def open(name, *, generation=0, write=False, timeout=0, stream=None, client=None):
+    """Opens a name of tensors of PyTorch, and returns them, by their names: gpupool.torch.open()."""
+    import gpupool.torch
+    return gpupool.torch.open(name, generation=generation, write=write, timeout=timeout, stream=stream, client=client)
+
+
 __all__ = [name for name in globals() if not name.startswith("_")] + ["__version__"]

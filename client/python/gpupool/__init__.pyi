@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal, NamedTuple, Protocol, SupportsIndex, TypeAlias
 
@@ -101,7 +101,13 @@ class Pool:
     @property
     def client(self) -> Client: ...
     def acquire(
-        self, nbytes: int, stream: _Stream | None = None, timeout: float | None = None, zero: bool = False
+        self,
+        nbytes: int,
+        stream: _Stream | None = None,
+        timeout: float | None = None,
+        zero: bool = False,
+        *,
+        can_sleep: bool = False,
     ) -> Buffer: ...
     def empty(self, shape: _Shape, dtype: Any = ..., *, timeout: float | None = None) -> Any: ...
     def prepare(self, nbytes: int, /) -> None: ...
@@ -129,6 +135,8 @@ class Buffer:
     @property
     def read_only(self) -> bool: ...
     @property
+    def asleep(self) -> bool: ...
+    @property
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
     def close(self, stream: _Stream | None = None) -> None: ...
     def view(self, shape: _Shape | None = None, dtype: Any = "uint8", offset: int = 0) -> Array: ...
@@ -136,6 +144,8 @@ class Buffer:
     def send(self, stream: _Stream | None = None, *, takers: int = 1, lifetime: float | None = 600) -> bytes: ...
     def reuse(self, stream: _Stream | None = None) -> None: ...
     def record_stream(self, stream: _Stream, /) -> None: ...
+    def sleep(self, keep: Literal["gpu", "host", "nothing"] = "gpu", stream: _Stream | None = None) -> None: ...
+    def wake(self, stream: _Stream | None = None, timeout: float | None = None, *, zero: bool = False) -> None: ...
     def query(self) -> BufferInfo: ...
     def __dlpack__(
         self,
@@ -243,7 +253,35 @@ def host_pool(numa_node: int = -1) -> Pool: ...
 def pools() -> list[Pool]: ...
 def trim() -> int: ...
 def attach(
-    token: _Bytes, stream: _Stream | None = None, *, read_only: bool = False, client: Client | None = None
+    token: _Bytes,
+    stream: _Stream | None = None,
+    *,
+    read_only: bool = False,
+    client: Client | None = None,
+    can_sleep: bool = False,
 ) -> Buffer: ...
 def revoke(token: _Bytes, *, client: Client | None = None) -> None: ...
 def stats(socket: str | os.PathLike[str] | None = None, *, timeout: float | None = 10.0) -> dict[str, Any]: ...
+
+# Tensors of PyTorch, which need not be there: gpupool.torch has the types.
+def publish(
+    name: str,
+    tensors: Mapping[str, Any],
+    *,
+    keep: bool = False,
+    live: bool = False,
+    same_layout: bool = False,
+    device: Any = None,
+    pool: Pool | None = None,
+    timeout: float | None = None,
+    stream: Any = None,
+) -> int: ...
+def open(
+    name: str,
+    *,
+    generation: int = 0,
+    write: bool = False,
+    timeout: float | None = 0,
+    stream: Any = None,
+    client: Client | None = None,
+) -> dict[str, Any]: ...

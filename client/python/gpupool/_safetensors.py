@@ -146,8 +146,8 @@ def _read_all(fd, n_bytes, offset):
     return b"".join(parts)
 
 
-def read(fd, path):
-    """The Header of an open file. path: for the text of errors. Raises ValueError."""
+def _read(fd, path, use):
+    """Calls use(data, file_bytes) with the header of an open file, its bytes behind the length, and returns the result."""
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise ValueError(f"{path} is not a regular file")
@@ -160,9 +160,19 @@ def read(fd, path):
         data = _read_all(fd, length, LENGTH_BYTES)
         if len(data) != length:
             raise ValueError("it was cut while it was read")
-        return parse(data, status.st_size)
+        return use(data, status.st_size)
     except ValueError as error:
         raise ValueError(f"{path} is not a safetensors file: {error}") from error
+
+
+def read(fd, path):
+    """The Header of an open file. path: for the text of errors. Raises ValueError."""
+    return _read(fd, path, parse)
+
+
+def read_bytes(fd, path):
+    """The bytes of the header of an open file, which are not looked at. Raises ValueError for a file that is too short for them."""
+    return _read(fd, path, lambda data, _: data)
 
 
 # --- files ---

@@ -52,8 +52,11 @@ class Entry(NamedTuple):
 
 
 class Directory(NamedTuple):
+    """source: of what the tensors were made, in words of the program that made them."""
+
     storages: list[Storage]
     entries: list[Entry]
+    source: str = ""
 
 
 def contiguous_stride(shape: Sequence[int]) -> tuple[int, ...]:
@@ -125,7 +128,7 @@ def _row(entry, dtypes):
 def _to_text(directory):
     dtypes: dict[str, int] = {}
     rows = [_row(entry, dtypes) for entry in directory.entries]
-    told = {"dtypes": list(dtypes), "storages": directory.storages, "tensors": rows}
+    told = {"dtypes": list(dtypes), "storages": directory.storages, "tensors": rows, "source": directory.source}
     return json.dumps(told, ensure_ascii=False, separators=(",", ":")).encode()
 
 
@@ -152,11 +155,14 @@ def _from_text(text):
     lists = [told.get(name) for name in ("dtypes", "storages", "tensors")] if isinstance(told, dict) else [None]
     if not all(isinstance(part, list) for part in lists):
         raise ValueError("it has no lists of dtypes, storages and tensors")
+    source = told.get("source", "")
+    if not is_text(source):
+        raise ValueError("its source is not text")
     dtypes = list(map(dtype_of, lists[0]))
     for row in lists[1]:
         if not isinstance(row, list) or len(row) != 3 or not all(map(is_count, row)):
             raise ValueError("a storage is not a buffer, an offset and a size")
-    return Directory([Storage(*row) for row in lists[1]], [_entry_of(row, dtypes) for row in lists[2]])
+    return Directory([Storage(*row) for row in lists[1]], [_entry_of(row, dtypes) for row in lists[2]], source)
 
 
 # --- bytes ---

@@ -11,6 +11,8 @@ kernel. O_DIRECT would have each start of a worker read the disk again, and netw
 """
 import concurrent.futures
 import contextlib
+import hashlib
+import json
 import os
 from collections.abc import Callable
 from typing import NamedTuple
@@ -101,9 +103,14 @@ def _dtype_of(place):
     return dtype, shape
 
 
-def _open_file(path, names, stack):
+def _open_fd(path, stack):
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     stack.callback(os.close, fd)
+    return fd
+
+
+def _open_file(path, names, stack):
+    fd = _open_fd(path, stack)
     places = _safetensors.read(fd, path).places
     if names is not None:
         missing = names - {place.name for place in places}
@@ -128,6 +135,22 @@ def _open_files(path, stack):
                 raise ValueError(f"the tensor {place.name!r} is in {owners[place.name]} and in {file.path}: name one of them, or an index")
             owners[place.name] = file.path
     return files
+
+
+def identity(path: str | os.PathLike) -> str:
+    """A text that is the same while the files that a path names have the same contents. Raises OSError, ValueError.
+
+    It is a hash of each file's size, times and header, and of the names that an index takes of it, and not of the folder. The system notes a
+    change of the contents in the time ctime, also where a program sets the time mtime back. A file that was copied, renamed or given other
+    permissions has another ctime, and so another identity, although its contents are the same."""
+    digest = hashlib.sha256()
+    for file, names in _safetensors.files_of(path).items():
+        with contextlib.ExitStack() as stack:
+            fd = _open_fd(file, stack)
+            status, header = os.fstat(fd), _safetensors.read_bytes(fd, file)
+        told = [file.name, status.st_size, status.st_mtime_ns, status.st_ctime_ns, names and sorted(names), len(header)]
+        digest.update(json.dumps(told).encode() + header)
+    return "safetensors " + digest.hexdigest()
 
 
 # --- buffers ---

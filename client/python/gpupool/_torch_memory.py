@@ -11,7 +11,7 @@ import weakref
 import torch
 
 import gpupool
-from gpupool._gpupool import _set_owner
+from gpupool._gpupool import _lend, _set_owner
 
 # Those that DLPack and buffers know. A tensor of another type is made over a twin, whose elements have the same size.
 DLPACK_DTYPES = {torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float16, torch.bfloat16,
@@ -112,19 +112,6 @@ def keeper_of(tensor):
 # --- storages and tensors ---
 
 
-class _Owned:
-    """An Array whose consumer keeps a keeper."""
-
-    def __init__(self, view, keeper):
-        self.view, self.keeper = view, keeper
-
-    def __dlpack_device__(self):
-        return self.view.__dlpack_device__()
-
-    def __dlpack__(self, **wishes):
-        return _set_owner(self.view.__dlpack__(**wishes), self.keeper)
-
-
 def twin_of(dtype):
     """A type that DLPack knows, whose elements have the same size."""
     return _TWINS[dtype.itemsize]
@@ -135,12 +122,9 @@ def over(keeper, shape, dtype, offset):
     buffer = keeper.buffer
     twin = dtype if dtype in DLPACK_DTYPES else twin_of(dtype)
     view = buffer.view(shape, twin, offset)
-    if buffer.read_only:
-        tensor = torch.from_dlpack(_Owned(view, keeper))  # which says that it cannot be, where PyTorch does not know such memory
-    else:
-        on_gpu = view.__dlpack_device__()[0] == _DLPACK_CUDA
-        stream = (current_stream(buffer.device) or DLPACK_LEGACY) if on_gpu else None
-        tensor = torch.from_dlpack(_set_owner(view.__dlpack__(stream=stream), keeper))
+    on_gpu = view.__dlpack_device__()[0] == _DLPACK_CUDA
+    stream = (current_stream(buffer.device) or DLPACK_LEGACY) if on_gpu else None
+    tensor = torch.from_dlpack(_set_owner(_lend(view, stream), keeper))  # PyTorch knows no memory that is read-only
     storage = tensor.untyped_storage()
     storage._gpupool = Mark(keeper, storage)
     return tensor if twin is dtype else typed(storage, dtype, tensor.size(), tensor.stride())

@@ -3,6 +3,7 @@
 
     TensorSet.of(tensors, acquire)      copies tensors into buffers
     TensorSet.over(tensors)             takes tensors that lie in buffers as they are
+    TensorSet.keeping(tensors, …)       takes those that lie in buffers as they are, and copies the others
     pack(acquire), TensorSet.unpack()   the set as buffers and a few bytes, and back, also in another process
     tensors()                           the tensors, which keep the buffers
 
@@ -125,6 +126,29 @@ def _copy(sources, storages, buffers):
                 memory.over(keepers[storage.buffer], storage.n_bytes, torch.uint8, storage.offset).copy_(source.contents())
 
 
+def _choose_kept(sources, is_wanted, maximum):
+    """The buffers that sources stay in. If there are more than maximum, those with the most bytes of sources."""
+    buffers, n_bytes = {}, {}
+    for source in sources:
+        keeper = memory.keeper_of_storage(source.storage) if source.n_bytes else None
+        if keeper is not None and is_wanted(keeper.buffer):
+            buffers[id(keeper.buffer)] = keeper.buffer
+            n_bytes[id(keeper.buffer)] = n_bytes.get(id(keeper.buffer), 0) + source.n_bytes
+    return [buffers[key] for key in sorted(n_bytes, key=n_bytes.get, reverse=True)[:maximum]]
+
+
+def _stay(source, buffers):
+    """The storage of a source that lies in one of the buffers; None: it does not. A source without bytes lies on its device."""
+    if source.n_bytes == 0:
+        devices = [memory.device_of(buffer.pool) for buffer in buffers]
+        return Storage(devices.index(source.device), 0, 0) if source.device in devices else None
+    keeper = memory.keeper_of_storage(source.storage)
+    for index, buffer in enumerate(buffers):
+        if keeper is not None and keeper.buffer is buffer:
+            return Storage(index, source.storage.data_ptr() - buffer.ptr + source.begin, source.n_bytes)
+    return None
+
+
 def _find_buffers(sources):
     """As _make_buffers(), for sources that lie in buffers. None: one of them does not."""
     buffers, storages = {}, []
@@ -177,6 +201,20 @@ class TensorSet:
         sources, entries = _describe(tensors)
         found = _find_buffers(sources)
         return None if found is None else cls(Directory(found[1], entries), found[0])
+
+    @classmethod
+    def keeping(cls, tensors: Mapping[str, torch.Tensor], is_wanted: Callable[[gpupool.Buffer], bool],
+                acquire: Callable[[torch.device, int], gpupool.Buffer], maximum: int) -> "TensorSet":
+        """As of(), but tensors stay where they are if they lie in a buffer of which is_wanted(buffer) is true. They stay in at most
+        maximum buffers: tensors in further ones are copied."""
+        sources, entries = _describe(tensors)
+        buffers = _choose_kept(sources, is_wanted, maximum)
+        storages = {source: storage for source in sources if (storage := _stay(source, buffers)) is not None}
+        others = [source for source in sources if source not in storages]
+        made, places = _make_buffers(others, acquire)
+        _copy(others, places, made)
+        storages |= {source: place._replace(buffer=place.buffer + len(buffers)) for source, place in zip(others, places)}
+        return cls(Directory([storages[source] for source in sources], entries), [*buffers, *made])
 
     def pack(self, acquire: Callable[[int], gpupool.Buffer], limit: int = _tensors.INLINE_MAX) -> tuple[bytes, list[gpupool.Buffer]]:
         """The set as bytes, at most limit of them, and the buffers that they are of. Where the directory is larger, acquire(n_bytes)

@@ -16,7 +16,8 @@ import threading
 import time
 import weakref
 
-from gpupool._gpupool import Client, ConnectError, Error, NoTokenError, _find_client, _private_socket, _send_held, attach, default_client, revoke
+from gpupool._gpupool import (Client, ConnectError, Error, NoTokenError, _find_client, _is_mapped_read_only, _private_socket, _send_held,
+                              attach, default_client, revoke)
 
 DEFAULT_PATH = "/run/gpupool/gpupool.sock"
 
@@ -239,7 +240,7 @@ def send(client, buffer, stream=None, lifetime_s=None):
 
 def reduce_buffer(buffer):
     client = buffer.pool.client
-    return attach_sent, (send(client, buffer), origin_of(client), buffer.read_only)
+    return attach_sent, (send(client, buffer), origin_of(client), _is_mapped_read_only(buffer))
 
 
 def attach_sent(token, origin, read_only):

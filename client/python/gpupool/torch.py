@@ -15,6 +15,8 @@ them has the tensor (_torch_handles.py).
 
 load() reads safetensors files straight into memory of the pools.
 
+publish() puts a set of tensors under a name, and open() has the set in any process of the user, without a copy.
+
 TensorProducer and TensorConsumer pass tensors through a channel of gpupool.channels, without a message to the daemon for each.
 
 collate() is for DataLoader(collate_fn=...): the workers write batches into pinned memory, and the trainer has them without a copy.
@@ -32,8 +34,8 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 import torch.multiprocessing.reductions
@@ -42,11 +44,12 @@ from torch.utils.data._utils.collate import collate as _collate
 from torch.utils.data._utils.collate import default_collate_fn_map
 
 import gpupool
-from gpupool import _gpupool, _torch_channels, _torch_handles, _torch_load, _transfer
+from gpupool import _gpupool, _torch_channels, _torch_handles, _torch_load, _torch_names, _transfer
 from gpupool import _torch_memory as _memory
 from gpupool._gpupool import _alloc_timeout
 from gpupool._torch_channels import TensorConsumer, TensorFrame, TensorProducer, make_channel
 from gpupool._torch_memory import DLPACK_LEGACY as _DLPACK_LEGACY
+from gpupool._torch_names import NamedTensors
 
 try:
     import numpy
@@ -56,8 +59,8 @@ except ImportError:
 if not hasattr(torch.float32, "itemsize"):
     raise ImportError(f"gpupool.torch needs PyTorch 2.1 or newer, and this is {torch.__version__}")
 
-__all__ = ["TensorConsumer", "TensorFrame", "TensorProducer", "collate", "empty", "enable", "from_buffer", "load", "make_channel",
-           "record_stream", "reuse", "use_pool", "zeros"]
+__all__ = ["NamedTensors", "TensorConsumer", "TensorFrame", "TensorProducer", "collate", "empty", "enable", "from_buffer", "load",
+           "make_channel", "open", "publish", "record_stream", "reuse", "sleep", "use_pool", "wake", "zeros"]
 
 _lock = threading.Lock()
 _is_forked = False
@@ -175,15 +178,20 @@ def zeros(
     return _make(shape, dtype, device, pool, timeout, True)
 
 
+def _acquire_in(pool, n_bytes, timeout):
+    """A Buffer whose memory goes back on the current stream."""
+    return pool.acquire(n_bytes, _stream_of(pool.client, pool.device), timeout)
+
+
 def _read_set(path, pool, timeout):
     """The TensorSet of files."""
-    stream = _stream_of(pool.client, pool.device)
-    return _torch_load.read(path, lambda n_bytes, wait_s: pool.acquire(n_bytes, stream, wait_s), timeout)
+    return _torch_load.read(path, lambda n_bytes, wait_s: _acquire_in(pool, n_bytes, wait_s), timeout)
 
 
 def load(
     path: str | os.PathLike[str],
     *,
+    name: str | None = None,
     device: torch.device | str | int | None = None,
     pool: gpupool.Pool | None = None,
     timeout: float | None = None,
@@ -194,8 +202,84 @@ def load(
     timeout: as of empty(), for each buffer.
 
     A file is read into one buffer of at most 8 GiB, or a few. Each tensor keeps the buffer that it lies in, so memory goes back when
-    the last tensor of a buffer is dropped. Raises ValueError for a file that is not valid, and what empty() raises."""
-    return _read_set(path, _choose_pool(device, pool), timeout).tensors()
+    the last tensor of a buffer is dropped. Raises ValueError for a file that is not valid, and what empty() raises.
+
+    name: the tensors are those of open(name), if they were loaded from this file as it is now. Otherwise one process reads the file and
+    publishes the tensors, with keep, and the others wait for it: timeout seconds (else NoNameError); None: no limit. If that process dies or
+    fails, another one reads the file. Returns a NamedTensors. Raises ValueError for a name that holds other things."""
+    pool = _choose_pool(device, pool)
+    if name is None:
+        return _read_set(path, pool, timeout).tensors()
+
+    def build(source):
+        made = _read_set(path, pool, timeout)
+        made.directory = made.directory._replace(source=source)
+        return _torch_names.publish(name, made, _writer_of, lambda place, n_bytes: _acquire_in(place, n_bytes, timeout), keep=True)
+
+    return _torch_names.load(name, lambda: _torch_load.identity(path), build, pool, timeout)
+
+
+# --- sets of tensors under a name ---
+
+
+def _is_of_choice(buffer, pool, client):
+    """Whether a buffer can belong to a name of the client, and has the place that the program chose. pool: None: any."""
+    return buffer.pool.client is client and (pool is None or buffer.pool.id == pool.id)
+
+
+def publish(
+    name: str,
+    tensors: Mapping[str, torch.Tensor],
+    *,
+    keep: bool = False,
+    live: bool = False,
+    same_layout: bool = False,
+    device: torch.device | str | int | None = None,
+    pool: gpupool.Pool | None = None,
+    timeout: float | None = None,
+    stream: torch.cuda.Stream | None = None,
+) -> int:
+    """Publishes tensors under a name, in the place of what it stood for, and returns the generation.
+
+    Tensors that lie in buffers of gpupool.torch, such as those of empty() and load(), are published where they are; do not write to them any
+    more. All others are copied, into few buffers. device, pool: where the tensors shall be, as of empty(); None: each one on its device.
+    timeout: as of empty(), for each buffer that is made.
+
+    keep: the name stays when this process ends. live: this process goes on writing; then no tensor is copied. same_layout: only in the place
+    of tensors with the same names, types, shapes and places (else InvalidError). stream: the one that has written the tensors; None: the
+    current one. Readers wait for it on the GPU.
+
+    Raises TypeError or ValueError for a value that is not a dense tensor on a GPU or the host, for a quantised one, and with live for a
+    tensor that would be copied; and what empty() raises."""
+    pool = None if device is None and pool is None else _choose_pool(device, pool)
+    client = gpupool.default_client() if pool is None else pool.client
+
+    def acquire(place, n_bytes):
+        return _acquire_in(_pool_of(place) if pool is None else pool, n_bytes, timeout)
+
+    with _torch_names.on_stream(stream):
+        gathered = _torch_names.gather(tensors, lambda buffer: _is_of_choice(buffer, pool, client), None if live else acquire)
+        return _torch_names.publish(name, gathered, _writer_of, lambda place, n_bytes: _acquire_in(place, n_bytes, timeout), keep=keep,
+                                    live=live, same_layout=same_layout)
+
+
+def open(
+    name: str,
+    *,
+    generation: int = 0,
+    write: bool = False,
+    timeout: float | None = 0,
+    stream: torch.cuda.Stream | None = None,
+    client: gpupool.Client | None = None,
+) -> NamedTensors:
+    """Opens a name that publish() made, and returns its tensors, by their names: a dict.
+
+    generation: at least this one. timeout: seconds to wait until it is published, else NoNameError; None: no limit. stream: the one that
+    reads the tensors, which waits for the publisher's work on the GPU; None: the current one.
+
+    The tensors are in the memory that all processes share. Do not write to them: on a device pool with export = vmm a kernel that does
+    ends this process's CUDA context. write: of a name with live contents, to write to them too."""
+    return _torch_names.open_tensors(name, stream, client, generation=generation, write=write, timeout=timeout)
 
 
 # --- the buffer of a tensor ---
@@ -229,6 +313,36 @@ def reuse(tensor: torch.Tensor) -> None:
     processes that have dropped the tensor. Raises gpupool.SharedError while another process has it."""
     buffer = _need(tensor)
     buffer.reuse(_stream_of(buffer.pool.client, buffer.device))
+
+
+# --- tensors that sleep ---
+
+
+def _buffers_of(tensors):
+    """The Buffers of a tensor, a mapping or an iterable of tensors, each one once."""
+    if isinstance(tensors, torch.Tensor):
+        tensors = [tensors]
+    elif isinstance(tensors, Mapping):
+        tensors = tensors.values()
+    return list({id(buffer): buffer for buffer in map(_need, tensors)}.values())
+
+
+def sleep(tensors: torch.Tensor | Mapping[str, torch.Tensor] | Iterable[torch.Tensor], keep: Literal["gpu", "host", "nothing"] = "gpu") -> None:
+    """Puts the buffers of tensors to sleep, as Buffer.sleep() does, behind the current streams. The buffers were acquired with can_sleep:
+    from_buffer() makes tensors over them. All tensors of a buffer sleep, and nothing may use them until wake().
+
+    After a failure the buffers before it sleep. The call can be made again."""
+    for buffer in _buffers_of(tensors):
+        buffer.sleep(keep, _stream_of(buffer.pool.client, buffer.device))
+
+
+def wake(tensors: torch.Tensor | Mapping[str, torch.Tensor] | Iterable[torch.Tensor], *, timeout: float | None = None) -> None:
+    """Wakes the buffers of tensors: their memory is at the same addresses. timeout: as of empty(), for each buffer. The contents are there
+    for what the current streams do next.
+
+    After a failure the buffers before it are awake. The call can be made again."""
+    for buffer in _buffers_of(tensors):
+        buffer.wake(_stream_of(buffer.pool.client, buffer.device), timeout)
 
 
 # --- tensors between processes ---
@@ -301,7 +415,7 @@ def _reduce_keeper(keeper):
 
 def _place_of(buffer):
     """The arguments of _attach() beside the token."""
-    return _transfer.origin_of(buffer.pool.client), buffer.pool.id, buffer.read_only
+    return _transfer.origin_of(buffer.pool.client), buffer.pool.id, _gpupool._is_mapped_read_only(buffer)
 
 
 def _attach(token, origin, pool_id, read_only):

@@ -194,7 +194,7 @@ static int array_get(PyObject *object, Py_buffer *view, int flags) {
     struct array_object *self = (struct array_object *)object;
 
     view->obj = NULL;
-    if (!buffer_use(self->buffer))
+    if (!buffer_use_contents(self->buffer))
         return -1;
     int r = fill_view(self, view, flags);
     buffer_unuse(self->buffer);
@@ -220,7 +220,7 @@ static PyObject *make_shape(const Py_ssize_t *shape, int n_dimensions) {
 
 PyObject *array_cuda_interface(const struct part *part) {
     char typestr[8];
-    if (!buffer_is_open(part->buffer))
+    if (!buffer_is_open(part->buffer) || !buffer_is_awake(part->buffer))
         return NULL;
     if (buffer_is_on_host(part->buffer) || part->element->typestr == NULL) {
         PyErr_SetString(PyExc_AttributeError, buffer_is_on_host(part->buffer)

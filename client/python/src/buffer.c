@@ -9,6 +9,7 @@
 #include "client/python/src/dlpack.h"
 #include "client/python/src/error.h"
 #include "client/python/src/share.h"
+#include "client/python/src/sleep.h"
 
 static int record_own(struct buffer_object *self, void *stream) {
     return gpupool_record_stream(self->pool->client->handle, &self->buffer, stream);
@@ -35,7 +36,7 @@ struct buffer_object *buffer_new(struct pool_object *pool, struct stream stream)
     self->turn = (struct turn){0};
     self->exports = self->uses = 0;
     self->is_closed = true;
-    self->is_read_only = false;
+    self->is_read_only = self->is_asleep = false;
     if (stream.object != NULL) {
         PyObject_GC_Track((PyObject *)self);
     }
@@ -68,6 +69,21 @@ bool buffer_use(struct buffer_object *self) {
     self->uses++;
     self->pool->client->uses++;
     return true;
+}
+
+bool buffer_is_awake(const struct buffer_object *self) {
+    if (self->is_asleep)
+        error_raise_text(self->pool->client->state, GPUPOOL_E_INVALID, "the buffer sleeps: wake() it before");
+    return !self->is_asleep;
+}
+
+bool buffer_use_contents(struct buffer_object *self) {
+    if (!buffer_use(self))
+        return false;
+    if (buffer_is_awake(self))
+        return true;
+    buffer_unuse(self);
+    return false;
 }
 
 void buffer_unuse(struct buffer_object *self) {
@@ -337,7 +353,7 @@ int buffer_get_memory(PyObject *object, Py_buffer *view, int flags) {
     struct buffer_object *self = (struct buffer_object *)object;
 
     view->obj = NULL;
-    if (!buffer_use(self))
+    if (!buffer_use_contents(self))
         return -1;
     int r = -1;
     if (!buffer_is_on_host(self))
@@ -485,6 +501,28 @@ static PyMethodDef methods[] = {
      "record_stream($self, stream, /)\n--\n\nSays that a further stream uses the buffer. The memory is used "
      "again when "
      "the work of all its streams is done."},
+    {"sleep", FAST(sleep_buffer),
+     "sleep($self, keep=\"gpu\", stream=None)\n--\n\nUnmaps the memory of a buffer that was acquired or "
+     "attached with "
+     "can_sleep. The addresses stay its own.\n\nkeep: \"gpu\": the contents stay on the GPU; \"host\": they "
+     "are copied to "
+     "pinned host memory, and the GPU's memory goes back to the pool; \"nothing\": they are "
+     "dropped.\nstream: the one with "
+     "the last work on the buffer, which the call waits for. None: the buffer's own.\n\nArrays and tensors "
+     "over the buffer "
+     "stay valid, but nothing may use them until wake(): such an access ends the CUDA context. Raises "
+     "SharedError for another "
+     "keep than \"gpu\" if the buffer was shared or attached."},
+    {"wake", FAST(sleep_wake),
+     "wake($self, stream=None, timeout=None, *, zero=False)\n--\n\nMaps memory at the buffer's addresses "
+     "again, and brings "
+     "the contents in the order of the stream; None: of the buffer's own.\n\ntimeout: seconds to wait for "
+     "room; None: the "
+     "client's alloc_timeout; math.inf: no limit. Handlers of signals run after the call.\nzero: a buffer "
+     "whose contents were "
+     "dropped is zeroed.\n\nRaises ExhaustedError when there was no room until the timeout: the buffer "
+     "sleeps still, with what "
+     "it kept."},
     {"query", buffer_query, METH_NOARGS,
      "query($self)\n--\n\nAsks the daemon about the buffer, and returns a named tuple (BufferInfo)."},
     {"__dlpack__", FAST(buffer_dlpack),
@@ -520,6 +558,7 @@ static PyGetSetDef properties[] = {
      "2: the per-thread one, -1: none).",
      NULL},
     {"closed", buffer_get_closed, NULL, "Whether the memory was given back.", NULL},
+    {"asleep", sleep_get_asleep, NULL, "Whether sleep() was called, and wake() was not.", NULL},
     {"read_only", buffer_get_read_only, NULL, "Whether it was attached for reading alone.", NULL},
     {"__cuda_array_interface__", buffer_get_cuda_interface, NULL, "Version 3, for memory of CUDA alone.",
      NULL},

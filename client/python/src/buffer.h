@@ -10,6 +10,8 @@
  * counts the calls that use it, which may be without the interpreter's lock; while there is one, close() is
  * refused too. The library allows one call at a time about its buffer: that call has the turn.
  *
+ * is_asleep: the memory is not mapped (sleep.h). Then nothing that uses the contents is begun.
+ *
  * The garbage collector tracks a Buffer once it has an object of a stream: before, nothing that it has can
  * lead back to it. There is no tp_clear: a stream must outlive the release.
  */
@@ -41,7 +43,7 @@ struct buffer_object {
     PyObject *weakrefs;
     struct turn turn; /* of the calls that pass buffer to the library */
     uint32_t exports, uses;
-    bool is_closed, is_read_only;
+    bool is_closed, is_read_only, is_asleep;
 };
 
 extern PyType_Spec buffer_spec;
@@ -61,6 +63,12 @@ bool buffer_is_open(const struct buffer_object *self);
  */
 bool buffer_use(struct buffer_object *self);
 void buffer_unuse(struct buffer_object *self);
+
+/* As buffer_use(), for an export or a call that uses the contents. False with an exception, also if the buffer sleeps. */
+bool buffer_use_contents(struct buffer_object *self);
+
+/* Raises InvalidError and returns false if the buffer sleeps. */
+bool buffer_is_awake(const struct buffer_object *self);
 
 /* As buffer_use(), and waits for the turn to pass the buffer to the library. No code of the program runs
  * before buffer_end(). False with an exception. */

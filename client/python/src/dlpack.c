@@ -363,7 +363,7 @@ PyObject *dlpack_make(const struct part *part, PyObject *const *given, Py_ssize_
 
     if (read_wish(state, given, count, names, &wish) < 0)
         return NULL;
-    if (buffer_use(part->buffer)) {
+    if (buffer_use_contents(part->buffer)) {
         if (check_wish(part->buffer, &wish) == 0)
             capsule = wish.must_copy ? copy_and_export(part, &wish) : export_part(part, &wish);
         buffer_unuse(part->buffer);
@@ -392,7 +392,7 @@ PyObject *dlpack_lend(PyObject *module, PyObject *const *given, Py_ssize_t count
     struct part part = array_part((struct array_object *)given[0]);
     if (stream_read(state, given[1], NULL, &stream) < 0)
         return NULL;
-    if (buffer_use(part.buffer)) {
+    if (buffer_use_contents(part.buffer)) {
         capsule = lend(&part, stream, given[1] != Py_None);
         buffer_unuse(part.buffer);
     }

@@ -202,6 +202,7 @@ struct frame_object *frame_new(struct channel_object *channel, struct stream str
     self->memory.exports = self->memory.uses = 0;
     self->memory.is_closed = true;
     self->memory.is_read_only = !channel->is_producer;
+    self->memory.is_asleep = false;
     self->channel = (struct channel_object *)Py_NewRef((PyObject *)channel);
     self->previous = self->next = NULL;
     self->further = NULL;

@@ -95,17 +95,22 @@ static PyMethodDef methods[] = {
      "_check_memory(address)\n--\n\nRaises ForkedError for memory of a pool that a parent of this process "
      "has."},
     {"attach", (PyCFunction)(void (*)(void))share_attach, METH_FASTCALL | METH_KEYWORDS,
-     "attach(token, stream=None, *, read_only=False, client=None)\n--\n\nReturns a Buffer over memory that "
+     "attach(token, stream=None, *, read_only=False, client=None, can_sleep=False)\n--\n\nReturns a Buffer "
+     "over memory that "
      "another "
      "process shared by a token.\n\n"
      "stream: the stream that reads it: it waits, on the GPU, for the work that the token names. None: the "
      "call waits.\n"
      "read_only: the memory is mapped for reading alone. Device pools with export = vmm.\n"
-     "client: a Client; None: the default one."},
+     "client: a Client; None: the default one.\n"
+     "can_sleep: the buffer can sleep with keep=\"gpu\". Device pools with export = vmm."},
     {"revoke", (PyCFunction)(void (*)(void))share_revoke, METH_FASTCALL | METH_KEYWORDS,
      "revoke(token, *, client=None)\n--\n\nTakes back a token of Buffer.send(): no process can attach by it "
      "any more.\n\n"
      "Raises NoTokenError if it was taken, or its time is up."},
+    {"_is_mapped_read_only", (PyCFunction)share_is_mapped_read_only, METH_O,
+     "_is_mapped_read_only(buffer)\n--\n\nWhether a process that the Buffer is sent to maps it for reading "
+     "alone."},
     {"_publish", (PyCFunction)(void (*)(void))names_publish, METH_FASTCALL | METH_KEYWORDS,
      "_publish(name, buffers, stream, directory, flags)\n--\n\nFor gpupool.names."},
     {"_open_name", (PyCFunction)(void (*)(void))names_open, METH_FASTCALL | METH_KEYWORDS,

@@ -61,12 +61,12 @@ static int read_size(const struct pool_object *self, PyObject *value, uint64_t *
 
 static PyObject *pool_acquire(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
     static const struct signature signature = {
-        "acquire", 1, 4, {"nbytes", "stream", "timeout", "zero", NULL}};
+        "acquire", 1, 4, {"nbytes", "stream", "timeout", "zero", "can_sleep", NULL}};
     struct pool_object *self = (struct pool_object *)object;
     struct stream stream = {pool_default_stream(self), NULL};
     uint64_t timeout_ns = WAITING_AS_CLIENT, size_bytes;
     PyObject *values[ARGUMENTS_MAX];
-    int zero = 0;
+    int zero = 0, can_sleep = 0;
 
     if (count == 1 && names == NULL) {
         if (read_size(self, given[0], &size_bytes) < 0)
@@ -76,10 +76,12 @@ static PyObject *pool_acquire(PyObject *object, PyObject *const *given, Py_ssize
             read_size(self, values[0], &size_bytes) < 0 ||
             arguments_read_seconds(values[2], "timeout", WAITING_AS_CLIENT, &timeout_ns) < 0 ||
             (values[3] != NULL && (zero = PyObject_IsTrue(values[3])) < 0) ||
+            (values[4] != NULL && (can_sleep = PyObject_IsTrue(values[4])) < 0) ||
             stream_read(self->client->state, values[1], stream.handle, &stream) < 0)
             return NULL;
     }
-    return (PyObject *)pool_take(self, size_bytes, stream, timeout_ns, zero ? GPUPOOL_ZERO : 0);
+    return (PyObject *)pool_take(self, size_bytes, stream, timeout_ns,
+                                 (zero ? GPUPOOL_ZERO : 0) | (can_sleep ? GPUPOOL_CAN_SLEEP : 0));
 }
 
 static PyObject *pool_empty(PyObject *object, PyObject *const *given, Py_ssize_t count, PyObject *names) {
@@ -231,13 +233,17 @@ static Py_hash_t pool_hash(PyObject *self) {
 
 static PyMethodDef methods[] = {
     {"acquire", (PyCFunction)(void (*)(void))pool_acquire, METH_FASTCALL | METH_KEYWORDS,
-     "acquire($self, nbytes, stream=None, timeout=None, zero=False)\n--\n\nReturns a Buffer of nbytes.\n\n"
+     "acquire($self, nbytes, stream=None, timeout=None, zero=False, *, can_sleep=False)\n--\n\nReturns a "
+     "Buffer of nbytes.\n\n"
      "stream: the stream that uses it first. None: for host memory no stream, for device memory the legacy "
      "default "
      "stream.\ntimeout: seconds to wait for room; None: the client's alloc_timeout "
      "(GPUPOOL_ALLOC_TIMEOUT, 10 s); math.inf: no limit. A pool that has to grow needs a moment, so 0 can "
      "fail where memory could be made.\nzero: the memory is zeroed, in stream order. Else its contents are "
-     "undefined.\n\nRaises ExhaustedError (a MemoryError) when there was no room until the timeout."},
+     "undefined.\ncan_sleep: for Buffer.sleep(). The buffer has whole segments of a device pool with export "
+     "= vmm. "
+     "Handlers of signals run after the call.\n\nRaises ExhaustedError (a MemoryError) when there was no "
+     "room until the timeout."},
     {"empty", (PyCFunction)(void (*)(void))pool_empty, METH_FASTCALL | METH_KEYWORDS,
      "empty($self, shape, dtype=float, *, timeout=None)\n--\n\nReturns a NumPy array in memory of the pool, "
      "with "

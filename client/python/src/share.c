@@ -100,6 +100,22 @@ PyObject *share_send_held(PyObject *module, PyObject *const *given, Py_ssize_t c
                             (PyObject *[]){given[1], NULL, given[2]});
 }
 
+/* A Buffer of a name is read-only by promise, too, in pools whose memory is always mapped for writing. */
+PyObject *share_is_mapped_read_only(PyObject *module, PyObject *object) {
+    const struct module_state *state = PyModule_GetState(module);
+    struct buffer_object *buffer = (struct buffer_object *)object;
+    bool is_mapped;
+
+    if (Py_TYPE(object) != state->buffer_type)
+        return PyErr_Format(PyExc_TypeError, "_is_mapped_read_only() takes a gpupool.Buffer");
+    if (!buffer_use(buffer))
+        return NULL;
+    WITHOUT_LOCK(is_mapped = buffer->is_read_only && gpupool_internal_can_map_read_only(
+                                                         buffer->pool->client->handle, buffer->buffer.pool));
+    buffer_unuse(buffer);
+    return PyBool_FromLong(is_mapped);
+}
+
 PyObject *share_function(const char *name) {
     PyObject *module = PyImport_ImportModule("gpupool._transfer");
     PyObject *function = module == NULL ? NULL : PyObject_GetAttrString(module, name);
@@ -154,16 +170,17 @@ PyObject *share_wrap(struct client_object *client, struct gpupool_buffer *attach
 
 PyObject *share_attach(PyObject *module, PyObject *const *given, Py_ssize_t count, PyObject *names) {
     static const struct signature signature = {
-        "attach", 1, 2, {"token", "stream", "read_only", "client", NULL}};
+        "attach", 1, 2, {"token", "stream", "read_only", "client", "can_sleep", NULL}};
     struct module_state *state = PyModule_GetState(module);
     PyObject *values[ARGUMENTS_MAX];
     struct gpupool_buffer attached;
     struct gpupool_token token;
     struct stream stream;
-    int read_only = 0, r;
+    int read_only = 0, can_sleep = 0, r;
 
     if (arguments_read(&signature, given, count, names, values) < 0 || read_token(values[0], &token) < 0 ||
-        (values[2] != NULL && (read_only = PyObject_IsTrue(values[2])) < 0))
+        (values[2] != NULL && (read_only = PyObject_IsTrue(values[2])) < 0) ||
+        (values[4] != NULL && (can_sleep = PyObject_IsTrue(values[4])) < 0))
         return NULL;
     bool has_stream = values[1] != NULL && values[1] != Py_None;
     if (stream_read(state, values[1], GPUPOOL_NO_STREAM, &stream) < 0)
@@ -174,7 +191,8 @@ PyObject *share_attach(PyObject *module, PyObject *const *given, Py_ssize_t coun
         Py_XDECREF((PyObject *)client);
         return NULL;
     }
-    WITHOUT_LOCK(r = gpupool_attach(client->handle, &token, stream.handle, read_only ? GPUPOOL_READ_ONLY : 0,
+    WITHOUT_LOCK(r = gpupool_attach(client->handle, &token, stream.handle,
+                                    (read_only ? GPUPOOL_READ_ONLY : 0) | (can_sleep ? GPUPOOL_CAN_SLEEP : 0),
                                     &attached));
     PyObject *self = r < 0 ? NULL : share_wrap(client, &attached, stream, has_stream, read_only != 0);
     client_unuse(client);

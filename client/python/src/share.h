@@ -13,6 +13,9 @@ PyObject *share_send(PyObject *buffer, PyObject *const *given, Py_ssize_t count,
 /* gpupool._gpupool._send_held() */
 PyObject *share_send_held(PyObject *module, PyObject *const *given, Py_ssize_t count);
 
+/* gpupool._gpupool._is_mapped_read_only() */
+PyObject *share_is_mapped_read_only(PyObject *module, PyObject *object);
+
 /* Buffer.__reduce__() */
 PyObject *share_reduce(PyObject *buffer, PyObject *none);
 

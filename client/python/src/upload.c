@@ -57,7 +57,7 @@ PyObject *upload_file(PyObject *module, PyObject *const *given, Py_ssize_t count
                             "descriptor, an offset in the file and a number of bytes");
     struct buffer_object *self = (struct buffer_object *)given[0];
     const struct client_object *client = self->pool->client;
-    if (read_upload(given, &upload) < 0 || !buffer_use(self))
+    if (read_upload(given, &upload) < 0 || !buffer_use_contents(self))
         return NULL;
     if (can_take(self, &upload)) {
         WITHOUT_LOCK(r = gpupool_upload_file(client->handle, self->pool->pool.device,

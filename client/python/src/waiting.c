@@ -93,7 +93,7 @@ int waiting_acquire(struct client_object *client, const struct gpupool_pool *poo
         return -1;
     if (timeout_ns == WAITING_AS_CLIENT)
         timeout_ns = gpupool_internal_alloc_timeout_ns(handle);
-    if (getpid() == gettid() && timeout_ns > LOOK_NS) {
+    if (getpid() == gettid() && timeout_ns > LOOK_NS && (flags & GPUPOOL_CAN_SLEEP) == 0) {
         r = acquire_looking(handle, pool->id, size_bytes, stream, timeout_ns, flags, ret_buffer);
     } else {
         WITHOUT_LOCK(

@@ -5,7 +5,8 @@
  * An acquire that may wait for room. gpupool_acquire() cannot be broken off, and Python's signal handlers run
  * on the main thread between its calls. So the main thread begins a request of the library, watches its
  * descriptor, and lets handlers run meanwhile. An exception of a handler, such as KeyboardInterrupt, cancels
- * the request. Other threads run no handlers, and wait in gpupool_acquire().
+ * the request. Other threads run no handlers, and wait in gpupool_acquire(). So does the main thread for a
+ * buffer that can sleep, which no request makes: handlers run after the call.
  */
 #include "client/python/src/client.h"
 
