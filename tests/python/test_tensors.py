@@ -333,8 +333,8 @@ class Directories(scene.Scene):
             tracemalloc.stop()
 
     def test_contents_that_are_not_valid_are_refused(self):
-        def refuse(what, dtypes=("float32",), storages=((0, 0, 64),), tensors=(("a", 0, 0, [4]),)):
-            text = json.dumps({"dtypes": dtypes, "storages": storages, "tensors": tensors}).encode()
+        def refuse(what, dtypes=("float32",), storages=((0, 0, 64),), tensors=(("a", 0, 0, [4]),), source=""):
+            text = json.dumps({"dtypes": dtypes, "storages": storages, "tensors": tensors, "source": source}).encode()
             with self.subTest(what), self.assertRaises(ValueError) as caught:
                 _tensors.decode(frame(text), [64], None)
             self.assertIn(what, str(caught.exception))
@@ -343,6 +343,8 @@ class Directories(scene.Scene):
         refuse("has no dtype 'nn'", dtypes=["nn"])
         refuse("has no dtype 'qint8'", dtypes=["qint8"])
         refuse("has no dtype 7", dtypes=[7])
+        refuse("source is not text", source=7)
+        refuse("source is not text", source="\ud800")
         refuse("in buffer 1", storages=[[1, 0, 4]])
         refuse("leaves buffer 0", storages=[[0, 32, 64]])
         refuse("leaves buffer 0", storages=[[0, 2**62, 2**62]])

@@ -35,8 +35,8 @@ def byte_of(tensors):
     return first
 
 
-def load(path, name="model", **options):
-    return gpupool.torch.load(path, name=name, pool=gpupool.device_pool(0), **options)
+def load(path, name="model", timeout=scene.WAIT_S):
+    return gpupool.torch.load(path, name=name, pool=gpupool.device_pool(0), timeout=timeout)
 
 
 def count_reads():
@@ -47,7 +47,7 @@ def count_reads():
 def load_and_tell(connection, path):
     """In another process: loads, and tells what it has, and how many files it has read."""
     with count_reads() as reads:
-        tensors = load(path, timeout=scene.WAIT_S)
+        tensors = load(path)
         connection.send((byte_of(tensors), reads.call_count, tensors.generation))
     connection.poll(scene.WAIT_S)  # it lives until the other side is closed
 
@@ -162,7 +162,7 @@ class LoadingByName(scene.Scene):
     def test_threads_of_a_process_read_once(self):
         found = []
         with count_reads() as reads:
-            threads = [threading.Thread(target=lambda: found.append(byte_of(load(self.path, timeout=scene.WAIT_S)))) for _ in range(4)]
+            threads = [threading.Thread(target=lambda: found.append(byte_of(load(self.path)))) for _ in range(4)]
             for thread in threads:
                 thread.start()
             for thread in threads:

@@ -2,6 +2,7 @@
 """gpupool.publish() and gpupool.open(): sets of tensors that other processes find by a text."""
 import copy
 import gc
+import inspect
 import os
 import pickle
 import signal
@@ -225,6 +226,12 @@ class Sets(scene.Scene):
         model = torch.nn.Linear(2, 2, bias=False)
         model.load_state_dict({"weight": found["a"].reshape(2, 2)}, assign=True)
         self.assertEqual(model.weight.data_ptr(), found["a"].data_ptr())
+
+    def test_the_functions_of_the_package_have_the_parameters_of_gpupool_torch(self):
+        for name in ("publish", "open"):
+            thin, full = (inspect.signature(getattr(module, name)).parameters for module in (gpupool, gpupool.torch))
+            self.assertEqual([(one.name, one.kind, one.default) for one in thin.values()],
+                             [(one.name, one.kind, one.default) for one in full.values()])
 
     def test_wrong_calls_are_refused(self):
         for error, tensors in ((ValueError, {}), (TypeError, {"a": 1}), (TypeError, {1: torch.ones(1)}), (ValueError, {"\ud800": torch.ones(1)}),

@@ -53,10 +53,14 @@ def on_stream(stream: Any) -> contextlib.AbstractContextManager:
     return contextlib.nullcontext() if stream is None else torch.cuda.stream(stream)
 
 
-def _writer(buffers: Iterable[gpupool.Buffer], writer_of: Callable[[gpupool.Buffer], Any]) -> Any:
-    """The stream behind which buffers are published. None: their work is done: of several devices it was waited for."""
-    streams = {(buffer.kind, buffer.device): writer_of(buffer) for buffer in buffers}
-    if len(streams) == 1:
+def _writer(buffers: Iterable[gpupool.Buffer], writer_of: Callable[[gpupool.Buffer], Any], waits: bool) -> Any:
+    """The stream behind which buffers are published. None: their work is done. That of several devices is waited for."""
+    streams = {}
+    for buffer in buffers:
+        streams[buffer.kind, buffer.device] = writer_of(buffer)
+        if buffer.kind == "device" and buffer.pool.client.gpu_kind != "cuda":
+            memoryview(buffer).release()  # which waits: PyTorch has no stream of a simulated GPU
+    if len(streams) == 1 and not waits:
         return next(iter(streams.values()))
     for (_, device), stream in streams.items():
         if stream is not None:
@@ -74,14 +78,15 @@ def _reader(client: gpupool.Client) -> int | None:
 # --- publishing ---
 
 
-def publish(name: str, tensors: TensorSet, writer_of: Callable[[gpupool.Buffer], Any], acquire: Callable[[gpupool.Pool, int], gpupool.Buffer],
-            **options: bool) -> int:
+def publish(name: str, tensors: TensorSet, writer_of: Callable[[gpupool.Buffer], Any],
+            acquire: Callable[[gpupool.Pool, int], gpupool.Buffer], *, waits: bool = False, **options: bool) -> int:
     """Publishes a set, and returns the generation. writer_of(buffer): the stream that has written it. acquire(pool, n_bytes): makes the
-    buffer of a directory that is too large for a name."""
+    buffer of a directory that is too large for a name. waits: until the contents are there. Then the generation stays if this process
+    dies next."""
     directory, buffers = tensors.pack(lambda n_bytes: acquire(tensors.buffers[0].pool, n_bytes))
     if len(buffers) > BUFFERS_MAX:
         raise ValueError(f"the tensors need {len(buffers)} buffers, and a name has up to {BUFFERS_MAX}: use several names")
-    return names.publish_buffers(name, buffers, directory=directory, stream=_writer(buffers, writer_of), **options)
+    return names.publish_buffers(name, buffers, directory=directory, stream=_writer(buffers, writer_of, waits), **options)
 
 
 def gather(tensors: Mapping[str, torch.Tensor], is_wanted: Callable[[gpupool.Buffer], bool],

@@ -214,7 +214,7 @@ def load(
     def build(source):
         made = _read_set(path, pool, timeout)
         made.directory = made.directory._replace(source=source)
-        return _torch_names.publish(name, made, _writer_of, lambda place, n_bytes: _acquire_in(place, n_bytes, timeout), keep=True)
+        return _torch_names.publish(name, made, _writer_of, lambda place, n_bytes: _acquire_in(place, n_bytes, timeout), waits=True, keep=True)
 
     return _torch_names.load(name, lambda: _torch_load.identity(path), build, pool, timeout)
 
