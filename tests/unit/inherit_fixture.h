@@ -201,8 +201,8 @@ static inline int try_join(struct session *session, uint64_t request, const char
 
 /* A channel of one's, kept, with two consumers: one is its producer, two a consumer, dead was the other one. Session two was
  * not told yet that it has joined, and waits for the other place, too. */
-static inline void make_channel(struct session *one, struct session *two, struct session *dead,
-                                struct pool *pool) {
+static inline void make_ring(struct session *one, struct session *two, struct session *dead,
+                             struct pool *pool) {
     const struct proto_token tokens[2] = {{{0xc1}}, {{0xc2}}};
     struct lease *lease = take_growing(one, pool, MIB, TIME_NS);
     struct proto_make_channel make = {.name = "ring",
@@ -263,7 +263,7 @@ static inline void publish_names(struct core *core) {
     assert_int_equal(publish(two, &loose, &generation), 0);
     publish_one(gone, "left", take_growing(gone, pool, MIB, TIME_NS), PROTO_PUBLISH_KEEP);
     assert_int_equal(publish(dead, &died, NULL), 0);
-    make_channel(one, two, dead, pool);
+    make_ring(one, two, dead, pool);
     close_session(gone, TIME_NS);
     lose_session(dead, TIME_NS);
     open_name(two, 61, "built", 0, PROTO_OPEN_NAME_BUILD);

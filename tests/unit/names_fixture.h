@@ -147,7 +147,7 @@ static inline const char *expect_name_refused(struct core *core, const struct se
 }
 
 /* The next answer is that the session has the place of a channel. */
-static inline void expect_joined(struct core *core, const struct session *session, uint64_t request,
+static inline void expect_place_got(struct core *core, const struct session *session, uint64_t request,
                                  uint32_t place) {
     const struct name_answer answer = expect_name_answer(core, session, request);
 

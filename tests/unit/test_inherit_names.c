@@ -100,7 +100,7 @@ static void requests_for_names_go_on(void **state) {
     uint64_t generation = edition_of(one, "kept")->generation, loose = edition_of(one, "loose")->generation;
 
     (void)state;
-    expect_joined(heir.core, two, 70, 1);
+    expect_place_got(heir.core, two, 70, 1);
     expect_state(heir.core, two, 61, PROTO_NAME_BUILD);
     expect_there(heir.core, one, 63, generation);
     expect_name_refused(heir.core, one, 64, PROTO_E_NO_NAME);
@@ -114,7 +114,7 @@ static void requests_for_names_go_on(void **state) {
     open_name(one, 80, "told", 0, PROTO_OPEN_NAME_BUILD); /* two still builds it */
     expect_no_name_answer(heir.core);
     session_gone(session_of_pid(heir.core, 44), TIME_NS);
-    expect_joined(heir.core, two, 71, 2); /* the dead session's place */
+    expect_place_got(heir.core, two, 71, 2); /* the dead session's place */
     lose_session(two, TIME_NS);
     expect_state(heir.core, one, 80, PROTO_NAME_BUILD);
     end_heir(&heir);

@@ -132,7 +132,8 @@ def _publish(name, tensors, source):
     gathered = _torch_names.gather({key: _plain(tensor) for key, tensor in tensors.items()},
                                    lambda buffer: buffer.pool.client is client, _acquire)
     gathered.directory = gathered.directory._replace(source=source)
-    _torch_names.publish(name, gathered, gpupool.torch._writer_of, lambda pool, n_bytes: gpupool.torch._acquire_in(pool, n_bytes, None), keep=True)
+    _torch_names.publish(name, gathered, gpupool.torch._writer_of, lambda pool, n_bytes: gpupool.torch._acquire_in(pool, n_bytes, None), keep=True,
+                         waits=True)
 
 
 def _put_one(module, kind, leaf, tensor):
