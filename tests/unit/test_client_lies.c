@@ -215,9 +215,9 @@ static bool is_noticed(const char *name) {
     return noticed;
 }
 
-/* The answers about names: the scripts ask for none. */
+/* The answers about names and channels: the scripts ask for none. */
 static bool is_about_names(const struct wire_field *field) {
-    return field->operation >= PROTO_PUBLISHED && field->operation <= PROTO_NAMES;
+    return field->operation >= PROTO_PUBLISHED && field->operation <= PROTO_CHANNEL_MEMORY;
 }
 
 /* Fields whose value is the daemon's to choose: they name what only it knows, or are shown to people. */

@@ -218,6 +218,8 @@ static int await_frame(struct gpupool_channel *channel, const struct receiver_el
     switch (channel_fence_state(channel, element->fence)) {
     case PROTO_BOARD_LOST:
         pthread_mutex_lock(&channel->lock);
+        channel_settle_locked(channel); /* earlier frames are noted before */
+        channel->untold = 0;
         note_lost(channel, element->sequence);
         r = say_lost(channel, element->session);
         pthread_mutex_unlock(&channel->lock);
