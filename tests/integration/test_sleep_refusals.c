@@ -137,6 +137,18 @@ static void drop(struct held_stream *held) {
     munmap(held->word, 4096);
 }
 
+/* A sleep has this result, once there is host memory for the contents: a busy machine may not make it in the client's
+ * time. */
+static void expect_sleep(struct gpupool_client *client, struct gpupool_buffer *buffer, uint32_t keep,
+                         void *stream, int result) {
+    int r = GPUPOOL_E_EXHAUSTED;
+
+    for (unsigned n = 0; n < 200 && r == GPUPOOL_E_EXHAUSTED; n++)
+        r = gpupool_sleep(client, buffer, keep, stream);
+    if (r != result)
+        fail_msg("%s, not %s: %s", gpupool_error_name(r), gpupool_error_name(result), gpupool_error_text());
+}
+
 /* A sleep whose time is over changes nothing. An address that maps nothing would end the device. */
 static void memory_that_the_gpu_uses_does_not_sleep(void **state) {
     struct held_stream held;
@@ -155,11 +167,11 @@ static void memory_that_the_gpu_uses_does_not_sleep(void **state) {
                 MUST(gpupool_record_stream(client, &buffer, held.stream));
             void *stream = is_recorded ? NULL : held.stream;
             for (unsigned j = 0; j < 2; j++) {
-                MUST_BE(gpupool_sleep(client, &buffer, keeps[i], stream), GPUPOOL_E_TIMED_OUT);
+                expect_sleep(client, &buffer, keeps[i], stream, GPUPOOL_E_TIMED_OUT);
                 assert_true(is_mapped(&buffer));
             }
             let_go(&held);
-            MUST(gpupool_sleep(client, &buffer, keeps[i], stream));
+            expect_sleep(client, &buffer, keeps[i], stream, 0);
             MUST(gpupool_wake(client, &buffer, stream, GPUPOOL_NOW, 0));
             MUST(gpupool_stream_synchronize(client, 0, stream));
             if (keeps[i] != GPUPOOL_KEEP_NOTHING)
@@ -187,7 +199,7 @@ static void a_release_is_behind_a_copy_that_came_to_nothing(void **state) {
     const void *memory = buffer.data;
     hold(&held, &buffer);
     assert_int_equal(held.gpu->stream_wait64(0, NULL, held.word, 1), 0);
-    MUST_BE(gpupool_sleep(client, &buffer, GPUPOOL_KEEP_IN_HOST, GPUPOOL_NO_STREAM), GPUPOOL_E_TIMED_OUT);
+    expect_sleep(client, &buffer, GPUPOOL_KEEP_IN_HOST, GPUPOOL_NO_STREAM, GPUPOOL_E_TIMED_OUT);
     MUST(gpupool_release(client, &buffer, GPUPOOL_NO_STREAM));
     MUST(gpupool_trim(client, NULL));
     assert_true(is_readable(memory));
