@@ -195,6 +195,25 @@ static size_t make_valid(uint64_t *random, uint8_t *packet) {
     case PROTO_LIST_NAMES:
         message.list_names.after = test_random(random) % 8;
         break;
+    case PROTO_MAKE_CHANNEL: /* mostly of no lease of its own */
+        make_text(random, message.make_channel.name);
+        message.make_channel.lease = test_random(random) % 8;
+        message.make_channel.generation = test_random(random) % 64;
+        message.make_channel.slot_bytes = 512;
+        message.make_channel.n_slots = 2 + test_random(random) % 3;
+        message.make_channel.n_consumers = 1 + test_random(random) % 3;
+        message.make_channel.policy = 1 + test_random(random) % 3;
+        break;
+    case PROTO_JOIN_CHANNEL:
+        make_text(random, message.join_channel.name);
+        message.join_channel.place = (uint32_t)(test_random(random) % 4);
+        message.join_channel.timeout_ns = test_random(random) % 3 == 0 ? NS_FOREVER : 0;
+        break;
+    case PROTO_LEAVE_CHANNEL:
+    case PROTO_ASK_CHANNEL_MEMORY:
+        message.leave_channel.channel = test_random(random) % 64;
+        message.leave_channel.page = (uint32_t)(test_random(random) % 4);
+        break;
     case PROTO_OPENED:
         message.opened.segment = 1 + test_random(random) % 8;
         request = 0;
