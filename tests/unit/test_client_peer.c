@@ -114,6 +114,9 @@ static void bad_greetings_are_told_apart(void **state) {
         if (cases[i].error == GPUPOOL_E_TIMED_OUT || cases[i].handle == hang_up)
             options.connect_timeout_ns = IMPATIENT_NS;
         int r = gpupool_open(&options, &client);
+        /* The time may be over while the last of several connections is made. */
+        for (unsigned n = 0; n < 20 && r == GPUPOOL_E_TIMED_OUT && cases[i].handle == hang_up; n++)
+            r = gpupool_open(&options, &client);
         if (r != cases[i].error)
             fail_msg("greeting %u: %s: %s", i, gpupool_error_name(r), gpupool_error_text());
         assert_text_has(cases[i].word);
