@@ -147,11 +147,19 @@ int names_unpublish(cJSON *reply, struct core *core, uid_t asker, struct tenant_
     const struct name *name = tenant != NULL ? name_find(tenant, text) : NULL;
     const struct edition *edition = name != NULL ? name->edition : NULL;
     const struct channel *channel = name != NULL ? name->channel : NULL;
+    uint64_t bytes, came_bytes, number;
 
-    if (edition == NULL && channel == NULL)
+    if (channel != NULL) {
+        bytes = channel->parcel->block->held_bytes;
+        came_bytes = held_by_channel(channel);
+        number = channel->id;
+    } else if (edition != NULL) {
+        bytes = edition->bytes;
+        came_bytes = held_alone(edition);
+        number = edition->generation;
+    } else {
         return PROTO_E_NO_NAME;
-    uint64_t bytes = edition != NULL ? edition->bytes : channel->parcel->block->held_bytes;
-    uint64_t came_bytes = edition != NULL ? held_alone(edition) : held_by_channel(channel);
+    }
     log_info("user %u unpublishes '%s' of user %u%s%s: %s in %s%s, of which %s came back", (unsigned)asker,
              name->text, (unsigned)owner.uid, tenant->scope != NULL ? " of scope " : "",
              tenant->scope != NULL ? tenant->scope->terms.name : "", BYTES_TEXT(bytes),
@@ -161,7 +169,7 @@ int names_unpublish(cJSON *reply, struct core *core, uid_t asker, struct tenant_
     report_integer(reply, "uid", owner.uid);
     report_scope_name(reply, tenant->scope);
     cJSON_AddBoolToObject(reply, "channel", channel != NULL);
-    report_integer(reply, "generation", edition != NULL ? edition->generation : channel->id);
+    report_integer(reply, "generation", number);
     report_integer(reply, "bytes", bytes);
     report_integer(reply, "came_bytes", came_bytes);
     return core_unpublish_of(core, owner, text, clock_now_ns());

@@ -205,7 +205,7 @@ static const char *channel_name(bool of_device, bool back, char name[static 64])
 static void make_channels(struct gpupool_client *client, bool has_gpu) {
     char name[64];
 
-    for (int of_device = 0; of_device <= has_gpu; of_device++)
+    for (int of_device = 0; of_device < 1 + has_gpu; of_device++)
         for (int back = 0; back < 2; back++) {
             struct gpupool_channel_options options = GPUPOOL_CHANNEL_OPTIONS_INIT;
             options.pool = pool_of(client, of_device);
@@ -218,7 +218,7 @@ static void make_channels(struct gpupool_client *client, bool has_gpu) {
 static void join(struct side *side, bool has_gpu, bool is_peer) {
     char name[64];
 
-    for (int of_device = 0; of_device <= has_gpu; of_device++) {
+    for (int of_device = 0; of_device < 1 + has_gpu; of_device++) {
         MUST(gpupool_channel_join(side->client, channel_name(of_device, is_peer, name),
                                   GPUPOOL_CHANNEL_PRODUCER, GPUPOOL_FOREVER, &side->to[of_device]));
         MUST(gpupool_channel_join(side->client, channel_name(of_device, !is_peer, name), 1, GPUPOOL_FOREVER,
@@ -333,7 +333,7 @@ int main(int argc, char **argv) {
                1e9 / median);
     }
     shutdown(side.socket, SHUT_WR);
-    for (int of_device = 0; of_device <= has_gpu; of_device++) {
+    for (int of_device = 0; of_device < 1 + has_gpu; of_device++) {
         MUST(gpupool_channel_leave(side.to[of_device]));
         MUST(gpupool_channel_leave(side.from[of_device]));
     }

@@ -13,6 +13,7 @@
 #include <sys/wait.h>
 
 #include "base/cleanup.h"
+#include "proto/channel.h"
 #include "tests/integration/hostile.h"
 #include "tests/wire_fields.h"
 
@@ -131,6 +132,18 @@ static size_t make_good(unsigned operation, const struct proto_lease leases[2], 
     case PROTO_UNPUBLISH:
         memcpy(message.unpublish.name, "hostile", sizeof "hostile");
         break;
+    case PROTO_MAKE_CHANNEL:
+        message.make_channel = (struct proto_make_channel){.name = "hostile",
+                                                           .lease = leases[0].lease,
+                                                           .generation = leases[0].generation,
+                                                           .slot_bytes = 512,
+                                                           .n_slots = 2,
+                                                           .n_consumers = 1,
+                                                           .policy = PROTO_CHANNEL_WAIT};
+        break;
+    case PROTO_JOIN_CHANNEL:
+        memcpy(message.join_channel.name, "hostile", sizeof "hostile");
+        break;
     case PROTO_OPEN_NAME:
         memcpy(message.open_name.name, "hostile", sizeof "hostile");
         break;
@@ -172,7 +185,7 @@ static void try_field(const struct wire_field *field, uint64_t value) {
     size = raw_client_encode(&message, PROTO_LIST_POOLS, 99, packet);
     if (send(fd, packet, size, MSG_NOSIGNAL) == (ssize_t)size)
         (void)hear(fd, 99, NULL);
-    if (field->operation == PROTO_PUBLISH) { /* what it keeps would outlive it */
+    if (field->operation == PROTO_PUBLISH || field->operation == PROTO_MAKE_CHANNEL) { /* what it keeps would outlive it */
         size = make_good(PROTO_UNPUBLISH, leases, packet);
         (void)send(fd, packet, size, MSG_NOSIGNAL);
     }

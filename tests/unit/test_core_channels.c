@@ -561,7 +561,7 @@ static void a_successor_has_the_channels(void **state) {
 }
 
 static void a_successor_without_memory_leaves_nothing(void **state) {
-    struct heir heir;
+    struct heir heir = {0};
     int r = -ENOMEM;
 
     (void)state;
