@@ -281,4 +281,14 @@ static inline uint64_t proto_channel_consumer_bytes(const struct proto_channel_c
                                PROTO_CHANNEL_PAGE);
 }
 
+/* --- all pages --- */
+
+/* The bytes of a page by its number in ASK_CHANNEL_MEMORY: 0 is the roll, others are 1 and the place's number. */
+static inline uint64_t proto_channel_page_bytes(const struct proto_channel_capacities *capacities,
+                                                unsigned page) {
+    return page == 0                            ? proto_channel_roll_bytes()
+           : page - 1 == PROTO_CHANNEL_PRODUCER ? proto_channel_producer_bytes(capacities)
+                                                : proto_channel_consumer_bytes(capacities);
+}
+
 #endif

@@ -57,12 +57,6 @@ static int ask(struct session *session, const struct proto_channel_page_name *wa
     }
 }
 
-static uint64_t size_of(const struct proto_channel_capacities *capacities, unsigned page) {
-    return page == 0                            ? proto_channel_roll_bytes()
-           : page - 1 == PROTO_CHANNEL_PRODUCER ? proto_channel_producer_bytes(capacities)
-                                                : proto_channel_consumer_bytes(capacities);
-}
-
 static int open_page(struct session *session, uint64_t channel,
                      const struct proto_channel_capacities *capacities, unsigned number,
                      struct channel_pages *pages) {
@@ -74,7 +68,7 @@ static int open_page(struct session *session, uint64_t channel,
     if (r < 0)
         return r;
     const struct proto_channel_page_reply *page = &reply->message.channel_memory;
-    if (page->channel != channel || page->page != number || page->size_bytes != size_of(capacities, number) ||
+    if (page->channel != channel || page->page != number || page->size_bytes != proto_channel_page_bytes(capacities, number) ||
         (is_own && page->is_own == 0) || memfd_flaw(reply->fd, page->size_bytes) != NULL)
         return connection_refuse(&session->connection, "a page of another channel, or of another size");
     return map(reply->fd, page->size_bytes, is_own, &pages->mappings[number]);

@@ -30,12 +30,6 @@ void channels_init(struct channels *channels, struct core *core, struct desk *de
     list_init(&channels->all);
 }
 
-static uint64_t size_of(const struct proto_channel_capacities *capacities, unsigned page) {
-    return page == 0                            ? proto_channel_roll_bytes()
-           : page - 1 == PROTO_CHANNEL_PRODUCER ? proto_channel_producer_bytes(capacities)
-                                                : proto_channel_consumer_bytes(capacities);
-}
-
 /* Opens a page for reading alone. By its mode no session can open it for writing through /proc/PID/fd, not even one of
  * the daemon's own user. */
 static int open_for_reading(struct channel_page *page) {
@@ -105,7 +99,7 @@ int channels_make(struct channels *channels, struct channel *channel) {
         return r;
     pages->n_pages = 2 + (unsigned)capacities->n_consumers;
     for (unsigned i = 0; r == 0 && i < pages->n_pages; i++)
-        r = make_page(channels, &pages->pages[i], size_of(capacities, i));
+        r = make_page(channels, &pages->pages[i], proto_channel_page_bytes(capacities, i));
     if (r == 0)
         r = map_roll(pages);
     if (r == 0)
@@ -272,7 +266,7 @@ static int take_pages(struct channels *channels, struct channel_pages *pages, co
     for (unsigned i = 0; r == 0 && i < pages->n_pages; i++) {
         struct channel_page *page = &pages->pages[i];
         page->fd = store_take(channels->store, kept->pages[i].text);
-        page->size_bytes = size_of(&channel->capacities, i);
+        page->size_bytes = proto_channel_page_bytes(&channel->capacities, i);
         if (page->fd < 0 || !memfd_is_sealed(page->fd, page->size_bytes))
             return -ENOENT;
         memcpy(page->stored, kept->pages[i].text, sizeof page->stored - 1);

@@ -34,10 +34,7 @@ static void *map(int fd, uint64_t size_bytes, bool is_written) {
 static void *map_page(const struct channel_pages *pages, unsigned place, bool is_written) {
     if (pages->memory[place] != NULL)
         return pages->memory[place];
-    return map(pages->fds[place],
-               place == PROTO_CHANNEL_PRODUCER ? proto_channel_producer_bytes(&pages->capacities)
-                                               : proto_channel_consumer_bytes(&pages->capacities),
-               is_written);
+    return map(pages->fds[place], proto_channel_page_bytes(&pages->capacities, 1 + place), is_written);
 }
 
 static void *map_frames(const struct channel_pages *pages, bool is_written) {
@@ -51,9 +48,8 @@ void channel_pages_make(struct channel_pages *pages, const struct proto_channel_
     *pages = (struct channel_pages){.capacities = *capacities, .has_threads = has_threads};
     pages->roll_fd = make_memfd(proto_channel_roll_bytes());
     pages->frames_fd = make_memfd(capacities->n_slots * capacities->slot_bytes);
-    pages->fds[0] = make_memfd(proto_channel_producer_bytes(capacities));
-    for (unsigned place = 1; place <= capacities->n_consumers; place++)
-        pages->fds[place] = make_memfd(proto_channel_consumer_bytes(capacities));
+    for (unsigned place = 0; place <= capacities->n_consumers; place++)
+        pages->fds[place] = make_memfd(proto_channel_page_bytes(capacities, 1 + place));
     pages->roll = map(pages->roll_fd, proto_channel_roll_bytes(), true);
     pages->roll->magic = PROTO_CHANNEL_MAGIC;
     pages->roll->capacities = *capacities;
