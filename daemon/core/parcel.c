@@ -157,25 +157,14 @@ int parcel_open(struct session *session, struct block *block, const struct proto
     return 0;
 }
 
-int parcel_open_part(struct edition *edition, struct session *session, struct block *block,
-                     const struct proto_token *token, const struct proto_publish_buffer *buffer,
-                     uint64_t now_ns) {
-    struct core *core = session->core;
-    const struct parcel wanted = {
-        .block = block,
-        .token = *token,
-        .takers = UINT32_MAX,
-        .sent_ns = now_ns,
-        .deadline_ns = NS_FOREVER,
-        .sender = session->id,
-        .pid = session->peer.pid,
-        .edition = edition,
-        .fence = buffer->fence,
-        .has_fence = buffer->has_fence != 0,
-    };
+/* Makes the parcel of a holder, which is in wanted. It has no deadline, and its takers are not counted. kind: as in make(). */
+static int open_held(struct core *core, struct parcel wanted, enum kept_kind kind) {
     struct parcel *parcel;
 
-    int r = make(core, &wanted, KEPT_NAMED, &parcel);
+    wanted.takers = UINT32_MAX;
+    wanted.deadline_ns = NS_FOREVER;
+
+    int r = make(core, &wanted, kind, &parcel);
     if (r < 0)
         return r;
     join_holder(&core->parcels, parcel);
@@ -183,26 +172,35 @@ int parcel_open_part(struct edition *edition, struct session *session, struct bl
     return 0;
 }
 
+int parcel_open_part(struct edition *edition, struct session *session, struct block *block,
+                     const struct proto_token *token, const struct proto_publish_buffer *buffer,
+                     uint64_t now_ns) {
+    const struct parcel wanted = {
+        .block = block,
+        .token = *token,
+        .sent_ns = now_ns,
+        .sender = session->id,
+        .pid = session->peer.pid,
+        .edition = edition,
+        .fence = buffer->fence,
+        .has_fence = buffer->has_fence != 0,
+    };
+
+    return open_held(session->core, wanted, KEPT_NAMED);
+}
+
 int parcel_open_ring(struct channel *channel, struct session *session, struct block *block,
                      const struct proto_token *token, uint64_t now_ns) {
     const struct parcel wanted = {
         .block = block,
         .token = *token,
-        .takers = UINT32_MAX,
         .sent_ns = now_ns,
-        .deadline_ns = NS_FOREVER,
         .sender = channel->maker,
         .pid = session != NULL ? session->peer.pid : 0,
         .channel = channel,
     };
-    struct parcel *parcel;
 
-    int r = make(channel->core, &wanted, KEPT_KINDS, &parcel);
-    if (r < 0)
-        return r;
-    join_holder(&channel->core->parcels, parcel);
-    insert(&channel->core->parcels, parcel);
-    return 0;
+    return open_held(channel->core, wanted, KEPT_KINDS);
 }
 
 int parcel_restore(struct core *core, const struct parcel *wanted, struct session *sender,
