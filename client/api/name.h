@@ -61,9 +61,6 @@ int name_check_access(bool may_write, const struct proto_named *named);
 int name_enter_opened(struct gpupool_client *client, const char *call, const struct gpupool_name *name,
                       void *stream);
 
-/* The name of a buffer's lease. */
-struct proto_lease_name name_lease(const struct gpupool_buffer *buffer);
-
 /* Unmaps what the driver unmaps of a name's buffers. */
 void name_unmap(struct gpupool_client *client, const struct gpupool_name *name);
 

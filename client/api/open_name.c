@@ -27,7 +27,8 @@ int name_ask(const struct opening *opening, struct proto_named *ret_named) {
         .flags = opening->flags,
     };
     memcpy(request->message.open_name.name, opening->text, sizeof opening->text);
-    int r = connection_exchange_watching(connection, &request, connection_deadline_ns(connection, timeout_ns));
+    int r =
+        connection_exchange_watching(connection, &request, connection_deadline_ns(connection, timeout_ns));
     if (r == 0)
         *ret_named = request->message.named;
     return r;
@@ -36,7 +37,8 @@ int name_ask(const struct opening *opening, struct proto_named *ret_named) {
 static int read_part(const struct opening *opening, const struct proto_named *named, uint8_t *directory,
                      uint32_t *done_bytes) {
     struct connection *connection = &opening->client->session.connection;
-    _cleanup_(request_recyclep) struct request *request = connection_request(connection, PROTO_READ_DIRECTORY);
+    _cleanup_(request_recyclep) struct request *request =
+        connection_request(connection, PROTO_READ_DIRECTORY);
 
     if (request == NULL)
         return GPUPOOL_E_NO_MEMORY;
@@ -79,7 +81,7 @@ struct shared_fence name_fence(const struct proto_named *named, uint32_t i) {
 /* A buffer that is to sleep lies in whole segments: then those of another generation can take their place. */
 static int check_whole(const struct opening *opening, const struct gpupool_buffer *buffer) {
     if (!opening->can_sleep ||
-        own_row_is_whole(&opening->client->session, name_lease(buffer), buffer->capacity_bytes))
+        own_row_is_whole(&opening->client->session, buffer_lease(buffer, NULL), buffer->capacity_bytes))
         return 0;
     return error_set(
         GPUPOOL_E_INVALID,

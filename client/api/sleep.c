@@ -40,10 +40,6 @@ static int refuse_buffer(struct gpupool_client *client, const struct gpupool_buf
                : buffer_refuse_pool(&pool);
 }
 
-static struct proto_lease_name name_of(const struct gpupool_buffer *buffer) {
-    return (struct proto_lease_name){.lease = buffer->lease, .generation = buffer->generation};
-}
-
 static int refuse_of_name(void) {
     return error_set(GPUPOOL_E_INVALID, "the buffer is one of a name that sleeps: gpupool_wake_name()");
 }
@@ -229,7 +225,7 @@ static int check_asleep(const struct sleeper *sleeper, enum gpupool_keep keep) {
 
 static int check_sleep(struct gpupool_client *client, const struct gpupool_buffer *buffer,
                        enum gpupool_keep keep) {
-    if (!own_row_is(&client->session, name_of(buffer)))
+    if (!own_row_is(&client->session, buffer_lease(buffer, NULL)))
         return refuse_buffer(client, buffer);
     if (keep != GPUPOOL_KEEP_ON_GPU && shared_is_noted(&client->shared, buffer->lease, buffer->generation))
         return error_set(GPUPOOL_E_SHARED,
@@ -259,7 +255,7 @@ static int sleep_now(struct gpupool_client *client, const struct gpupool_buffer 
     falling.sleeper = calloc(1, sizeof *falling.sleeper);
     if (falling.sleeper == NULL)
         return error_no_memory();
-    *falling.sleeper = (struct sleeper){.lease = name_of(buffer), .keep = keep, .has_block = true};
+    *falling.sleeper = (struct sleeper){.lease = buffer_lease(buffer, NULL), .keep = keep, .has_block = true};
     list_init(&falling.sleeper->link);
     r = fall_asleep(&falling);
     free(falling.sleeper);
@@ -377,7 +373,7 @@ int gpupool_wake(struct gpupool_client *client, struct gpupool_buffer *buffer, v
         r = refuse_of_name();
     else if (sleeper != NULL)
         r = wake_now(client, sleeper, buffer, stream, timeout_ns, flags);
-    else if (piece != NULL || !own_row_is(&client->session, name_of(buffer)))
+    else if (piece != NULL || !own_row_is(&client->session, buffer_lease(buffer, NULL)))
         r = refuse_buffer(client, buffer);
     return error_end(r < 0 ? buffer_fail(r, "waking", buffer) : 0);
 }

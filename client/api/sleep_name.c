@@ -16,10 +16,6 @@
 #include "client/session/lease.h"
 #include "client/session/own_row.h"
 
-struct proto_lease_name name_lease(const struct gpupool_buffer *buffer) {
-    return (struct proto_lease_name){.lease = buffer->lease, .generation = buffer->generation};
-}
-
 /* A buffer that the program put to sleep by itself is not the name's to unmap or to map. */
 static int check_buffers(struct gpupool_client *client, const struct gpupool_name *name, const char *call) {
     for (size_t i = 0; i < name->count; i++) {
@@ -59,7 +55,7 @@ static void free_sleepers(struct falling_asleep *falling) {
 
 static int make_sleepers(struct falling_asleep *falling) {
     for (size_t i = 0; i < falling->name->count; i++) {
-        falling->sleepers[i] = sleeper_of_name(name_lease(&falling->name->buffers[i]));
+        falling->sleepers[i] = sleeper_of_name(buffer_lease(&falling->name->buffers[i], NULL));
         if (falling->sleepers[i] == NULL)
             return error_no_memory();
     }
@@ -80,7 +76,7 @@ static bool map_back(struct falling_asleep *falling, size_t count) {
 
     error_save(text);
     for (size_t i = 0; i < count; i++)
-        is_mapped = own_row_map(session, name_lease(&falling->name->buffers[i])) == 0 && is_mapped;
+        is_mapped = own_row_map(session, buffer_lease(&falling->name->buffers[i], NULL)) == 0 && is_mapped;
     error_restore(text);
     return is_mapped;
 }
@@ -91,7 +87,7 @@ void name_unmap(struct gpupool_client *client, const struct gpupool_name *name) 
 
     error_save(text);
     for (size_t i = 0; i < name->count; i++)
-        (void)own_row_unmap(&client->session, name_lease(&name->buffers[i]), &is_unmapped);
+        (void)own_row_unmap(&client->session, buffer_lease(&name->buffers[i], NULL), &is_unmapped);
     error_restore(text);
 }
 
@@ -101,7 +97,7 @@ static int unmap(struct falling_asleep *falling) {
 
     for (size_t i = 0; i < name->count; i++) {
         bool is_unmapped;
-        int r = own_row_unmap(&falling->client->session, name_lease(&name->buffers[i]), &is_unmapped);
+        int r = own_row_unmap(&falling->client->session, buffer_lease(&name->buffers[i], NULL), &is_unmapped);
         if (r == 0)
             continue;
         if (map_back(falling, i) && !is_unmapped)

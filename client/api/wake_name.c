@@ -109,7 +109,7 @@ static int prepare(struct waking *waking, size_t i, const struct proto_lease *le
     if (r == 0 && !pool.is_movable)
         r = buffer_refuse_pool(&pool);
     if (r == 0)
-        r = own_row_prepare(session, name_lease(buffer), lease, segment, pool.uuid, &taken->change);
+        r = own_row_prepare(session, buffer_lease(buffer, NULL), lease, segment, pool.uuid, &taken->change);
     return r;
 }
 
@@ -118,7 +118,7 @@ static int take(struct waking *waking, size_t i) {
     const struct gpupool_buffer *buffer = &waking->name->buffers[i];
     struct taken *taken = &waking->taken[i];
     struct sleeper *sleeper = waking->name->is_asleep ? sleepers_find(&client->sleepers, buffer)
-                                                      : sleeper_of_name(name_lease(buffer));
+                                                      : sleeper_of_name(buffer_lease(buffer, NULL));
     struct segment *segment = NULL;
     struct proto_lease lease = {0};
 
@@ -204,8 +204,8 @@ static bool change_back(struct waking *waking, size_t count) {
     for (size_t i = 0; i < count; i++)
         is_back = change(waking, i) == 0 && is_back;
     error_restore(text);
-    return is_back && (name->is_asleep ||
-                       own_row_is_mapped(&waking->client->session, name_lease(&name->buffers[count])));
+    return is_back && (name->is_asleep || own_row_is_mapped(&waking->client->session,
+                                                            buffer_lease(&name->buffers[count], NULL)));
 }
 
 /* *ret_is_torn: the call fails, and the name is not as it was. */
@@ -276,7 +276,7 @@ static void leave_asleep(struct waking *waking) {
         taken->sleeper->has_block = taken->sleeper->has_block || taken->is_in;
         if (!name->is_asleep)
             sleepers_add(sleepers, taken->sleeper);
-        sleepers_rename(sleepers, taken->sleeper, name_lease(&name->buffers[i]));
+        sleepers_rename(sleepers, taken->sleeper, buffer_lease(&name->buffers[i], NULL));
         own_change_free(&taken->change);
     }
     name->is_asleep = true;
