@@ -57,14 +57,59 @@ static enum receiver_result look(struct gpupool_channel *channel, bool may_sleep
     return result;
 }
 
-/* *ret_told: the state of the producer's place, where there was nothing. */
+/* The frame is lost. */
+static void note_lost(struct gpupool_channel *channel, uint64_t sequence) {
+    if (channel->n_lost == 0 || sequence != channel->lost_last + 1)
+        channel->lost_first = sequence;
+    channel->lost_last = sequence;
+    channel->n_lost++;
+}
+
+void channel_settle_locked(struct gpupool_channel *channel) {
+    while (channel->n_awaited > 0) {
+        const struct channel_awaited *first = &channel->awaited[channel->first_awaited];
+        enum proto_board_state state = channel_fence_state(channel, first->fence);
+        if (state == PROTO_BOARD_PENDING)
+            break;
+        if (state == PROTO_BOARD_LOST) {
+            note_lost(channel, first->sequence);
+            channel->untold = first->session;
+        }
+        channel->first_awaited = (channel->first_awaited + 1) % CHANNEL_AWAITED_MAX;
+        channel->n_awaited--;
+    }
+}
+
+static int say_lost(const struct gpupool_channel *channel, uint64_t session) {
+    return error_set(GPUPOOL_E_LOST,
+                     "channel '%s': session %" PRIu64 " ended before its GPU work on frames %" PRIu64
+                     " to %" PRIu64
+                     " was done: they have not the contents that were meant, and are received no more",
+                     channel->name, session, channel->lost_first, channel->lost_last);
+}
+
+/* LOST, with its text: awaited frames are lost, and no call has told of it. Else 0. The lock is held. */
+static int check_awaited_locked(struct gpupool_channel *channel) {
+    channel_settle_locked(channel);
+    int r = channel->untold != 0 ? say_lost(channel, channel->untold) : 0;
+    channel->untold = 0;
+    return r;
+}
+
+/* *ret_told: the state of the producer's place, where there was nothing. *ret_lost: LOST, where earlier frames are lost and
+ * there is no element; else 0. */
 static enum receiver_result receive(struct gpupool_channel *channel, uint64_t deadline_ns,
-                                    struct receiver_element *ret_element, uint64_t *ret_told) {
+                                    struct receiver_element *ret_element, uint64_t *ret_told, int *ret_lost) {
+    enum receiver_result result = RECEIVER_EMPTY;
     bool wakes = false, sleeps;
     struct channel_sleep sleep;
-    enum receiver_result result;
 
     pthread_mutex_lock(&channel->lock);
+    *ret_lost = check_awaited_locked(channel);
+    if (*ret_lost < 0) {
+        pthread_mutex_unlock(&channel->lock);
+        return result;
+    }
     watch_disarm_locked(channel);
     for (;;) {
         bool may_sleep = deadline_ns != 0 && clock_now_ns() < deadline_ns;
@@ -76,8 +121,10 @@ static enum receiver_result receive(struct gpupool_channel *channel, uint64_t de
         pthread_mutex_lock(&channel->lock);
         receiver_sleep_end(&channel->receiver);
     }
-    if (result == RECEIVER_EMPTY || result == RECEIVER_ENDED)
+    if (result == RECEIVER_EMPTY || result == RECEIVER_ENDED) {
+        *ret_lost = check_awaited_locked(channel); /* a producer that died since has lost no more */
         watch_arm_locked(channel);
+    }
     *ret_told = channel->told;
     pthread_mutex_unlock(&channel->lock);
     if (wakes)
@@ -140,50 +187,6 @@ static int fail_frame(struct gpupool_channel *channel, const struct receiver_ele
                                                   channel->name, element->sequence);
 }
 
-/* The frame is lost. */
-static void note_lost(struct gpupool_channel *channel, uint64_t sequence) {
-    if (channel->n_lost == 0 || sequence != channel->lost_last + 1)
-        channel->lost_first = sequence;
-    channel->lost_last = sequence;
-    channel->n_lost++;
-}
-
-void channel_settle_locked(struct gpupool_channel *channel) {
-    while (channel->n_awaited > 0) {
-        const struct channel_awaited *first = &channel->awaited[channel->first_awaited];
-        enum proto_board_state state = channel_fence_state(channel, first->fence);
-        if (state == PROTO_BOARD_PENDING)
-            break;
-        if (state == PROTO_BOARD_LOST) {
-            note_lost(channel, first->sequence);
-            channel->untold = first->session;
-        }
-        channel->first_awaited = (channel->first_awaited + 1) % CHANNEL_AWAITED_MAX;
-        channel->n_awaited--;
-    }
-}
-
-static int say_lost(const struct gpupool_channel *channel, uint64_t session) {
-    return error_set(GPUPOOL_E_LOST,
-                     "channel '%s': session %" PRIu64 " ended before its GPU work on frames %" PRIu64
-                     " to %" PRIu64
-                     " was done: they have not the contents that were meant, and are received no more",
-                     channel->name, session, channel->lost_first, channel->lost_last);
-}
-
-/* LOST, with its text: awaited frames are lost. Else 0. */
-static int check_awaited(struct gpupool_channel *channel) {
-    int r = 0;
-
-    pthread_mutex_lock(&channel->lock);
-    channel_settle_locked(channel);
-    if (channel->untold != 0)
-        r = say_lost(channel, channel->untold);
-    channel->untold = 0;
-    pthread_mutex_unlock(&channel->lock);
-    return r;
-}
-
 /* A stream waits for the frame. The oldest awaited one is waited for where there are too many. */
 static int await_later(struct gpupool_channel *channel, const struct receiver_element *element) {
     bool is_pending;
@@ -241,14 +244,8 @@ int gpupool_channel_receive(struct gpupool_channel *channel, void *stream, uint6
         return r;
     if (ret_frame == NULL)
         return error_set(GPUPOOL_E_INVALID, "gpupool_channel_receive: ret_frame is NULL");
-    r = check_awaited(channel);
-    if (r < 0)
-        return r;
     uint64_t deadline_ns = timeout_ns == GPUPOOL_NOW ? 0 : clock_deadline_ns(clock_now_ns(), timeout_ns);
-    enum receiver_result result = receive(channel, deadline_ns, &element, &told);
-    if (result == RECEIVER_EMPTY ||
-        result == RECEIVER_ENDED) /* a producer that died since has lost no more */
-        r = check_awaited(channel);
+    enum receiver_result result = receive(channel, deadline_ns, &element, &told, &r);
     if (r < 0)
         return r;
     switch (result) {

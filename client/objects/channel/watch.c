@@ -5,8 +5,8 @@
  *   idle --a call has had nothing--> armed --a word has changed--> written --the next call--> idle
  *                                    armed --the next call--> idle
  *
- * It begins as written: no call has had nothing yet. While it is armed the page says that this place sleeps. The thread's work is told by a number: it writes for the
- * arming that it slept for alone.
+ * It begins as written: no call has had nothing yet. While it is armed the page says that this place sleeps. The
+ * thread's work is told by a number: it writes for the arming that it slept for alone.
  */
 #include <errno.h>
 #include <stdlib.h>
