@@ -6,30 +6,9 @@
 #include <signal.h>
 #include <stdio.h>
 
-#include "tests/failing_memory.h"
+#include "tests/integration/failing_calls.h"
 #include "tests/integration/faults_fixture.h"
 #include "tests/integration/sleep_fixture.h"
-
-/* In a round the n-th call of the driver fails, or the n-th allocation. */
-enum failing {
-    FAILING_DRIVER,
-    FAILING_MEMORY
-};
-
-static void arm_call(enum failing failing, unsigned n) {
-    if (failing == FAILING_DRIVER)
-        assert_int_equal(gpu_sim_fail("any", n, GPU_ERROR_MEMORY_ALLOCATION), 0);
-    else
-        memory_fail_nth(n);
-}
-
-/* Returns whether it failed. */
-static bool disarm_call(enum failing failing) {
-    bool failed = failing == FAILING_DRIVER ? gpu_sim_failed() : memory_failed();
-
-    arm_call(failing, 0);
-    return failed;
-}
 
 static void check_error(enum failing failing, int r) {
     if (failing == FAILING_DRIVER)

@@ -28,7 +28,7 @@ static void a_reader_has_the_next_generation_at_its_addresses(void **state) {
             expect_awake(client, name, &places, seed - 1);
             const struct gpupool_buffer before = gpupool_name_buffers(name, NULL)[0];
             generation = publish_seed(publisher, seed, GPUPOOL_NAME_SAME_LAYOUT);
-            MUST(gpupool_wake_name(client, name, 0, NULL, GPUPOOL_NOW)); /* what it has is new enough */
+            MUST(gpupool_wake_name(client, name, 0, NULL, GPUPOOL_NOW)); /* its generation is new enough */
             expect_awake(client, name, &places, seed - 1);
             MUST(gpupool_wake_name(client, name, generation, seed % 2 == 0 ? NULL : GPUPOOL_NO_STREAM,
                                    GPUPOOL_NOW));

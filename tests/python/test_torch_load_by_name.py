@@ -45,7 +45,7 @@ def count_reads():
 
 
 def load_and_tell(connection, path):
-    """In another process: loads, and tells what it has, and how many files it has read."""
+    """In another process: loads, and tells the tensors and the number of files that it has read."""
     with count_reads() as reads:
         tensors = load(path)
         connection.send((byte_of(tensors), reads.call_count, tensors.generation))
