@@ -30,16 +30,8 @@ static const char *state_word(enum proto_channel_state state) {
     return words[state];
 }
 
-/* The state of the session that made it. */
-static const char *maker_state(const struct channel *channel) {
-    return channel->session == NULL                         ? "gone"
-           : channel->session->state == SESSION_QUARANTINED ? "quarantined"
-                                                            : "active";
-}
-
-static void report_pid(cJSON *object, const struct session *session) {
-    report_optional(object, "pid", session != NULL,
-                    session != NULL && session->peer.pid > 0 ? (uint64_t)session->peer.pid : 0);
+static void put_pid(cJSON *object, const struct session *session) {
+    report_optional(object, "pid", session != NULL, session != NULL ? report_pid(session->peer.pid) : 0);
 }
 
 /* account: NULL: it is not known. */
@@ -53,7 +45,7 @@ static cJSON *describe_place(const struct channel *channel, unsigned number,
     report_integer(object, "place", number);
     cJSON_AddStringToObject(object, "state", state_word(place->state));
     report_optional(object, "session", place->last_session > 0, place->last_session);
-    report_pid(object, place->session);
+    put_pid(object, place->session);
     report_string(object, "command", place->session != NULL ? place->session->peer.command : NULL);
     report_integer(object, "processes", place->processes);
     report_optional(object, "received", is_told, is_told ? account->consumers[i].received : 0);
@@ -80,8 +72,8 @@ static cJSON *describe_channel(const struct channel *channel, const struct chann
     cJSON_AddStringToObject(object, "policy", policy_word(capacities->policy));
     cJSON_AddBoolToObject(object, "kept", (channel->flags & PROTO_MAKE_CHANNEL_KEEP) != 0);
     report_integer(object, "session", channel->maker);
-    report_pid(object, channel->session);
-    cJSON_AddStringToObject(object, "maker", maker_state(channel));
+    put_pid(object, channel->session);
+    cJSON_AddStringToObject(object, "maker", report_state_word(channel->session));
     report_integer(object, "waiting", channel->name != NULL ? list_length(&channel->name->waits) : 0);
     report_optional(object, "sent", account != NULL, account != NULL ? account->sent : 0);
     cJSON *places = cJSON_AddArrayToObject(object, "places");

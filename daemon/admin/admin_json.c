@@ -425,7 +425,7 @@ static char *answer_quarantine_release(const struct admin_terms *terms, const st
         session->quarantine_reason);
     cJSON *reply = cJSON_CreateObject();
     report_integer(reply, "session", keys->session);
-    report_integer(reply, "pid", session->peer.pid > 0 ? (uint64_t)session->peer.pid : 0);
+    report_integer(reply, "pid", report_pid(session->peer.pid));
     report_integer(reply, "released_bytes", bytes);
     report_string(reply, "quarantine_reason", session->quarantine_reason);
     recorder_set_time(terms->core, clock_now_ns());

@@ -33,15 +33,6 @@ static unsigned count_holders(const struct edition *edition) {
     return most;
 }
 
-/* The state of the session that published or made it; NULL: it has ended. */
-static const char *session_state_word(const struct session *session) {
-    return session == NULL ? "gone" : session->state == SESSION_QUARANTINED ? "quarantined" : "active";
-}
-
-static uint64_t number_of(pid_t pid) {
-    return pid > 0 ? (uint64_t)pid : 0;
-}
-
 /* Adds what the name stands for: null, 0 and false where that is nothing. */
 static void put_edition(cJSON *object, const struct edition *edition, uint64_t now_ns) {
     bool is_there = edition != NULL;
@@ -56,8 +47,8 @@ static void put_edition(cJSON *object, const struct edition *edition, uint64_t n
     report_integer(object, "directory_bytes", is_there ? edition->directory_bytes : 0);
     report_string(object, "layout", is_there ? layout : NULL);
     report_optional(object, "session", is_there, is_there ? edition->publisher : 0);
-    report_optional(object, "pid", is_there, is_there ? number_of(edition->pid) : 0);
-    report_string(object, "publisher", is_there ? session_state_word(edition->session) : NULL);
+    report_optional(object, "pid", is_there, is_there ? report_pid(edition->pid) : 0);
+    report_string(object, "publisher", is_there ? report_state_word(edition->session) : NULL);
     report_optional(object, "age_ns", is_there,
                     is_there && now_ns > edition->published_ns ? now_ns - edition->published_ns : 0);
     report_integer(object, "opens", is_there ? edition->n_opens : 0);
@@ -77,8 +68,8 @@ static void put_channel(cJSON *object, const struct channel *channel) {
     report_integer(object, "directory_bytes", 0);
     report_string(object, "layout", NULL);
     report_integer(object, "session", channel->maker);
-    report_optional(object, "pid", maker != NULL, maker != NULL ? number_of(maker->peer.pid) : 0);
-    report_string(object, "publisher", session_state_word(maker));
+    report_optional(object, "pid", maker != NULL, maker != NULL ? report_pid(maker->peer.pid) : 0);
+    report_string(object, "publisher", report_state_word(maker));
     report_optional(object, "age_ns", false, 0);
     report_integer(object, "opens", 0);
     report_integer(object, "holders", block->live + block->quarantined);
@@ -98,7 +89,7 @@ static cJSON *describe_name(const struct name *name, uint64_t now_ns) {
         put_edition(object, name->edition, now_ns);
     report_optional(object, "builder_session", builder != NULL, builder != NULL ? builder->id : 0);
     report_optional(object, "builder_pid", builder != NULL,
-                    builder != NULL ? number_of(builder->peer.pid) : 0);
+                    builder != NULL ? report_pid(builder->peer.pid) : 0);
     report_integer(object, "waiting", list_length(&name->waits));
     return object;
 }

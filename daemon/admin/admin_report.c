@@ -302,7 +302,7 @@ static cJSON *describe_session(const struct session *session, bool is_told, uint
     for (unsigned i = 0; i < session->core->n_pools; i++)
         use_add(&use, &uses[i]);
     report_integer(object, "id", session->id);
-    report_integer(object, "pid", session->peer.pid > 0 ? (uint64_t)session->peer.pid : 0);
+    report_integer(object, "pid", report_pid(session->peer.pid));
     report_integer(object, "uid", session->peer.uid);
     report_scope_name(object, session->tenant->scope);
     report_integer(object, "gid", session->peer.gid);
@@ -395,9 +395,17 @@ void report_parcels(cJSON *reply, const struct core *core, uid_t uid) {
 #define BLOCKS_TOLD  256u
 #define HOLDERS_TOLD 32u
 
+uint64_t report_pid(pid_t pid) {
+    return pid > 0 ? (uint64_t)pid : 0;
+}
+
+const char *report_state_word(const struct session *session) {
+    return session == NULL ? "gone" : session->state == SESSION_QUARANTINED ? "quarantined" : "active";
+}
+
 void report_process(cJSON *object, const struct session *session) {
     report_integer(object, "session", session->id);
-    report_integer(object, "pid", session->peer.pid > 0 ? (uint64_t)session->peer.pid : 0);
+    report_integer(object, "pid", report_pid(session->peer.pid));
     report_integer(object, "uid", session->peer.uid);
     report_scope_name(object, session->tenant->scope);
     cJSON_AddStringToObject(object, "command", session->peer.command);

@@ -33,6 +33,12 @@ void report_string(cJSON *object, const char *key, const char *string);
 /* Whether a user is told details of a tenant's processes. Those of a scope are told to operators alone. */
 bool report_may_tell(uid_t uid, struct tenant_id owner);
 
+/* A process's number for a reply; 0: it is not seen from the daemon's PID namespace. */
+uint64_t report_pid(pid_t pid);
+
+/* The state of a session that published or made something; NULL: it has ended. */
+const char *report_state_word(const struct session *session);
+
 /* Adds "session", "pid", "uid" and "command" of a session's process. */
 void report_process(cJSON *object, const struct session *session);
 
